@@ -1,0 +1,1 @@
+"""One broker process; `python -m broker --config FILE` runs it."""

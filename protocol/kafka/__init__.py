@@ -1,0 +1,1 @@
+"""Kafka's wire format (FMT-1)."""

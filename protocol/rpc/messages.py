@@ -1,0 +1,242 @@
+"""Requests and responses of the control plane, and their msgpack-ready shapes (FMT-4).
+
+A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the
+dataclass's fields. Both ends are the same release of ottla, so there are no versions: a field is added at the end with a default.
+
+Worked example: LeaderAndIsrRequest(1, 7, 4294967310, ()) packs as `[1, 1, 7, 4294967310, [], {}, [], false]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from protocol.errors import ErrorCode
+from protocol.types import BrokerInfo, Endpoint, TopicPartition
+
+
+class RequestKind(IntEnum):
+    """The first element of every request body."""
+
+    LEADER_AND_ISR = 1
+    UPDATE_METADATA = 2
+    STOP_REPLICA = 3
+    CONTROLLED_SHUTDOWN = 4
+
+
+class PartitionState(NamedTuple):
+    """A partition's leadership as the controller announces it, in LeaderAndIsr and in UpdateMetadata.
+
+    `zk_version` is the version of the state znode that holds it: the leader's next ISR write is conditional on it.
+    `is_new` is True when the partition was just created, so that a broker with a failed log directory may still make a log.
+    """
+
+    topic: str
+    partition: int
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    zk_version: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    is_new: bool = False
+    offline_replicas: tuple[int, ...] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class StopReplicaPartition(NamedTuple):
+    """A replica to stop; `delete` also removes its log. `leader_epoch` fences a late request (BUG-20); -2 means "topic deleted"."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    delete: bool
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrRequest:
+    """Become leader or follower of these partitions (LAI-1..5). `topic_ids` maps each topic to its id (uuid text as in the znode).
+
+    `is_full` is True in the first request that a broker gets from a controller, or after its own restart: it names every partition
+    the broker hosts.
+    """
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: tuple[PartitionState, ...]
+    topic_ids: dict[str, str]
+    live_leaders: tuple[BrokerInfo, ...] = ()
+    is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataRequest:
+    """What every broker's metadata cache must know (STA-1, CTL-13).
+
+    `is_full` replaces the whole cache; otherwise the named partitions are merged (leader == LEADER_DURING_DELETE removes one),
+    and `brokers` replaces the set of live brokers in either case.
+    """
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: tuple[PartitionState, ...]
+    topic_ids: dict[str, str]
+    brokers: tuple[BrokerInfo, ...]
+    is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaRequest:
+    """Stop replicas on this broker (LAI-6)."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: tuple[StopReplicaPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownRequest:
+    """A broker asks the controller to move its leaderships away before it stops (STA-2)."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class PartitionError(NamedTuple):
+    """One partition's result inside a ControlResponse."""
+
+    topic: str
+    partition: int
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResponse:
+    """The answer to every control request: an error for the whole, then one for each partition that did not succeed.
+
+    For ControlledShutdown `partitions` names those that the broker still leads (error NONE), as Kafka's partitionsRemaining.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    partitions: tuple[PartitionError, ...] = ()
+
+
+ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ControlledShutdownRequest
+
+
+def pack_broker(broker: BrokerInfo) -> list[Any]:
+    """[id, epoch, [[listener, host, port, security_protocol], ...], rack]"""
+    return [broker.id, broker.epoch, [list(e) for e in broker.endpoints], broker.rack]
+
+
+def unpack_broker(row: list[Any]) -> BrokerInfo:
+    broker_id, epoch, endpoints, rack = row
+    return BrokerInfo(broker_id, epoch, tuple(Endpoint(*e) for e in endpoints), rack)
+
+
+def _unpack_state(row: list[Any]) -> PartitionState:
+    state = PartitionState(*row)
+    return state._replace(
+        isr=tuple(state.isr),
+        replicas=tuple(state.replicas),
+        adding=tuple(state.adding),
+        removing=tuple(state.removing),
+        offline_replicas=tuple(state.offline_replicas),
+    )
+
+
+def request_body(request: ControlRequest) -> list[Any]:
+    """The request as lists, numbers and strings, ready for msgpack."""
+    match request:
+        case LeaderAndIsrRequest():
+            return [
+                RequestKind.LEADER_AND_ISR.value,
+                request.controller_id,
+                request.controller_epoch,
+                request.broker_epoch,
+                request.partitions,
+                request.topic_ids,
+                [pack_broker(b) for b in request.live_leaders],
+                request.is_full,
+            ]
+        case UpdateMetadataRequest():
+            return [
+                RequestKind.UPDATE_METADATA.value,
+                request.controller_id,
+                request.controller_epoch,
+                request.broker_epoch,
+                request.partitions,
+                request.topic_ids,
+                [pack_broker(b) for b in request.brokers],
+                request.is_full,
+            ]
+        case StopReplicaRequest():
+            return [
+                RequestKind.STOP_REPLICA.value,
+                request.controller_id,
+                request.controller_epoch,
+                request.broker_epoch,
+                request.partitions,
+            ]
+        case ControlledShutdownRequest():
+            return [RequestKind.CONTROLLED_SHUTDOWN.value, request.broker_id, request.broker_epoch]
+
+
+def parse_request(body: list[Any]) -> ControlRequest:
+    """The inverse of `request_body`. Raises ValueError or TypeError on a body of another shape: the caller closes the connection."""
+    kind, *fields = body
+    match RequestKind(kind):
+        case RequestKind.LEADER_AND_ISR:
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, leaders, is_full = fields
+            return LeaderAndIsrRequest(
+                controller_id,
+                controller_epoch,
+                broker_epoch,
+                tuple(map(_unpack_state, partitions)),
+                topic_ids,
+                tuple(map(unpack_broker, leaders)),
+                is_full,
+            )
+        case RequestKind.UPDATE_METADATA:
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full = fields
+            return UpdateMetadataRequest(
+                controller_id,
+                controller_epoch,
+                broker_epoch,
+                tuple(map(_unpack_state, partitions)),
+                topic_ids,
+                tuple(map(unpack_broker, brokers)),
+                is_full,
+            )
+        case RequestKind.STOP_REPLICA:
+            controller_id, controller_epoch, broker_epoch, partitions = fields
+            return StopReplicaRequest(
+                controller_id, controller_epoch, broker_epoch, tuple(StopReplicaPartition(*p) for p in partitions)
+            )
+        case RequestKind.CONTROLLED_SHUTDOWN:
+            broker_id, broker_epoch = fields
+            return ControlledShutdownRequest(broker_id, broker_epoch)
+
+
+def response_body(response: ControlResponse) -> list[Any]:
+    """[error, [[topic, partition, error], ...]]"""
+    return [response.error.value, response.partitions]
+
+
+def parse_response(body: list[Any]) -> ControlResponse:
+    """The inverse of `response_body`. Raises ValueError or TypeError on another shape."""
+    error, partitions = body
+    return ControlResponse(ErrorCode(error), tuple(PartitionError(*p) for p in partitions))
