@@ -1,0 +1,390 @@
+"""Fetch (API 1) by hand, v4 to v17, for both sides: record bytes are never copied. Pure.
+
+v5 log start offset, v7 incremental sessions (KIP-227), v9 current leader epoch (KIP-320), v11 rack, v12 flexible with last
+fetched epoch and diverging epoch (KIP-595), v13 topic ids in place of names (KIP-516), v15 the replica's id and broker
+epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, read past).
+`tests/unit/protocol/kafka` compares both directions with kio byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import (
+    Buffer,
+    MalformedRequest,
+    read_unsigned_varint,
+    skip_tagged_fields,
+    unsigned_varint,
+)
+from protocol.kafka.produce_codec import NodeEndpoint
+from protocol.kafka.wire import (
+    INT,
+    array_length,
+    nullable_string,
+    read_array_length,
+    read_bytes,
+    read_string,
+    read_uuid,
+    string,
+)
+
+TopicKey = str | uuid.UUID
+"""A topic's name up to v12, its id from v13."""
+
+_HEADER = struct.Struct(">hhih")
+_REQUEST_V4 = struct.Struct(">iiiib")
+_REQUEST_V15 = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+_REPLICA_STATE = struct.Struct(">iq")
+_PARTITION_V4 = struct.Struct(">iqi")
+_PARTITION_V5 = struct.Struct(">iqqi")
+_PARTITION_V9 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqi")
+_DATA_V4 = struct.Struct(">ihqq")
+_DATA_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_TOP_V7 = struct.Struct(">ihi")
+_EPOCH_END = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
+
+
+class FetchRequestPartition(NamedTuple):
+    """What is asked of one partition. Epochs are -1 where the version or the client has none."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    partition_max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    """`replica_id` is -1 for a consumer; `replica_epoch` its broker epoch (v15+). Session epoch -1: no session."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: Sequence[tuple[TopicKey, Sequence[FetchRequestPartition]]]
+    forgotten: Sequence[tuple[TopicKey, Sequence[int]]]
+    rack_id: str = ""
+
+
+class FetchPartitionData(NamedTuple):
+    """One partition's answer. `records` are buffers that follow one another; `diverging_epoch` is (epoch, end offset),
+    `current_leader` (id, epoch), `aborted_transactions` [(producer id, first offset)]."""
+
+    partition: int
+    error: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Sequence[Buffer] = ()
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
+    aborted_transactions: Sequence[tuple[int, int]] | None = None
+
+
+class FetchResponse(NamedTuple):
+    """A decoded response; each partition's `records` are slices of the frame."""
+
+    throttle_ms: int
+    error: int
+    session_id: int
+    topics: list[tuple[TopicKey, list[FetchPartitionData]]]
+
+
+def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
+    """The body that begins at `offset`. Raises MalformedRequest when it is broken or not all of the rest of the frame."""
+    try:
+        return _decode_request(version, frame, offset)
+    except struct.error:
+        raise MalformedRequest("the frame ends inside the fetch request") from None
+
+
+def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
+    flexible = version >= 12
+    replica_id = replica_epoch = -1
+    if version >= 15:
+        max_wait_ms, min_bytes, max_bytes, isolation_level = _REQUEST_V15.unpack_from(frame, at)
+        at += _REQUEST_V15.size
+    else:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _REQUEST_V4.unpack_from(frame, at)
+        at += _REQUEST_V4.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(frame, at)
+        at += 8
+    topics, at = _read_topics(version, frame, at)
+    forgotten: list[tuple[TopicKey, Sequence[int]]] = []
+    if version >= 7:
+        count, at = read_array_length(frame, at, flexible, 3)
+        for _ in range(count):
+            key, at = _read_topic_key(version, frame, at)
+            size, at = read_array_length(frame, at, flexible, 4)
+            forgotten.append((key, struct.unpack_from(f">{size}i", frame, at)))
+            at += 4 * size
+            if flexible:
+                at = skip_tagged_fields(frame, at)
+    rack_id = ""
+    if version >= 11:
+        rack_id, at = read_string(frame, at, flexible)
+    if flexible:
+        state, at = _read_request_tags(frame, at, version)
+        if state is not None:
+            replica_id, replica_epoch = state
+    if at != len(frame):
+        raise MalformedRequest(f"{len(frame) - at} bytes after the request")
+    return FetchRequest(
+        replica_id,
+        replica_epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack_id,
+    )
+
+
+def _read_topic_key(version: int, frame: Buffer, at: int) -> tuple[TopicKey, int]:
+    if version >= 13:
+        return read_uuid(frame, at)
+    return read_string(frame, at, version >= 12)
+
+
+def _read_topics(
+    version: int, frame: Buffer, at: int
+) -> tuple[list[tuple[TopicKey, Sequence[FetchRequestPartition]]], int]:
+    flexible = version >= 12
+    count, at = read_array_length(frame, at, flexible, 3)
+    topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
+    for _ in range(count):
+        key, at = _read_topic_key(version, frame, at)
+        size, at = read_array_length(frame, at, flexible, 16)
+        partitions = []
+        for _ in range(size):
+            if flexible:
+                partitions.append(FetchRequestPartition._make(_PARTITION_V12.unpack_from(frame, at)))
+                at = skip_tagged_fields(frame, at + _PARTITION_V12.size)
+            elif version >= 9:
+                index, epoch, wanted, start, max_bytes = _PARTITION_V9.unpack_from(frame, at)
+                partitions.append(FetchRequestPartition(index, epoch, wanted, -1, start, max_bytes))
+                at += _PARTITION_V9.size
+            elif version >= 5:
+                index, wanted, start, max_bytes = _PARTITION_V5.unpack_from(frame, at)
+                partitions.append(FetchRequestPartition(index, -1, wanted, -1, start, max_bytes))
+                at += _PARTITION_V5.size
+            else:
+                index, wanted, max_bytes = _PARTITION_V4.unpack_from(frame, at)
+                partitions.append(FetchRequestPartition(index, -1, wanted, -1, -1, max_bytes))
+                at += _PARTITION_V4.size
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        topics.append((key, partitions))
+    return topics, at
+
+
+def _read_request_tags(frame: Buffer, at: int, version: int) -> tuple[tuple[int, int] | None, int]:
+    """The replica state (tag 1, v15+) among the request's tagged fields, and the offset after all of them."""
+    end = skip_tagged_fields(frame, at)
+    state = None
+    count, at = read_unsigned_varint(frame, at)
+    for _ in range(count):
+        tag, at = read_unsigned_varint(frame, at)
+        size, at = read_unsigned_varint(frame, at)
+        if tag == 1 and version >= 15:
+            if size < _REPLICA_STATE.size:
+                raise MalformedRequest(f"a replica state of {size} bytes")
+            state = _REPLICA_STATE.unpack_from(frame, at)
+        at += size
+    return state, end
+
+
+def encode_request(version: int, correlation_id: int, client_id: str, request: FetchRequest) -> bytes:
+    """Header and body, without the length before them. For the follower's fetcher: v12 and newer only."""
+    assert version >= 12
+    client = client_id.encode()
+    parts = [_HEADER.pack(ApiKey.FETCH, version, correlation_id, len(client)), client, b"\x00"]
+    if version < 15:
+        parts.append(INT.pack(request.replica_id))
+    parts.append(_REQUEST_V15.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level))
+    parts.append(_SESSION.pack(request.session_id, request.session_epoch))
+    parts.append(array_length(len(request.topics), True))
+    for key, partitions in request.topics:
+        parts += [_topic_key(key), array_length(len(partitions), True)]
+        for partition in partitions:
+            parts += [_PARTITION_V12.pack(*partition), b"\x00"]
+        parts.append(b"\x00")
+    parts.append(array_length(len(request.forgotten), True))
+    for key, indexes in request.forgotten:
+        parts += [
+            _topic_key(key),
+            array_length(len(indexes), True),
+            struct.pack(f">{len(indexes)}i", *indexes),
+            b"\x00",
+        ]
+    parts.append(string(request.rack_id, True))
+    if version >= 15:
+        state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch)
+        parts += [b"\x01\x01\x0d", state, b"\x00"]
+    else:
+        parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def _topic_key(key: TopicKey) -> bytes:
+    return key.bytes if isinstance(key, uuid.UUID) else string(key, True)
+
+
+def encode_response(
+    version: int,
+    throttle_ms: int,
+    error: int,
+    session_id: int,
+    topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionData]]],
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Buffer]:
+    """The response body as buffers: what lies between record bytes is joined, the records themselves are passed on."""
+    flexible = version >= 12
+    head = _TOP_V7.pack(throttle_ms, error, session_id) if version >= 7 else INT.pack(throttle_ms)
+    pending = bytearray(head)
+    pending += array_length(len(topics), flexible)
+    out: list[Buffer] = []
+    for key, partitions in topics:
+        pending += key.bytes if isinstance(key, uuid.UUID) else string(key, flexible)
+        pending += array_length(len(partitions), flexible)
+        for data in partitions:
+            size = sum(map(len, data.records)) if data.records else 0
+            pending += _partition_head(version, data)
+            pending += unsigned_varint(size + 1) if flexible else INT.pack(size)
+            if size:
+                out.append(pending)
+                out += data.records
+                pending = bytearray()
+            if flexible:
+                pending += _partition_tags(data)
+        if flexible:
+            pending += b"\x00"
+    if flexible:
+        pending += _endpoint_tags(node_endpoints) if version >= 16 and node_endpoints else b"\x00"
+    out.append(pending)
+    return out
+
+
+def _partition_head(version: int, data: FetchPartitionData) -> bytes:
+    """Everything of a partition up to the length of its records."""
+    flexible = version >= 12
+    if version >= 5:
+        head = _DATA_V5.pack(data[0], data[1], data[2], data[3], data[4])
+    else:
+        head = _DATA_V4.pack(data[0], data[1], data[2], data[3])
+    aborted = data.aborted_transactions
+    if aborted is None:
+        head += b"\x00" if flexible else b"\xff\xff\xff\xff"
+    else:
+        head += array_length(len(aborted), flexible)
+        for entry in aborted:
+            head += _ABORTED.pack(*entry) + (b"\x00" if flexible else b"")
+    if version >= 11:
+        head += INT.pack(data.preferred_read_replica)
+    return head
+
+
+def _partition_tags(data: FetchPartitionData) -> bytes:
+    """Tag 0 diverging epoch, tag 1 current leader, each with no tags of its own."""
+    if data.diverging_epoch is None and data.current_leader is None:
+        return b"\x00"
+    tags = []
+    if data.diverging_epoch is not None:
+        tags.append(b"\x00\x0d" + _EPOCH_END.pack(*data.diverging_epoch) + b"\x00")
+    if data.current_leader is not None:
+        tags.append(b"\x01\x09" + _LEADER.pack(*data.current_leader) + b"\x00")
+    return bytes((len(tags),)) + b"".join(tags)
+
+
+def _endpoint_tags(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    data = array_length(len(endpoints), True)
+    for endpoint in endpoints:
+        data += INT.pack(endpoint.node_id) + string(endpoint.host, True) + INT.pack(endpoint.port)
+        data += nullable_string(endpoint.rack, True) + b"\x00"
+    return b"\x01\x00" + unsigned_varint(len(data)) + data
+
+
+def decode_response(version: int, frame: memoryview, offset: int) -> FetchResponse:
+    """The body that begins at `offset` (after the response header), v12 and newer only: for the follower's fetcher.
+
+    Raises MalformedRequest when it is broken.
+    """
+    assert version >= 12
+    try:
+        throttle_ms, error, session_id = _TOP_V7.unpack_from(frame, offset)
+        count, at = read_array_length(frame, offset + _TOP_V7.size, True, 3)
+        topics: list[tuple[TopicKey, list[FetchPartitionData]]] = []
+        for _ in range(count):
+            key, at = _read_topic_key(version, frame, at)
+            size, at = read_array_length(frame, at, True, _DATA_V5.size)
+            partitions = []
+            for _ in range(size):
+                data, at = _read_partition_data(frame, at)
+                partitions.append(data)
+            at = skip_tagged_fields(frame, at)
+            topics.append((key, partitions))
+        skip_tagged_fields(frame, at)
+    except struct.error:
+        raise MalformedRequest("the frame ends inside the fetch response") from None
+    return FetchResponse(throttle_ms, error, session_id, topics)
+
+
+def _read_partition_data(frame: memoryview, at: int) -> tuple[FetchPartitionData, int]:
+    index, error, high_watermark, stable, start = _DATA_V5.unpack_from(frame, at)
+    count, at = read_array_length(frame, at + _DATA_V5.size, True, 17)
+    aborted: list[tuple[int, int]] = []
+    for _ in range(count):
+        aborted.append(_ABORTED.unpack_from(frame, at))
+        at = skip_tagged_fields(frame, at + 16)
+    (preferred,) = INT.unpack_from(frame, at)
+    records, at = read_bytes(frame, at + 4, True)
+    diverging: tuple[int, int] | None = None
+    leader: tuple[int, int] | None = None
+    if at < len(frame) and frame[at] == 0:
+        at += 1
+    else:
+        end = skip_tagged_fields(frame, at)
+        tags, at = read_unsigned_varint(frame, at)
+        for _ in range(tags):
+            tag, at = read_unsigned_varint(frame, at)
+            size, at = read_unsigned_varint(frame, at)
+            if tag == 0:
+                diverging = _EPOCH_END.unpack_from(frame, at)
+            elif tag == 1:
+                leader = _LEADER.unpack_from(frame, at)
+            at += size
+        at = end
+    data = FetchPartitionData(
+        index,
+        error,
+        high_watermark,
+        stable,
+        start,
+        () if records is None or not len(records) else (records,),
+        diverging,
+        leader,
+        preferred,
+        aborted or None,
+    )
+    return data, at

@@ -1,0 +1,124 @@
+"""Frames and headers of Kafka's protocol. Pure.
+
+    request   int32 length | int16 api key | int16 api version | int32 correlation id | nullable string client id | (tags) | body
+    response  int32 length | int32 correlation id | (tags) | body
+
+The tags are there in flexible versions (KIP-482); an ApiVersions response never has them, since a client must read it
+before it knows what the broker speaks.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.kafka.api_keys import FIRST_FLEXIBLE, ApiKey
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct(">hhih")
+_LENGTH = struct.Struct(">i")
+
+
+class MalformedRequest(ValueError):
+    """Bytes that are no request of the protocol: the connection is closed (BAD-1, 3, 10, 11)."""
+
+
+class RequestHeader(NamedTuple):
+    """`body_offset` is where the body begins in the frame (which begins after the length)."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def is_flexible(api_key: int, api_version: int) -> bool:
+    """True when that version has tagged fields. False for API keys that ottla does not know."""
+    first = FIRST_FLEXIBLE.get(api_key)
+    return first is not None and api_version >= first
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """The header of a request frame. Raises MalformedRequest when it is cut short or has an impossible length inside.
+
+    An unknown key or version is read as far as the client id: the caller decides what to answer (BAD-6..8).
+    """
+    try:
+        api_key, api_version, correlation_id, size = _HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedRequest(f"a request header in {len(frame)} bytes") from None
+    end = _HEADER.size
+    client_id: str | None = None
+    if size >= 0:
+        end += size
+        if end > len(frame):
+            raise MalformedRequest(f"a client id of {size} bytes in a frame of {len(frame)}")
+        try:
+            client_id = str(frame[_HEADER.size : end], "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedRequest("the client id is not UTF-8") from None
+    elif size != -1:
+        raise MalformedRequest(f"a client id of {size} bytes")
+    if is_flexible(api_key, api_version):
+        end = skip_tagged_fields(frame, end)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def read_unsigned_varint(frame: Buffer, at: int) -> tuple[int, int]:
+    """(number, offset after it) of at most 5 bytes. Raises MalformedRequest beyond the frame or beyond 5 bytes."""
+    value = shift = 0
+    try:
+        while True:
+            byte = frame[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+            if shift > 28:
+                raise MalformedRequest("a varint of more than 5 bytes")
+    except IndexError:
+        raise MalformedRequest("the frame ends inside a number") from None
+
+
+def unsigned_varint(number: int) -> bytes:
+    """`number` (>= 0) in base 128, little end first."""
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def skip_tagged_fields(frame: Buffer, at: int) -> int:
+    """The offset after the tagged fields that begin at `at`. Raises MalformedRequest when they do not fit the frame."""
+    if at < len(frame) and frame[at] == 0:
+        return at + 1
+    count, at = read_unsigned_varint(frame, at)
+    if count > len(frame) - at:
+        raise MalformedRequest(f"{count} tagged fields in {len(frame) - at} bytes")
+    for _ in range(count):
+        _, at = read_unsigned_varint(frame, at)
+        size, at = read_unsigned_varint(frame, at)
+        at += size
+        if at > len(frame):
+            raise MalformedRequest(f"a tagged field of {size} bytes beyond the frame")
+    return at
+
+
+def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    """The header of a response: version 1 (with empty tags) for flexible versions, else version 0."""
+    if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version):
+        return _LENGTH.pack(correlation_id) + b"\x00"
+    return _LENGTH.pack(correlation_id)
+
+
+def frame(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The parts with their common length before them: what goes to the socket."""
+    return [_LENGTH.pack(sum(map(len, parts))), *parts]

@@ -1,0 +1,182 @@
+"""Requests and responses through kio: the only importer of kio.
+
+A handler gets kio's entity of the request's own version and gives back a plain nested dict with kio's field names; the
+dict may hold more than the version has, so that one handler serves all versions. Milliseconds are ints on our side and
+timedelta or datetime in kio; error codes are ints. Schemas are imported when they are first needed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import io
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any
+
+import kio.index
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.primitive import i32Timedelta, i64Timedelta
+
+from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
+
+Convert = Callable[[Any], Any]
+
+_NO_TIME = datetime.timedelta(0)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
+    """kio's entity for the request body that begins at `offset`.
+
+    Raises MalformedRequest when the bytes are not such a body, or are not used up by it. kio checks every length against
+    what is left before it allocates (BAD-10, 11).
+    """
+    try:
+        entity, size = _request_reader(api_key, version)(bytes(frame), offset)
+    except (SerialError, ValueError, OverflowError, IndexError, TypeError, MemoryError) as error:
+        raise MalformedRequest(f"{kio.index.api_key_map[api_key]} v{version}: {error!r}") from None
+    if offset + size != len(frame):
+        raise MalformedRequest(
+            f"{kio.index.api_key_map[api_key]} v{version}: {len(frame) - offset - size} bytes after its end"
+        )
+    return entity
+
+
+def encode_response(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
+    """The bytes of the response after its header. A field that the schema needs and `body` lacks is a KeyError: our bug."""
+    return _encode(kio.index.load_response_schema(api_key, version), body)
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
+) -> bytes:
+    """Header and body of a request, without the length before them."""
+    schema = kio.index.load_request_schema(api_key, version)
+    header = schema.__header_schema__(
+        request_api_key=api_key,  # type: ignore[arg-type]
+        request_api_version=version,  # type: ignore[arg-type]
+        correlation_id=correlation_id,  # type: ignore[arg-type]
+        client_id=client_id,
+    )
+    out = io.BytesIO()
+    _writer(schema.__header_schema__)(out, header)
+    _writer(schema)(out, _build(schema)(body))
+    return out.getvalue()
+
+
+def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+    """(correlation id, kio's entity) of a response frame (without its length). Raises MalformedRequest on broken bytes."""
+    schema = kio.index.load_response_schema(api_key, version)
+    data = bytes(frame)
+    correlation_id = int.from_bytes(data[:4], "big", signed=True)
+    offset = 4
+    if "v1" in schema.__header_schema__.__module__:
+        offset = skip_tagged_fields(data, offset)
+    try:
+        entity, size = _reader(schema)(data, offset)
+    except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
+        raise MalformedRequest(f"response of {kio.index.api_key_map[api_key]} v{version}: {error!r}") from None
+    if offset + size != len(data):
+        raise MalformedRequest(f"{len(data) - offset - size} bytes after the response")
+    return correlation_id, entity
+
+
+def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:
+    """What kio gives for a duration or a time, as Kafka's milliseconds; None is -1."""
+    if value is None:
+        return -1
+    since = value if isinstance(value, datetime.timedelta) else value - _EPOCH
+    return since // datetime.timedelta(milliseconds=1)
+
+
+def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    _writer(schema)(out, _build(schema)(body))
+    return out.getvalue()
+
+
+@cache
+def _request_reader(api_key: int, version: int) -> Any:
+    return entity_reader(kio.index.load_request_schema(api_key, version))
+
+
+@cache
+def _reader(schema: Any) -> Any:
+    return entity_reader(schema)
+
+
+@cache
+def _writer(schema: Any) -> Any:
+    return entity_writer(schema)
+
+
+@cache
+def _build(schema: Any) -> Convert:
+    """A function that makes the kio entity of a dict: fields of other versions are left out, missing ones take defaults."""
+    hints = typing.get_type_hints(schema)
+    plan: list[tuple[str, Convert, bool]] = []
+    implied: list[str] = []
+    for field in fields(schema):
+        optional = field.default is not MISSING or field.default_factory is not MISSING
+        kafka_type = field.metadata.get("kafka_type")
+        if kafka_type == "bool" and not optional:
+            implied.append(field.name)  # Kafka's schemas leave out that a boolean is false by default.
+        plan.append((field.name, _converter(hints[field.name], kafka_type), optional))
+
+    def build(body: Mapping[str, Any]) -> Any:
+        values: dict[str, Any] = dict.fromkeys(implied, False)
+        for name, convert, optional in plan:
+            if name in body:
+                values[name] = convert(body[name])
+            elif not optional and name not in values:
+                raise KeyError(f"{schema.__module__}.{schema.__name__} needs {name}")
+        return schema(**values)
+
+    return build
+
+
+def _converter(hint: Any, kafka_type: str | None) -> Convert:
+    """How a value of our side becomes kio's."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = _converter(next(a for a in typing.get_args(hint) if a is not type(None)), kafka_type)
+        if kafka_type == "datetime_i64":
+            return lambda value: None if value is None or value == -1 else inner(value)
+        return lambda value: None if value is None else inner(value)
+    if typing.get_origin(hint) is tuple:
+        element = _converter(typing.get_args(hint)[0], kafka_type)
+        return lambda values: tuple(map(element, values))
+    if hasattr(hint, "__dataclass_fields__"):
+        return _build(hint)
+    match kafka_type:
+        case "error_code":
+            return _error_code
+        case "timedelta_i32":
+            return lambda ms: i32Timedelta.parse(datetime.timedelta(milliseconds=ms))
+        case "timedelta_i64":
+            return lambda ms: i64Timedelta.parse(datetime.timedelta(milliseconds=ms))
+        case "datetime_i64":
+            return lambda ms: _EPOCH + datetime.timedelta(milliseconds=ms)
+        case "uuid":
+            return lambda value: value or uuid.UUID(int=0)
+        case "int8" | "int16" | "int32" | "int64":
+            return _plain_int
+    return _as_is
+
+
+def _error_code(code: int) -> KioErrorCode:
+    return KioErrorCode(code)
+
+
+def _plain_int(value: int) -> int:
+    return value.value if isinstance(value, enum.IntEnum) else value
+
+
+def _as_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,149 @@
+"""Produce (API 0) by hand, v3 to v11: records are slices of the frame, never copied. Pure.
+
+v9 is flexible, v8 has record errors and messages, v10 tells the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951).
+`tests/unit/protocol/kafka` compares both directions with kio byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.kafka.framing import MalformedRequest, skip_tagged_fields, unsigned_varint
+from protocol.kafka.wire import (
+    INT,
+    array_length,
+    nullable_string,
+    read_array_length,
+    read_bytes,
+    read_nullable_string,
+    read_string,
+    string,
+)
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_RESULT_V3 = struct.Struct(">ihqq")
+_RESULT_V5 = struct.Struct(">ihqqq")
+_NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
+_NO_ERROR_V9 = b"\x01\x00\x00"  # the same, compact, and no tagged fields
+_CURRENT_LEADER = struct.Struct(">ii")
+
+
+class ProduceRequest(NamedTuple):
+    """`topics` is (name, [(partition, records or None)]); `acks` as sent, to be checked by the API (BAD-24)."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
+
+
+class ProducePartitionResult(NamedTuple):
+    """One partition's answer. `log_append_time_ms` is -1 for CreateTime; `base_offset` is -1 with an error."""
+
+    partition: int
+    error: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+class NodeEndpoint(NamedTuple):
+    """A broker that the client may not know yet, beside the answer that names it as leader."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def decode_request(version: int, frame: memoryview, offset: int) -> ProduceRequest:
+    """The body that begins at `offset`. Raises MalformedRequest when it is broken or not all of the rest of the frame."""
+    flexible = version >= 9
+    transactional_id, at = read_nullable_string(frame, offset, flexible)
+    try:
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
+    except struct.error:
+        raise MalformedRequest("the frame ends before the topics") from None
+    count, at = read_array_length(frame, at + 6, flexible, 2)
+    topics = []
+    for _ in range(count):
+        name, at = read_string(frame, at, flexible)
+        partition_count, at = read_array_length(frame, at, flexible, 5)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(partition_count):
+            try:
+                (index,) = INT.unpack_from(frame, at)
+            except struct.error:
+                raise MalformedRequest("the frame ends inside a partition") from None
+            records, at = read_bytes(frame, at + 4, flexible)
+            if flexible:
+                at = skip_tagged_fields(frame, at)
+            partitions.append((index, records))
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        topics.append((name, partitions))
+    if flexible:
+        at = skip_tagged_fields(frame, at)
+    if at != len(frame):
+        raise MalformedRequest(f"{len(frame) - at} bytes after the request")
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def encode_response(
+    version: int,
+    topics: Sequence[tuple[str, Sequence[ProducePartitionResult]]],
+    throttle_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> bytes:
+    """The response body. `node_endpoints` are sent from v10 on."""
+    flexible = version >= 9
+    parts = [array_length(len(topics), flexible)]
+    for name, partitions in topics:
+        parts.append(string(name, flexible))
+        parts.append(array_length(len(partitions), flexible))
+        parts += [_encode_result(version, result) for result in partitions]
+        if flexible:
+            parts.append(b"\x00")
+    parts.append(INT.pack(throttle_ms))
+    if flexible:
+        parts.append(_encode_endpoints(node_endpoints) if version >= 10 else b"\x00")
+    return b"".join(parts)
+
+
+def _encode_result(version: int, result: ProducePartitionResult) -> bytes:
+    if version < 5:
+        return _RESULT_V3.pack(result[0], result[1], result[2], result[3])
+    data = _RESULT_V5.pack(result[0], result[1], result[2], result[3], result[4])
+    if version < 8:
+        return data
+    if result.error_message is None and (version < 10 or (result.leader_id, result.leader_epoch) == (-1, -1)):
+        return data + (_NO_ERROR_V9 if version >= 9 else _NO_ERROR_V8)
+    flexible = version >= 9
+    data += array_length(0, flexible) + nullable_string(result.error_message, flexible)
+    if not flexible:
+        return data
+    if version >= 10 and (result.leader_id, result.leader_epoch) != (-1, -1):
+        # one tagged field: tag 0, nine bytes: leader id, leader epoch, no tags of its own
+        return data + b"\x01\x00\x09" + _CURRENT_LEADER.pack(result.leader_id, result.leader_epoch) + b"\x00"
+    return data + b"\x00"
+
+
+def _encode_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    """The response's tagged fields: tag 0 with the endpoints, or none."""
+    if not endpoints:
+        return b"\x00"
+    data = array_length(len(endpoints), True)
+    for endpoint in endpoints:
+        data += (
+            INT.pack(endpoint.node_id)
+            + string(endpoint.host, True)
+            + INT.pack(endpoint.port)
+            + nullable_string(endpoint.rack, True)
+            + b"\x00"
+        )
+    return b"\x01\x00" + unsigned_varint(len(data)) + data

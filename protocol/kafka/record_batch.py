@@ -1,0 +1,409 @@
+"""The record batch, format v2 (KIP-98): a view of its 61-byte header; records stay opaque unless a test or tool asks.
+
+    offset  size  field                      offset  size  field
+         0     8  base offset                    27     8  base timestamp (ms)
+         8     4  batch length (after this)      35     8  max timestamp (ms)
+        12     4  partition leader epoch         43     8  producer id
+        16     1  magic (2)                      51     2  producer epoch
+        17     4  CRC-32C of all from 21         53     4  base sequence
+        21     2  attributes                     57     4  record count
+        23     4  last offset delta              61        records
+
+attributes: bits 0-2 compression, bit 3 timestamp type (1: LogAppendTime), bit 4 transactional, bit 5 control.
+Base offset and leader epoch lie before what the CRC covers, so a leader assigns both in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import cramjam
+from fastcrc.crc32 import iscsi as crc32c
+
+from protocol.errors import ErrorCode, KafkaError
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Bytes before what `batch_length` counts: base offset and the length itself."""
+MAGIC = 2
+CRC_START = 21
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_SHORT = struct.Struct(">h")
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
+"""What `decode_records` unpacks at the most (BAD-22)."""
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes, decoded. Offsets in records, timestamps in milliseconds."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+
+class Record(NamedTuple):
+    """One decoded record."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`. Raises KafkaError(CORRUPT_MESSAGE) when fewer than 61 bytes are left."""
+    if len(buffer) - position < HEADER_SIZE:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_SIZE} bytes")
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch; a partial one at the end is left out, as a fetch may cut one.
+
+    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or another magic than 2: what follows has no meaning.
+    """
+    end = len(buffer)
+    while end - position >= HEADER_SIZE:
+        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD or header.magic != MAGIC:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"batch of length {header.batch_length}, magic {header.magic} at {position}"
+            )
+        following = position + header.batch_length + LOG_OVERHEAD
+        if following > end:
+            return
+        yield position, header
+        position = following
+
+
+def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """True when the CRC in the header is that of the batch's bytes."""
+    with memoryview(buffer) as view, view[position + CRC_START : position + header.size_in_bytes] as covered:
+        return int(crc32c(covered)) == header.crc
+
+
+def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of what a producer sent for one partition: exactly one whole and valid batch of format v2.
+
+    The checks and codes are Kafka's (ProduceRequest.validateRecords, LogValidator, UnifiedLog.analyzeAndValidateRecords):
+    CORRUPT_MESSAGE for what is no batch or has another CRC, INVALID_RECORD for a batch that is not allowed,
+    MESSAGE_TOO_LARGE beyond `max_message_bytes` (BAD-13..20). Raised as KafkaError; nothing is changed.
+    """
+    size = len(records)
+    if size < HEADER_SIZE:
+        if size >= 17 and 0 <= records[16] < MAGIC:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"message format v{records[16]}: only v2 is served")
+        if size == 0:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has 61")
+    header = BatchHeader._make(_HEADER.unpack_from(records, 0))
+    if header.magic != MAGIC:
+        if 0 <= header.magic < MAGIC:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"message format v{header.magic}: only v2 is served")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {header.magic}")
+    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the header's")
+    batch_size = header.size_in_bytes
+    if batch_size > size:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a batch of {batch_size} bytes in {size} bytes of records")
+    if batch_size < size:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+    if batch_size > max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {batch_size} bytes, max.message.bytes is {max_message_bytes}"
+        )
+    if not crc_is_valid(records, 0, header):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match")
+    _validate_fields(header)
+    return [(0, header)]
+
+
+def _validate_fields(header: BatchHeader) -> None:
+    """What a client must not write although its bytes arrived well. Raises KafkaError(INVALID_RECORD)."""
+    problem = ""
+    if header.base_offset != 0:
+        problem = f"base offset {header.base_offset}, a producer's is 0"
+    elif header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        problem = f"{header.record_count} records for a last offset delta of {header.last_offset_delta}"
+    elif header.attributes & CONTROL_BIT:
+        problem = "control batches are written by brokers only"
+    elif header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        problem = (
+            f"producer id {header.producer_id} with sequence {header.base_sequence}, epoch {header.producer_epoch}"
+        )
+    elif header.attributes & COMPRESSION_MASK >= len(COMPRESSIONS):
+        problem = f"unknown compression {header.attributes & COMPRESSION_MASK}"
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_RECORD, problem)
+
+
+def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Assigns base offset and leader epoch in place; the CRC does not cover them."""
+    _LONG.pack_into(buffer, position, base_offset)
+    _INT.pack_into(buffer, position + 12, leader_epoch)
+
+
+def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
+    """Makes the batch LogAppendTime with that time, in place, and computes its CRC anew."""
+    size = _INT.unpack_from(buffer, position + 8)[0] + LOG_OVERHEAD
+    attributes = _SHORT.unpack_from(buffer, position + CRC_START)[0] | TIMESTAMP_TYPE_BIT
+    _SHORT.pack_into(buffer, position + CRC_START, attributes)
+    _LONG.pack_into(buffer, position + 35, timestamp_ms)
+    with memoryview(buffer) as view, view[position + CRC_START : position + size] as covered:
+        _CRC.pack_into(buffer, position + 17, int(crc32c(covered)))
+
+
+def build_batch(
+    records: Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """A batch of (key, value, headers, timestamp ms) records: for tests and tools, never on a broker's hot path."""
+    base_timestamp = records[0][3]
+    payload = bytearray()
+    for delta, (key, value, headers, timestamp) in enumerate(records):
+        body = bytearray(b"\x00")
+        body += _varint(timestamp - base_timestamp) + _varint(delta) + _sized(key) + _sized(value)
+        body += _varint(len(headers))
+        for name, content in headers:
+            body += _sized(name.encode()) + _sized(content)
+        payload += _varint(len(body)) + body
+    packed = _compress(bytes(payload), compression)
+    batch = bytearray(HEADER_SIZE) + packed
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes | compression,
+        len(records) - 1,
+        base_timestamp,
+        max(r[3] for r in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    _CRC.pack_into(batch, 17, int(crc32c(memoryview(batch)[CRC_START:])))
+    return bytes(batch)
+
+
+def decode_records(batch: Buffer, position: int = 0) -> list[Record]:
+    """The records of the batch at `position`.
+
+    Raises KafkaError(CORRUPT_MESSAGE) for a broken payload (BAD-21) and one that unpacks to more than 256 MiB (BAD-22),
+    KafkaError(INVALID_RECORD) for records that do not fill the payload exactly (BAD-12, 13, 18).
+    """
+    header = parse_header(batch, position)
+    payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
+    data = _decompress(payload, header.compression)
+    found: list[Record] = []
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            size, at = _read_varint(data, at)
+            if size < 0 or at + size > len(data):
+                raise KafkaError(ErrorCode.INVALID_RECORD, f"a record of {size} bytes does not fit its batch")
+            found.append(_decode_record(data, at, at + size, header))
+            at += size
+    except IndexError:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the batch ends inside a record") from None
+    if at != len(data):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(data) - at} bytes after the last record")
+    return found
+
+
+def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Record:
+    at += 1  # attributes, unused
+    timestamp_delta, at = _read_varint(data, at)
+    offset_delta, at = _read_varint(data, at)
+    key, at = _read_sized(data, at, end)
+    value, at = _read_sized(data, at, end)
+    count, at = _read_varint(data, at)
+    if count < 0 or count > end - at:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} headers in a record that has {end - at} bytes left")
+    headers = []
+    for _ in range(count):
+        name, at = _read_sized(data, at, end)
+        if name is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a header without a name")
+        content, at = _read_sized(data, at, end)
+        headers.append((name.decode(errors="replace"), content))
+    if at != end:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a record's length is not that of its fields")
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag, base 128, little end first."""
+    rest = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while rest & ~0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a number of more than ten bytes")
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _read_sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    size, at = _read_varint(data, at)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > end:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a field of {size} bytes does not fit its record")
+    return data[at : at + size], at + size
+
+
+def _compress(payload: bytes, compression: int) -> bytes:
+    match compression:
+        case 0:
+            return payload
+        case 1:
+            return bytes(cramjam.gzip.compress(payload))
+        case 2:
+            return bytes(cramjam.snappy.compress_raw(payload))
+        case 3:
+            return bytes(cramjam.lz4.compress(payload))
+        case 4:
+            return bytes(cramjam.zstd.compress(payload))
+    raise ValueError(f"unknown compression {compression}")
+
+
+_SNAPPY_JAVA_MAGIC = b"\x82SNAPPY\x00"
+
+
+def _decompress(payload: bytes, compression: int) -> bytes:
+    """The records' bytes. snappy comes raw or in snappy-java's chunks (16-byte header, then int32 size + raw block)."""
+    if compression == 0:
+        return payload
+    try:
+        if compression == 2:
+            return _decompress_snappy(payload)
+        module = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[compression]
+        return _decompress_stream(module, payload)
+    except (cramjam.DecompressionError, struct.error, ValueError, KeyError) as error:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{COMPRESSIONS[compression]} payload does not unpack: {error}"
+        ) from None
+
+
+def _decompress_snappy(payload: bytes) -> bytes:
+    if not payload.startswith(_SNAPPY_JAVA_MAGIC):
+        _check_size(int(cramjam.snappy.decompress_raw_len(payload)))
+        return bytes(cramjam.snappy.decompress_raw(payload))
+    out = bytearray()
+    at = 16
+    while at < len(payload):
+        (size,) = _INT.unpack_from(payload, at)
+        if size < 0:
+            raise ValueError(f"a block of {size} bytes")
+        block = payload[at + 4 : at + 4 + size]
+        _check_size(len(out) + int(cramjam.snappy.decompress_raw_len(block)))
+        out += bytes(cramjam.snappy.decompress_raw(block))
+        at += 4 + size
+    return bytes(out)
+
+
+def _decompress_stream(module: object, payload: bytes) -> bytes:
+    """Unpacks into a buffer that grows until it fits or the limit is passed."""
+    size = max(4096, len(payload) * 8)
+    while True:
+        target = bytearray(min(size, DECOMPRESSED_SIZE_MAX + 1))
+        try:
+            written = int(module.decompress_into(payload, target))  # type: ignore[attr-defined]
+        except cramjam.DecompressionError:
+            if len(target) > DECOMPRESSED_SIZE_MAX:
+                raise
+            written = len(target)
+        if written < len(target):
+            return bytes(target[:written])
+        _check_size(written)
+        size *= 4
+
+
+def _check_size(size: int) -> None:
+    if size > DECOMPRESSED_SIZE_MAX:
+        raise ValueError(f"it unpacks to more than {DECOMPRESSED_SIZE_MAX} bytes")

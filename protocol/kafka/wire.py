@@ -1,0 +1,108 @@
+"""The primitive types of Kafka's protocol for the hand-written codecs: reading with an offset, writing as bytes. Pure.
+
+Every reader takes (frame, offset) and returns (value, offset after it); what does not fit the frame raises MalformedRequest.
+An array's announced length is checked against the bytes that are left before anything is made of it (BAD-11).
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+from protocol.kafka.framing import Buffer, MalformedRequest, read_unsigned_varint, unsigned_varint
+
+SHORT = struct.Struct(">h")
+INT = struct.Struct(">i")
+
+NO_UUID = uuid.UUID(int=0)
+
+
+def read_string(frame: Buffer, at: int, flexible: bool) -> tuple[str, int]:
+    value, at = read_nullable_string(frame, at, flexible)
+    if value is None:
+        raise MalformedRequest("null where a string is needed")
+    return value, at
+
+
+def read_nullable_string(frame: Buffer, at: int, flexible: bool) -> tuple[str | None, int]:
+    if flexible:
+        size, at = read_unsigned_varint(frame, at)
+        size -= 1
+    else:
+        try:
+            (size,) = SHORT.unpack_from(frame, at)
+        except struct.error:
+            raise MalformedRequest("the frame ends inside a string's length") from None
+        at += 2
+    if size < 0:
+        if size == -1:
+            return None, at
+        raise MalformedRequest(f"a string of {size} bytes")
+    end = at + size
+    if end > len(frame):
+        raise MalformedRequest(f"a string of {size} bytes in {len(frame) - at}")
+    try:
+        return str(frame[at:end], "utf-8"), end
+    except UnicodeDecodeError:
+        raise MalformedRequest("a string that is not UTF-8") from None
+
+
+def read_array_length(frame: Buffer, at: int, flexible: bool, element_size_min: int) -> tuple[int, int]:
+    """The number of elements (null counts as none). Each has at least `element_size_min` bytes, so too many are refused."""
+    if flexible:
+        count, at = read_unsigned_varint(frame, at)
+        count -= 1
+    else:
+        try:
+            (count,) = INT.unpack_from(frame, at)
+        except struct.error:
+            raise MalformedRequest("the frame ends inside an array's length") from None
+        at += 4
+    if count * element_size_min > len(frame) - at:
+        raise MalformedRequest(f"an array of {count} elements in {len(frame) - at} bytes")
+    if count < -1:
+        raise MalformedRequest(f"an array of {count} elements")
+    return max(count, 0), at
+
+
+def read_bytes(frame: memoryview, at: int, flexible: bool) -> tuple[memoryview | None, int]:
+    """A slice of the frame, not a copy."""
+    if flexible:
+        size, at = read_unsigned_varint(frame, at)
+        size -= 1
+    else:
+        try:
+            (size,) = INT.unpack_from(frame, at)
+        except struct.error:
+            raise MalformedRequest("the frame ends inside a length") from None
+        at += 4
+    if size < 0:
+        if size == -1:
+            return None, at
+        raise MalformedRequest(f"{size} bytes")
+    end = at + size
+    if end > len(frame):
+        raise MalformedRequest(f"{size} bytes where {len(frame) - at} are left")
+    return frame[at:end], end
+
+
+def read_uuid(frame: Buffer, at: int) -> tuple[uuid.UUID, int]:
+    end = at + 16
+    if end > len(frame):
+        raise MalformedRequest("the frame ends inside a uuid")
+    return uuid.UUID(bytes=bytes(frame[at:end])), end
+
+
+def string(value: str, flexible: bool) -> bytes:
+    data = value.encode()
+    return (unsigned_varint(len(data) + 1) if flexible else SHORT.pack(len(data))) + data
+
+
+def nullable_string(value: str | None, flexible: bool) -> bytes:
+    if value is None:
+        return b"\x00" if flexible else b"\xff\xff"
+    return string(value, flexible)
+
+
+def array_length(count: int, flexible: bool) -> bytes:
+    return unsigned_varint(count + 1) if flexible else INT.pack(count)
