@@ -1,0 +1,360 @@
+"""Paths and contents of Kafka's znodes (FMT-2): what `kafka.zk.ZkData` writes and reads. Pure.
+
+Encoders give the bytes to store; decoders raise ValueError with a reason for what a person or a broken tool may have left there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
+
+PERSISTENT_PATHS = (
+    "/consumers",
+    "/brokers/ids",
+    "/brokers/topics",
+    "/config/changes",
+    "/admin/delete_topics",
+    "/brokers/seqid",
+    "/isr_change_notification",
+    "/latest_producer_id_block",
+    "/log_dir_event_notification",
+    "/config/topics",
+    "/config/clients",
+    "/config/users",
+    "/config/brokers",
+    "/config/ips",
+    "/cluster",
+)
+"""Made by the first broker that starts (Kafka's ZkData.PersistentZkPaths)."""
+
+
+def topic_id_text(topic_id: uuid.UUID) -> str:
+    """Kafka's text of an id: the 16 bytes in URL-safe base 64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_uuid(text: str) -> uuid.UUID:
+    """The inverse of `topic_id_text`. Raises ValueError for other text."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{text!r} is no topic id: {error}") from None
+
+
+def _encode(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is needed, found {type(value).__name__}")
+    return value
+
+
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{what} must be a whole number, found {value!r}")
+    return value
+
+
+def _integers(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{what} must be a list of broker ids, found {value!r}")
+    return tuple(_integer(v, what) for v in value)
+
+
+class BrokerIdZNode:
+    """`/brokers/ids/<id>`, ephemeral, version 5. Its czxid is the broker epoch (STA-3)."""
+
+    PARENT = "/brokers/ids"
+
+    @staticmethod
+    def path(broker_id: int) -> str:
+        return f"/brokers/ids/{broker_id}"
+
+    @staticmethod
+    def encode(broker: BrokerInfo, timestamp_ms: int) -> bytes:
+        plaintext = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
+        return _encode(
+            {
+                "features": {},
+                "listener_security_protocol_map": {e.listener: e.security_protocol for e in broker.endpoints},
+                "endpoints": [str(e) for e in broker.endpoints],
+                "jmx_port": -1,
+                "port": plaintext.port if plaintext else -1,
+                "host": plaintext.host if plaintext else None,
+                "version": 5,
+                "timestamp": str(timestamp_ms),
+                **({"rack": broker.rack} if broker.rack else {}),
+            }
+        )
+
+    @staticmethod
+    def decode(broker_id: int, data: bytes, epoch: int) -> BrokerInfo:
+        """`epoch` is the znode's czxid."""
+        value = _decode(data)
+        protocols = value.get("listener_security_protocol_map", {})
+        texts = value.get("endpoints")
+        if not isinstance(texts, list) or not isinstance(protocols, dict):
+            raise ValueError("endpoints must be a list, listener_security_protocol_map an object")
+        rack = value.get("rack")
+        return BrokerInfo(
+            broker_id,
+            epoch,
+            tuple(parse_endpoint(str(text), protocols) for text in texts),
+            str(rack) if rack is not None else None,
+        )
+
+
+def parse_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
+    """`NAME://host:port`, the host of an IPv6 address in brackets. Raises ValueError."""
+    listener, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon or not port.isdigit():
+        raise ValueError(f"{text!r} is no NAME://host:port")
+    return Endpoint(listener, host.strip("[]"), int(port), str(protocols.get(listener, listener)))
+
+
+class TopicZNode:
+    """`/brokers/topics/<topic>`, version 3: the assignment of all partitions, and the topic's id."""
+
+    PARENT = "/brokers/topics"
+
+    @staticmethod
+    def path(topic: str) -> str:
+        return f"/brokers/topics/{topic}"
+
+    @staticmethod
+    def encode(topic_id: str | None, assignment: Mapping[int, Assignment]) -> bytes:
+        ordered = sorted(assignment.items())
+        value: dict[str, Any] = {
+            "partitions": {str(p): list(a.replicas) for p, a in ordered},
+            "adding_replicas": {str(p): list(a.adding) for p, a in ordered if a.adding},
+            "removing_replicas": {str(p): list(a.removing) for p, a in ordered if a.removing},
+        }
+        if topic_id is not None:
+            value["topic_id"] = topic_id
+        value["version"] = 3 if topic_id is not None else 2
+        return _encode(value)
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
+        """(topic id as text, or None before version 3; partition -> assignment)."""
+        value = _decode(data)
+        tables = [value.get(name) or {} for name in ("partitions", "adding_replicas", "removing_replicas")]
+        if not all(isinstance(table, dict) for table in tables):
+            raise ValueError("partitions, adding_replicas and removing_replicas must be objects")
+        partitions, adding, removing = tables
+        topic_id = value.get("topic_id")
+        if topic_id is not None:
+            topic_id_uuid(str(topic_id))
+        assignment = {}
+        for text, replicas in partitions.items():
+            if not str(text).isdigit():
+                raise ValueError(f"{text!r} is no partition number")
+            assignment[int(text)] = Assignment(
+                _integers(replicas, f"replicas of {text}"),
+                _integers(adding.get(text, []), f"adding_replicas of {text}"),
+                _integers(removing.get(text, []), f"removing_replicas of {text}"),
+            )
+        return (None if topic_id is None else str(topic_id)), assignment
+
+
+class PartitionStateZNode:
+    """`/brokers/topics/<topic>/partitions/<p>/state`: leader, epochs and ISR; every write is conditional on its version."""
+
+    @staticmethod
+    def path(partition: TopicPartition) -> str:
+        return f"/brokers/topics/{partition.topic}/partitions/{partition.partition}/state"
+
+    @staticmethod
+    def parents(partition: TopicPartition) -> tuple[str, str]:
+        """The two nodes between the topic's and the state's."""
+        base = f"/brokers/topics/{partition.topic}/partitions"
+        return base, f"{base}/{partition.partition}"
+
+    @staticmethod
+    def encode(state: LeaderAndIsr) -> bytes:
+        return _encode(
+            {
+                "controller_epoch": state.controller_epoch,
+                "leader": state.leader,
+                "version": 1,
+                "leader_epoch": state.leader_epoch,
+                "isr": list(state.isr),
+            }
+        )
+
+    @staticmethod
+    def decode(data: bytes, version: int) -> LeaderAndIsr:
+        """`version` is the znode's."""
+        value = _decode(data)
+        return LeaderAndIsr(
+            _integer(value.get("leader"), "leader"),
+            _integer(value.get("leader_epoch"), "leader_epoch"),
+            _integers(value.get("isr"), "isr"),
+            _integer(value.get("controller_epoch"), "controller_epoch"),
+            version,
+        )
+
+
+class ControllerZNode:
+    """`/controller`, ephemeral: who the controller is (CTL-1)."""
+
+    PATH = "/controller"
+
+    @staticmethod
+    def encode(broker_id: int, timestamp_ms: int) -> bytes:
+        return _encode({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+    @staticmethod
+    def decode(data: bytes) -> int:
+        return _integer(_decode(data).get("brokerid"), "brokerid")
+
+
+class ControllerEpochZNode:
+    """`/controller_epoch`: a plain number; its znode version fences every write of the controller (INV-9)."""
+
+    PATH = "/controller_epoch"
+
+    @staticmethod
+    def encode(epoch: int) -> bytes:
+        return str(epoch).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> int:
+        try:
+            return int(data)
+        except ValueError:
+            raise ValueError(f"{data[:40]!r} is no controller epoch") from None
+
+
+class ConfigZNode:
+    """`/config/<kind>/<name>`, kind `topics`, `brokers`, `users`, `clients`: overrides as text."""
+
+    @staticmethod
+    def path(kind: str, name: str) -> str:
+        return f"/config/{kind}/{name}"
+
+    @staticmethod
+    def encode(config: Mapping[str, str]) -> bytes:
+        return _encode({"version": 1, "config": dict(config)})
+
+    @staticmethod
+    def decode(data: bytes) -> dict[str, str]:
+        config = _decode(data).get("config", {})
+        if not isinstance(config, dict):
+            raise ValueError("config must be an object")
+        return {str(key): str(value) for key, value in config.items()}
+
+
+class ConfigChangeZNode:
+    """`/config/changes/config_change_<seq>`: tells brokers which overrides to read again."""
+
+    PARENT = "/config/changes"
+    PATH_PREFIX = "/config/changes/config_change_"
+
+    @staticmethod
+    def encode(entity_path: str) -> bytes:
+        """`entity_path` is for example `topics/orders`."""
+        return _encode({"version": 2, "entity_path": entity_path})
+
+    @staticmethod
+    def decode(data: bytes) -> str:
+        path = _decode(data).get("entity_path")
+        if not isinstance(path, str):
+            raise ValueError("entity_path must be a string")
+        return path
+
+
+class IsrChangeZNode:
+    """`/isr_change_notification/isr_change_<seq>`: partitions whose leader changed the ISR (REP-3, CTL-13)."""
+
+    PARENT = "/isr_change_notification"
+    PATH_PREFIX = "/isr_change_notification/isr_change_"
+
+    @staticmethod
+    def encode(partitions: Iterable[TopicPartition]) -> bytes:
+        return _encode({"version": 1, "partitions": [{"topic": p.topic, "partition": p.partition} for p in partitions]})
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[TopicPartition, ...]:
+        return _partition_list(_decode(data))
+
+
+def _partition_list(value: Mapping[str, Any]) -> tuple[TopicPartition, ...]:
+    """`partitions`: a list of objects with topic and partition."""
+    rows = value.get("partitions", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("partitions must be a list of objects")
+    return tuple(TopicPartition(str(row.get("topic")), _integer(row.get("partition"), "partition")) for row in rows)
+
+
+class DeleteTopicZNode:
+    """`/admin/delete_topics/<topic>`: a request to delete (CTL-9)."""
+
+    PARENT = "/admin/delete_topics"
+
+    @staticmethod
+    def path(topic: str) -> str:
+        return f"/admin/delete_topics/{topic}"
+
+
+class ReassignPartitionsZNode:
+    """`/admin/reassign_partitions`: Kafka's reassignment JSON, one at a time (CTL-11)."""
+
+    PATH = "/admin/reassign_partitions"
+
+    @staticmethod
+    def encode(targets: Mapping[TopicPartition, tuple[int, ...]]) -> bytes:
+        rows = [{"topic": p.topic, "partition": p.partition, "replicas": list(r)} for p, r in targets.items()]
+        return _encode({"version": 1, "partitions": rows})
+
+    @staticmethod
+    def decode(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+        value = _decode(data)
+        partitions = _partition_list(value)
+        return {
+            p: _integers(row.get("replicas"), f"replicas of {p}")
+            for p, row in zip(partitions, value.get("partitions", []), strict=True)
+        }
+
+
+class PreferredElectionZNode:
+    """`/admin/preferred_replica_election`: partitions whose first replica shall lead (CTL-12)."""
+
+    PATH = "/admin/preferred_replica_election"
+
+    @staticmethod
+    def encode(partitions: Iterable[TopicPartition]) -> bytes:
+        return IsrChangeZNode.encode(partitions)
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[TopicPartition, ...]:
+        return _partition_list(_decode(data))
+
+
+class ClusterIdZNode:
+    """`/cluster/id`: chosen by the first broker, the same for ever."""
+
+    PATH = "/cluster/id"
+
+    @staticmethod
+    def encode(cluster_id: str) -> bytes:
+        return _encode({"version": "1", "id": cluster_id})
+
+    @staticmethod
+    def decode(data: bytes) -> str:
+        cluster_id = _decode(data).get("id")
+        if not isinstance(cluster_id, str) or not cluster_id:
+            raise ValueError("id must be a text")
+        return cluster_id
