@@ -1,0 +1,141 @@
+"""Every call of the storage layer to the disk. Tests put another FileSystem in its place to lose power, tear or fail.
+
+Writes go to the page cache and are direct; `sync` and `sync_directory` wait for the disk and belong in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+
+Buffer = bytes | bytearray | memoryview
+
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class FileSystem:
+    """The real one. Files are known by their descriptor; all errors are OSError."""
+
+    def __init__(self) -> None:
+        self._knows_nowait = hasattr(os, "RWF_NOWAIT")
+
+    def open(self, path: str) -> int:
+        """For reading and writing; made when it is not there."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
+        """Writes all parts one after the other from `position` on, in one call where the kernel takes them."""
+        wanted = sum(map(len, parts))
+        written = os.pwritev(fd, parts, position)
+        if written != wanted:
+            rest = memoryview(b"".join(parts))
+            while written < wanted:
+                count = os.pwrite(fd, rest[written:], position + written)
+                if count == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += count
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes, fewer at the end of the file; may wait for the disk."""
+        data = os.pread(fd, size, position)
+        if len(data) < size:
+            parts = [data]
+            missing = size - len(data)
+            while missing and parts[-1]:
+                parts.append(os.pread(fd, missing, position + size - missing))
+                missing -= len(parts[-1])
+            data = b"".join(parts)
+        return data
+
+    def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
+        """Up to `size` bytes if all are in the page cache; None when the disk would have to be asked."""
+        if not self._knows_nowait:
+            return self.read(fd, size, position)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            self._knows_nowait = False  # this kind of file system cannot tell
+            return self.read(fd, size, position)
+        if count == size:
+            return buffer
+        if position + count < self.size(fd):
+            return None
+        return memoryview(buffer)[:count]
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Waits until the file's data and size are on the disk."""
+        os.fdatasync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        """Waits until what was made, renamed and removed in the directory is on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Removes a file; none there is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Removes a directory with all that is in it; none there is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; there already is fine."""
+        os.makedirs(path, exist_ok=True)
+
+    def list(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def read_file(self, path: str) -> bytes | None:
+        """All of it, or None when it is not there."""
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def write_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The file has its old content or the new one, never a mixture (LOG-3): temporary file, fsync, rename, fsync."""
+        temporary = path + ".tmp"
+        fd = self.open(temporary)
+        try:
+            self.truncate(fd, 0)
+            self.write(fd, (data,), 0)
+            if sync:
+                self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))

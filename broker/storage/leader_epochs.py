@@ -1,0 +1,99 @@
+"""Which leader epoch began at which offset of a log (KIP-101, Kafka's LeaderEpochFileCache). Pure but for `on_change`.
+
+Epoch e covers the offsets from its start to the start of the next epoch that is there, the last one to the LEO. Entries
+strictly increase in epoch and do not decrease in offset (INV-19); an epoch without records counts (BUG-15).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+
+UNDEFINED = (-1, -1)
+"""(epoch, end offset) of an epoch that the log knows nothing about."""
+
+
+class LeaderEpochCache:
+    """The epochs of one log. `on_change` is called after every change: the log writes its checkpoint file then."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = (), on_change: Callable[[], None] | None = None) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start in entries:
+            self._epochs.append(epoch)
+            self._starts.append(start)
+        self._on_change = on_change
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), in order."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def latest_epoch(self) -> int:
+        """The newest epoch, -1 when there is none."""
+        return self._epochs[-1] if self._epochs else -1
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Epoch `epoch` begins at `start_offset`. An epoch that is not newer than the newest changes nothing.
+
+        Entries that begin at or after `start_offset` are dropped: nothing of them was kept.
+        """
+        if self._epochs and epoch <= self._epochs[-1]:
+            return
+        while self._starts and self._starts[-1] >= start_offset:
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self._changed()
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(the newest epoch not above `epoch`, the offset after its last record); (-1, -1) when there is none.
+
+        Asked for the newest epoch, its end is the LEO. Asked for one above the newest, (-1, -1): the asker is ahead of
+        us. Asked for one below all, the start of the first epoch stands in for the end, under the asked epoch.
+        """
+        if not self._epochs or epoch < 0:
+            return UNDEFINED
+        if epoch == self._epochs[-1]:
+            return epoch, log_end_offset
+        if epoch > self._epochs[-1]:
+            return UNDEFINED
+        at = bisect_right(self._epochs, epoch)
+        if at == 0:
+            return epoch, self._starts[0]
+        return self._epochs[at - 1], self._starts[at]
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that covers `offset`, None when it lies before the first."""
+        at = bisect_right(self._starts, offset)
+        return self._epochs[at - 1] if at else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drops the epochs that begin at or after `end_offset`: the log was cut there."""
+        if not self._starts or self._starts[-1] < end_offset:
+            return
+        while self._starts and self._starts[-1] >= end_offset:
+            self._epochs.pop()
+            self._starts.pop()
+        self._changed()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drops the epochs that end before `start_offset`; the one that covers it now begins there."""
+        at = bisect_right(self._starts, start_offset)
+        if at == 0 or (at == 1 and self._starts[0] == start_offset):
+            return
+        del self._epochs[: at - 1]
+        del self._starts[: at - 1]
+        self._starts[0] = start_offset
+        self._changed()
+
+    def clear(self) -> None:
+        if self._epochs:
+            self._epochs.clear()
+            self._starts.clear()
+            self._changed()
+
+    def _changed(self) -> None:
+        if self._on_change is not None:
+            self._on_change()

@@ -1,0 +1,99 @@
+"""One entry of `log.dirs`: its lock, `meta.properties`, checkpoints and clean-shutdown marker (LOG-3, LOG-6)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+
+from broker.storage import checkpoints
+from broker.storage.filesystem import FileSystem
+from protocol.types import TopicPartition
+
+LOCK = ".lock"
+META = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+DELETED_SUFFIX = "-delete"
+
+
+class LogDirectoryError(Exception):
+    """The directory cannot be used; the message says why and what to do."""
+
+
+class LogDirectory:
+    """Held by one process at a time."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.is_online = True
+        self.was_clean = False
+        self._filesystem = filesystem
+        self._lock_fd: int | None = None
+
+    def acquire(self) -> None:
+        """Makes the directory and takes its lock. Raises LogDirectoryError when a live process has it, OSError."""
+        self._filesystem.make_directory(self.path)
+        fd = os.open(f"{self.path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise LogDirectoryError(
+                f"log directory {self.path} is in use by a running broker: stop that one, or set log.dirs to another"
+            ) from None
+        self._lock_fd = fd
+
+    def release(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
+        """Checks `meta.properties`, or writes it. Raises LogDirectoryError for another broker's or cluster's directory."""
+        path = f"{self.path}/{META}"
+        wanted = {"broker.id": str(broker_id), "cluster.id": cluster_id}
+        data = self._filesystem.read_file(path)
+        if data is None:
+            text = "#\n" + "".join(f"{key}={value}\n" for key, value in (*wanted.items(), ("version", "0")))
+            self._filesystem.write_atomically(path, text.encode())
+            return
+        lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if not line.startswith("#"))
+        found = {key.strip(): value.strip() for key, _, value in lines}
+        for key, value in wanted.items():
+            if found.get(key, value) != value:
+                raise LogDirectoryError(
+                    f"{path}: {key} is {found[key]}, this broker's is {value}: the directory belongs to another"
+                    f" {'cluster' if key == 'cluster.id' else 'broker'}; set log.dirs to another directory"
+                )
+
+    def take_clean_marker(self) -> None:
+        """Notes whether the last stop was clean, and removes the marker before anything is loaded (BUG-18)."""
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        self.was_clean = self._filesystem.exists(path)
+        if self.was_clean:
+            self._filesystem.remove(path)
+            self._filesystem.sync_directory(self.path)
+
+    def write_clean_marker(self) -> None:
+        self._filesystem.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0}')
+
+    def read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        return checkpoints.read_offsets(self._filesystem, f"{self.path}/{name}")
+
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
+
+    def partitions(self) -> list[tuple[TopicPartition, str]]:
+        """(partition, directory) of each log in it; half-deleted ones are removed."""
+        found = []
+        for name in self._filesystem.list(self.path):
+            directory = f"{self.path}/{name}"
+            if not self._filesystem.is_directory(directory):
+                continue
+            if name.endswith(DELETED_SUFFIX):
+                self._filesystem.remove_tree(directory)
+                continue
+            topic, dash, number = name.rpartition("-")
+            if dash and topic and number.isdigit():
+                found.append((TopicPartition(topic, int(number)), directory))
+        return found

@@ -1,0 +1,43 @@
+"""Which old segments may go (LOG-1, INV-22). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class SegmentAge(NamedTuple):
+    """What retention looks at: `newest_ms` is the largest timestamp in it, or when it was made if it has none."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    newest_ms: int
+
+
+def deletable(
+    segments: Sequence[SegmentAge],
+    *,
+    high_watermark: int,
+    log_start_offset: int,
+    now_ms: int,
+    retention_ms: int,
+    retention_bytes: int,
+) -> int:
+    """How many segments from the front may be deleted. The last one (which is appended to) never is.
+
+    A segment goes when it is older than `retention_ms`, or the log without it still has `retention_bytes`, or it lies
+    wholly below the log start; -1 switches a limit off. One that reaches past the high watermark stops the count.
+    """
+    excess = sum(s.size for s in segments) - retention_bytes if retention_bytes >= 0 else -1
+    count = 0
+    for segment in segments[:-1]:
+        if segment.next_offset > high_watermark:
+            break
+        is_old = retention_ms >= 0 and now_ms - segment.newest_ms > retention_ms
+        is_excess = retention_bytes >= 0 and excess - segment.size >= 0
+        if not (is_old or is_excess or segment.next_offset <= log_start_offset):
+            break
+        excess -= segment.size
+        count += 1
+    return count
