@@ -87,6 +87,7 @@ class BrokerConfig:
     num_replica_fetchers: int = setting(1, minimum=1, maximum=INT_MAX)
 
     # network
+    num_network_threads: int = setting(3, minimum=1, maximum=INT_MAX, doc="processors of a listener; all run on the broker's one loop")
     socket_request_max_bytes: int = setting(100 * 1024**2, minimum=1, maximum=INT_MAX)
     queued_max_requests: int = setting(500, minimum=1, maximum=INT_MAX)
     queued_max_request_bytes: int = setting(256 * 1024**2, minimum=-1)

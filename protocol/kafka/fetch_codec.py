@@ -1,8 +1,8 @@
 """Fetch (API 1) by hand, v4 to v17, for both sides: record bytes are never copied. Pure.
 
-v5 log start offset, v7 incremental sessions (KIP-227), v9 current leader epoch (KIP-320), v11 rack, v12 flexible with last
-fetched epoch and diverging epoch (KIP-595), v13 topic ids in place of names (KIP-516), v15 the replica's id and broker
-epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, read past).
+v5 log start offset, v7 incremental sessions (KIP-227), v9 current leader epoch (KIP-320), v11 rack, v12 flexible with
+last fetched epoch and diverging epoch (KIP-595), v13 topic ids in place of names (KIP-516), v15 the replica's id and
+broker epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, read past).
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
@@ -18,11 +18,13 @@ from protocol.kafka.framing import (
     Buffer,
     MalformedRequest,
     read_unsigned_varint,
+    request_header,
     skip_tagged_fields,
     unsigned_varint,
 )
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.kafka.wire import (
+    ELEMENTS_MAX,
     INT,
     array_length,
     nullable_string,
@@ -36,7 +38,6 @@ from protocol.kafka.wire import (
 TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
-_HEADER = struct.Struct(">hhih")
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
@@ -47,6 +48,7 @@ _PARTITION_V9 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
 _DATA_V4 = struct.Struct(">ihqq")
 _DATA_V5 = struct.Struct(">ihqqq")
+_DATA_V12 = struct.Struct(">ihqqqBi")  # with no list of aborted transactions
 _ABORTED = struct.Struct(">qq")
 _TOP_V7 = struct.Struct(">ihi")
 _EPOCH_END = struct.Struct(">iq")
@@ -106,7 +108,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
-    """The body that begins at `offset`. Raises MalformedRequest when it is broken or not all of the rest of the frame."""
+    """The body from `offset` to the frame's end. Raises MalformedRequest when it is broken or something follows it."""
     try:
         return _decode_request(version, frame, offset)
     except struct.error:
@@ -173,9 +175,13 @@ def _read_topics(
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
     topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
+    left = ELEMENTS_MAX
     for _ in range(count):
         key, at = _read_topic_key(version, frame, at)
         size, at = read_array_length(frame, at, flexible, 16)
+        left -= size
+        if left < 0:
+            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
         partitions = []
         for _ in range(size):
             if flexible:
@@ -218,8 +224,7 @@ def _read_request_tags(frame: Buffer, at: int, version: int) -> tuple[tuple[int,
 def encode_request(version: int, correlation_id: int, client_id: str, request: FetchRequest) -> bytes:
     """Header and body, without the length before them. For the follower's fetcher: v12 and newer only."""
     assert version >= 12
-    client = client_id.encode()
-    parts = [_HEADER.pack(ApiKey.FETCH, version, correlation_id, len(client)), client, b"\x00"]
+    parts = [request_header(ApiKey.FETCH, version, correlation_id, client_id, flexible=True)]
     if version < 15:
         parts.append(INT.pack(request.replica_id))
     parts.append(_REQUEST_V15.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level))
@@ -269,12 +274,13 @@ def encode_response(
         pending += key.bytes if isinstance(key, uuid.UUID) else string(key, flexible)
         pending += array_length(len(partitions), flexible)
         for data in partitions:
-            size = sum(map(len, data.records)) if data.records else 0
+            records = data.records
+            size = len(records[0]) if len(records) == 1 else sum(map(len, records))
             pending += _partition_head(version, data)
             pending += unsigned_varint(size + 1) if flexible else INT.pack(size)
             if size:
                 out.append(pending)
-                out += data.records
+                out += records
                 pending = bytearray()
             if flexible:
                 pending += _partition_tags(data)
@@ -288,14 +294,16 @@ def encode_response(
 
 def _partition_head(version: int, data: FetchPartitionData) -> bytes:
     """Everything of a partition up to the length of its records."""
+    aborted = data.aborted_transactions
+    if aborted is None and version >= 12:
+        return _DATA_V12.pack(data[0], data[1], data[2], data[3], data[4], 0, data.preferred_read_replica)
     flexible = version >= 12
     if version >= 5:
         head = _DATA_V5.pack(data[0], data[1], data[2], data[3], data[4])
     else:
         head = _DATA_V4.pack(data[0], data[1], data[2], data[3])
-    aborted = data.aborted_transactions
     if aborted is None:
-        head += b"\x00" if flexible else b"\xff\xff\xff\xff"
+        head += INT.pack(-1)
     else:
         head += array_length(len(aborted), flexible)
         for entry in aborted:
@@ -344,9 +352,11 @@ def decode_response(version: int, frame: memoryview, offset: int) -> FetchRespon
                 partitions.append(data)
             at = skip_tagged_fields(frame, at)
             topics.append((key, partitions))
-        skip_tagged_fields(frame, at)
+        at = skip_tagged_fields(frame, at)
     except struct.error:
         raise MalformedRequest("the frame ends inside the fetch response") from None
+    if at != len(frame):
+        raise MalformedRequest(f"{len(frame) - at} bytes after the response")
     return FetchResponse(throttle_ms, error, session_id, topics)
 
 

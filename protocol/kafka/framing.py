@@ -1,6 +1,6 @@
 """Frames and headers of Kafka's protocol. Pure.
 
-    request   int32 length | int16 api key | int16 api version | int32 correlation id | nullable string client id | (tags) | body
+    request   int32 length | int16 api key | int16 version | int32 correlation id | nullable string client id | (tags) | body
     response  int32 length | int32 correlation id | (tags) | body
 
 The tags are there in flexible versions (KIP-482); an ApiVersions response never has them, since a client must read it
@@ -19,6 +19,7 @@ Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
+_SMALL_VARINTS = tuple(bytes((number,)) for number in range(0x80))
 
 
 class MalformedRequest(ValueError):
@@ -87,7 +88,7 @@ def read_unsigned_varint(frame: Buffer, at: int) -> tuple[int, int]:
 def unsigned_varint(number: int) -> bytes:
     """`number` (>= 0) in base 128, little end first."""
     if number < 0x80:
-        return bytes((number,))
+        return _SMALL_VARINTS[number]
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -110,6 +111,18 @@ def skip_tagged_fields(frame: Buffer, at: int) -> int:
         if at > len(frame):
             raise MalformedRequest(f"a tagged field of {size} bytes beyond the frame")
     return at
+
+
+def request_header(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, *, flexible: bool
+) -> bytes:
+    """The header of a request of our own: version 2 (with empty tags) for flexible versions, else version 1."""
+    if client_id is None:
+        head = _HEADER.pack(api_key, api_version, correlation_id, -1)
+    else:
+        name = client_id.encode()
+        head = _HEADER.pack(api_key, api_version, correlation_id, len(name)) + name
+    return head + b"\x00" if flexible else head
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:

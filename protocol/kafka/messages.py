@@ -24,7 +24,10 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
+from protocol.kafka.framing import Buffer, MalformedRequest, request_header, skip_tagged_fields
+from protocol.kafka.lengths import check_lengths
+
+CORRELATION_ID_SIZE = 4
 
 Convert = Callable[[Any], Any]
 
@@ -33,20 +36,11 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
-    """kio's entity for the request body that begins at `offset`.
+    """kio's entity for the request body from `offset` to the frame's end.
 
-    Raises MalformedRequest when the bytes are not such a body, or are not used up by it. kio checks every length against
-    what is left before it allocates (BAD-10, 11).
+    Raises MalformedRequest when the bytes are not such a body, or are more than it (BAD-10, 11).
     """
-    try:
-        entity, size = _request_reader(api_key, version)(bytes(frame), offset)
-    except (SerialError, ValueError, OverflowError, IndexError, TypeError, MemoryError) as error:
-        raise MalformedRequest(f"{kio.index.api_key_map[api_key]} v{version}: {error!r}") from None
-    if offset + size != len(frame):
-        raise MalformedRequest(
-            f"{kio.index.api_key_map[api_key]} v{version}: {len(frame) - offset - size} bytes after its end"
-        )
-    return entity
+    return _decode(kio.index.load_request_schema(api_key, version), bytes(frame), offset)
 
 
 def encode_response(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
@@ -59,33 +53,21 @@ def encode_request(
 ) -> bytes:
     """Header and body of a request, without the length before them."""
     schema = kio.index.load_request_schema(api_key, version)
-    header = schema.__header_schema__(
-        request_api_key=api_key,  # type: ignore[arg-type]
-        request_api_version=version,  # type: ignore[arg-type]
-        correlation_id=correlation_id,  # type: ignore[arg-type]
-        client_id=client_id,
-    )
-    out = io.BytesIO()
-    _writer(schema.__header_schema__)(out, header)
-    _writer(schema)(out, _build(schema)(body))
-    return out.getvalue()
+    header = request_header(api_key, version, correlation_id, client_id, flexible=schema.__flexible__)
+    return header + _encode(schema, body)
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
     """(correlation id, kio's entity) of a response frame (without its length). Raises MalformedRequest on broken bytes."""
     schema = kio.index.load_response_schema(api_key, version)
     data = bytes(frame)
-    correlation_id = int.from_bytes(data[:4], "big", signed=True)
-    offset = 4
-    if "v1" in schema.__header_schema__.__module__:
+    if len(data) < CORRELATION_ID_SIZE:
+        raise MalformedRequest(f"a response of {len(data)} bytes")
+    correlation_id = int.from_bytes(data[:CORRELATION_ID_SIZE], "big", signed=True)
+    offset = CORRELATION_ID_SIZE
+    if schema.__header_schema__.__version__ >= 1:
         offset = skip_tagged_fields(data, offset)
-    try:
-        entity, size = _reader(schema)(data, offset)
-    except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
-        raise MalformedRequest(f"response of {kio.index.api_key_map[api_key]} v{version}: {error!r}") from None
-    if offset + size != len(data):
-        raise MalformedRequest(f"{len(data) - offset - size} bytes after the response")
-    return correlation_id, entity
+    return correlation_id, _decode(schema, data, offset)
 
 
 def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:
@@ -102,9 +84,15 @@ def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
     return out.getvalue()
 
 
-@cache
-def _request_reader(api_key: int, version: int) -> Any:
-    return entity_reader(kio.index.load_request_schema(api_key, version))
+def _decode(schema: Any, data: bytes, offset: int) -> Any:
+    check_lengths(schema, data, offset)
+    try:
+        entity, size = _reader(schema)(data, offset)
+    except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
+        raise MalformedRequest(f"{schema.__name__} v{schema.__version__}: {error!r}") from None
+    if offset + size != len(data):
+        raise MalformedRequest(f"{schema.__name__} v{schema.__version__}: {len(data) - offset - size} bytes after it")
+    return entity
 
 
 @cache

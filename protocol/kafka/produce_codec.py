@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields, unsigned_varint
 from protocol.kafka.wire import (
+    ELEMENTS_MAX,
     INT,
     array_length,
     nullable_string,
@@ -62,8 +63,11 @@ class NodeEndpoint(NamedTuple):
 
 
 def decode_request(version: int, frame: memoryview, offset: int) -> ProduceRequest:
-    """The body that begins at `offset`. Raises MalformedRequest when it is broken or not all of the rest of the frame."""
+    """The body from `offset` to the frame's end. Raises MalformedRequest when it is broken or something follows it."""
     flexible = version >= 9
+    single = _decode_single_partition(frame, offset) if flexible else None
+    if single is not None:
+        return single
     transactional_id, at = read_nullable_string(frame, offset, flexible)
     try:
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
@@ -71,9 +75,13 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
         raise MalformedRequest("the frame ends before the topics") from None
     count, at = read_array_length(frame, at + 6, flexible, 2)
     topics = []
+    left = ELEMENTS_MAX
     for _ in range(count):
         name, at = read_string(frame, at, flexible)
         partition_count, at = read_array_length(frame, at, flexible, 5)
+        left -= partition_count
+        if left < 0:
+            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             try:
@@ -92,6 +100,43 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
     if at != len(frame):
         raise MalformedRequest(f"{len(frame) - at} bytes after the request")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | None:
+    """The commonest flexible request, read without calls: no transaction, one topic, one partition, no tagged fields.
+
+    None for any other and for what is broken: the general way reads it, or says what is wrong with it.
+
+        00 | acks, timeout | 02 | size + 1, name | 02 | partition | varint size + 1, records | 00 00 00
+    """
+    try:
+        if frame[at] != 0 or frame[at + 7] != 2 or (size := frame[at + 8]) > 0x7F or size < 1:
+            return None
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at + 1)
+        end = at + 8 + size
+        if frame[end] != 2:
+            return None
+        name = str(frame[at + 9 : end], "utf-8")
+        (partition,) = INT.unpack_from(frame, end + 1)
+        at = end + 5
+        byte = frame[at]
+        size = byte & 0x7F
+        shift = 7
+        while byte > 0x7F:
+            at += 1
+            byte = frame[at]
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 28:
+                return None
+        at += 1
+        # The remaining length leaves room for one size only, whatever the varint says.
+        end = at + size - 1
+        if size < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
+            return None
+        return ProduceRequest(None, acks, timeout_ms, [(name, [(partition, frame[at:end])])])
+    except (IndexError, struct.error, UnicodeDecodeError):
+        return None
 
 
 def encode_response(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cramjam
 from fastcrc.crc32 import iscsi as crc32c
@@ -32,6 +32,10 @@ LOG_OVERHEAD = 12
 MAGIC = 2
 CRC_START = 21
 
+_MAGIC_OFFSET = 16
+_LENGTH_MIN = 14
+"""Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format is shorter."""
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LONG = struct.Struct(">q")
@@ -44,6 +48,7 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+_ZSTD = COMPRESSIONS.index("zstd")
 
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 """What `decode_records` unpacks at the most (BAD-22)."""
@@ -84,6 +89,11 @@ class BatchHeader(NamedTuple):
         return self.attributes & COMPRESSION_MASK
 
     @property
+    def timestamp_type(self) -> int:
+        """0 CreateTime, 1 LogAppendTime."""
+        return self.attributes >> 3 & 1
+
+    @property
     def is_log_append_time(self) -> bool:
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
@@ -116,7 +126,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch; a partial one at the end is left out, as a fetch may cut one.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or another magic than 2: what follows has no meaning.
+    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic but 2: what follows has no meaning.
     """
     end = len(buffer)
     while end - position >= HEADER_SIZE:
@@ -134,36 +144,24 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """True when the CRC in the header is that of the batch's bytes."""
-    with memoryview(buffer) as view, view[position + CRC_START : position + header.size_in_bytes] as covered:
-        return int(crc32c(covered)) == header.crc
+    end = position + header.batch_length + LOG_OVERHEAD
+    return bool(crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc)
 
 
 def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[int, BatchHeader]]:
     """(position, header) of what a producer sent for one partition: exactly one whole and valid batch of format v2.
 
-    The checks and codes are Kafka's (ProduceRequest.validateRecords, LogValidator, UnifiedLog.analyzeAndValidateRecords):
-    CORRUPT_MESSAGE for what is no batch or has another CRC, INVALID_RECORD for a batch that is not allowed,
-    MESSAGE_TOO_LARGE beyond `max_message_bytes` (BAD-13..20). Raised as KafkaError; nothing is changed.
+    The checks, their order and their codes are Kafka's (ByteBufferLogInputStream, ProduceRequest.validateRecords,
+    UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. Raised as KafkaError; nothing is changed. Unlike
+    Kafka, bytes after the batch are refused and not cut off, and the records inside are not looked at.
     """
     size = len(records)
     if size < HEADER_SIZE:
-        if size >= 17 and 0 <= records[16] < MAGIC:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"message format v{records[16]}: only v2 is served")
-        if size == 0:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has 61")
+        raise _short_batch(records)
     header = BatchHeader._make(_HEADER.unpack_from(records, 0))
-    if header.magic != MAGIC:
-        if 0 <= header.magic < MAGIC:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"message format v{header.magic}: only v2 is served")
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {header.magic}")
-    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the header's")
-    batch_size = header.size_in_bytes
-    if batch_size > size:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"a batch of {batch_size} bytes in {size} bytes of records")
-    if batch_size < size:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+    batch_size = header.batch_length + LOG_OVERHEAD
+    if header.magic != MAGIC or batch_size != size or header.base_offset != 0:
+        raise _wrong_frame(header, size)
     if batch_size > max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {batch_size} bytes, max.message.bytes is {max_message_bytes}"
@@ -174,23 +172,66 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
     return [(0, header)]
 
 
-def _validate_fields(header: BatchHeader) -> None:
-    """What a client must not write although its bytes arrived well. Raises KafkaError(INVALID_RECORD)."""
-    problem = ""
-    if header.base_offset != 0:
-        problem = f"base offset {header.base_offset}, a producer's is 0"
-    elif header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        problem = f"{header.record_count} records for a last offset delta of {header.last_offset_delta}"
-    elif header.attributes & CONTROL_BIT:
-        problem = "control batches are written by brokers only"
-    elif header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        problem = (
-            f"producer id {header.producer_id} with sequence {header.base_sequence}, epoch {header.producer_epoch}"
+def validate_compression(records: Buffer, produce_version: int) -> None:
+    """zstd came with Produce v7: from an older one it is refused (BAD-23). Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE)."""
+    if produce_version < 7 and len(records) >= HEADER_SIZE and records[CRC_START + 1] & COMPRESSION_MASK == _ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in Produce v{produce_version}: needs v7")
+
+
+def _short_batch(records: Buffer) -> KafkaError:
+    """Why fewer bytes than a v2 header are refused: as far as Kafka can read them, they may be anything."""
+    size = len(records)
+    if size == 0:
+        return KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
+    if size >= LOG_OVERHEAD and _INT.unpack_from(records, 8)[0] < _LENGTH_MIN:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch length below the smallest record's")
+    if size > _MAGIC_OFFSET and not 0 <= records[_MAGIC_OFFSET] <= MAGIC:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {records[_MAGIC_OFFSET]}")
+    whole = size >= LOG_OVERHEAD and _INT.unpack_from(records, 8)[0] + LOG_OVERHEAD <= size
+    if whole and size > _MAGIC_OFFSET and records[_MAGIC_OFFSET] == MAGIC:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch smaller than its header")
+    return KafkaError(ErrorCode.INVALID_RECORD, f"no whole record batch in {size} bytes")
+
+
+def _wrong_frame(header: BatchHeader, size: int) -> KafkaError:
+    """Why a batch that is not a lone v2 batch at offset 0 is refused."""
+    batch_size = header.size_in_bytes
+    if header.batch_length < _LENGTH_MIN:
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the smallest record's"
         )
-    elif header.attributes & COMPRESSION_MASK >= len(COMPRESSIONS):
-        problem = f"unknown compression {header.attributes & COMPRESSION_MASK}"
-    if problem:
-        raise KafkaError(ErrorCode.INVALID_RECORD, problem)
+    if not 0 <= header.magic <= MAGIC:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {header.magic}")
+    if batch_size > size:
+        return KafkaError(ErrorCode.INVALID_RECORD, f"a batch of {batch_size} bytes in {size} bytes of records")
+    if header.magic != MAGIC:
+        return KafkaError(ErrorCode.INVALID_RECORD, f"message format v{header.magic}: only v2 is served")
+    if batch_size < HEADER_SIZE:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the header's")
+    if batch_size < size:
+        return KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+    return KafkaError(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, a producer's is 0")
+
+
+def _validate_fields(header: BatchHeader) -> None:
+    """What a client must not write although its bytes arrived well (LogValidator.validateBatch). Raises KafkaError."""
+    attributes = header.attributes
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records for a last offset delta of {header.last_offset_delta}",
+        )
+    if attributes & CONTROL_BIT:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"producer id {header.producer_id} with sequence {header.base_sequence}, epoch {header.producer_epoch}",
+        )
+    if attributes & COMPRESSION_MASK >= len(COMPRESSIONS):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"unknown compression {attributes & COMPRESSION_MASK}")
+    if attributes & TIMESTAMP_TYPE_BIT:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "LogAppendTime is for the broker to set")
 
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -205,8 +246,7 @@ def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp
     attributes = _SHORT.unpack_from(buffer, position + CRC_START)[0] | TIMESTAMP_TYPE_BIT
     _SHORT.pack_into(buffer, position + CRC_START, attributes)
     _LONG.pack_into(buffer, position + 35, timestamp_ms)
-    with memoryview(buffer) as view, view[position + CRC_START : position + size] as covered:
-        _CRC.pack_into(buffer, position + 17, int(crc32c(covered)))
+    _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + CRC_START : position + size]))
 
 
 def build_batch(
@@ -387,21 +427,23 @@ def _decompress_snappy(payload: bytes) -> bytes:
     return bytes(out)
 
 
-def _decompress_stream(module: object, payload: bytes) -> bytes:
+_TARGET_IS_FULL = "failed to write whole buffer"
+
+
+def _decompress_stream(module: Any, payload: bytes) -> bytes:
     """Unpacks into a buffer that grows until it fits or the limit is passed."""
     size = max(4096, len(payload) * 8)
     while True:
-        target = bytearray(min(size, DECOMPRESSED_SIZE_MAX + 1))
+        target = bytearray(min(size, DECOMPRESSED_SIZE_MAX))
         try:
-            written = int(module.decompress_into(payload, target))  # type: ignore[attr-defined]
-        except cramjam.DecompressionError:
-            if len(target) > DECOMPRESSED_SIZE_MAX:
+            written = int(module.decompress_into(payload, target))
+        except cramjam.DecompressionError as error:
+            if _TARGET_IS_FULL not in str(error):
                 raise
-            written = len(target)
-        if written < len(target):
-            return bytes(target[:written])
-        _check_size(written)
-        size *= 4
+            _check_size(len(target) + 1)
+            size *= 4
+        else:
+            return bytes(memoryview(target)[:written])
 
 
 def _check_size(size: int) -> None:

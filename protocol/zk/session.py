@@ -1,8 +1,20 @@
-"""The async gateway to ZooKeeper for one asyncio loop: the only importer of kazoo.
+"""The gateway to ZooKeeper for one asyncio loop.
 
-kazoo works in threads of its own; their results, watches and state changes are handed to the loop here, in order. Nothing
-is retried and nothing is queued while there is no connection, so no operation of an old session can run in a new one
-(BUG-7). After ConnectionLoss nobody knows whether a write was applied: the caller reads again (BUG-5).
+A session goes through `SessionState`: CONNECTED -> SUSPENDED (the connection broke, the session may live) -> CONNECTED
+again, or -> EXPIRED (the session is over: its ephemeral nodes and watches are gone) -> CONNECTED with a new session id.
+Reconnecting happens by itself; listeners hear every change on the loop, an expiry always before what follows it.
+
+What callers can rely on:
+
+* Operations reach the server in the order in which they were called, and only over the connection that was up when they
+  were called. While not connected they fail at once; when the connection breaks, all that wait for an answer fail.
+  Nothing is retried: after ConnectionLoss of a write the caller reads again (BUG-5).
+* A watch fires once, on the loop, before the result of any later read. It survives a reconnect within the session
+  (a change that was missed fires it then) and is dropped without a call when the session expires.
+* An expiry is known when the server says so on reconnecting. A process that was stopped past its session
+  finds its connection closed and hears of it so; until then `heartbeat` is the way to ask.
+
+The server must be ZooKeeper 3.6 or newer (`get_many` and `children_many` use multiRead).
 """
 
 from __future__ import annotations
@@ -10,88 +22,101 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from kazoo import exceptions as kazoo_errors
-from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.retry import KazooRetry
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Create2,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    SetData,
+    Sync,
+    Transaction,
+)
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from protocol.zk.kazoo_client import Client, Completion, Mailbox, MultiRead, Watcher
+from protocol.zk.operations import (
+    BadVersion,
+    CheckOp,
+    ConnectionLoss,
+    CreateOp,
+    DeleteOp,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    OpResult,
+    SessionExpired,
+    SetOp,
+    Stat,
+    WatchCallback,
+    WatchEvent,
+    WatchKind,
+    ZkError,
+    ZooKeeperUnavailable,
+)
+
+__all__ = [
+    "BadVersion",
+    "CheckOp",
+    "ConnectionLoss",
+    "CreateOp",
+    "DeleteOp",
+    "MultiFailed",
+    "NoNode",
+    "NodeExists",
+    "NotEmpty",
+    "Op",
+    "OpResult",
+    "SessionExpired",
+    "SessionState",
+    "SetOp",
+    "Stat",
+    "WatchCallback",
+    "WatchEvent",
+    "WatchKind",
+    "ZkError",
+    "ZooKeeperSession",
+    "ZooKeeperUnavailable",
+]
 
 log = logging.getLogger(__name__)
-logging.getLogger("kazoo").setLevel(logging.ERROR)
-
-WINDOW = 32
-"""Transactions under way at once in `multi_many`."""
-READ_WINDOW = 1000
-"""Reads under way at once in `get_many` and `children_many`."""
 
 Result = TypeVar("Result")
 
+READS_PER_REQUEST = 256
+REQUESTS_IN_FLIGHT = 32
+CLOSE_TIMEOUT_S = 5.0
+EPHEMERAL_FLAG = 1
+SEQUENCE_FLAG = 2
 
-class ZkError(Exception):
-    """Any answer of ZooKeeper, or of the way to it, that is not the result."""
+ERRORS: dict[type[Exception], type[ZkError]] = {
+    kazoo_errors.NoNodeError: NoNode,
+    kazoo_errors.NodeExistsError: NodeExists,
+    kazoo_errors.BadVersionError: BadVersion,
+    kazoo_errors.NotEmptyError: NotEmpty,
+    kazoo_errors.ConnectionLoss: ConnectionLoss,
+    kazoo_errors.ConnectionClosedError: ConnectionLoss,
+    kazoo_errors.SessionExpiredError: SessionExpired,
+    kazoo_errors.SessionMovedError: ConnectionLoss,
+}
+"""Others become a plain ZkError. A moved session is one that this connection cannot speak for any more."""
 
-
-class NoNode(ZkError):
-    """The node, or the parent of one to create, is not there."""
-
-
-class NodeExists(ZkError):
-    """The node to create is there."""
-
-
-class BadVersion(ZkError):
-    """The node's version is not the one that the write was conditional on."""
-
-
-class NotEmpty(ZkError):
-    """The node to delete has children."""
-
-
-class ConnectionLoss(ZkError):
-    """No connection, or it broke while the operation was under way: a write may or may not have been applied."""
-
-
-class SessionExpired(ZkError):
-    """The session ended before the operation did."""
-
-
-class ZooKeeperUnavailable(ZkError):
-    """No ZooKeeper answers at the configured address."""
-
-
-class MultiFailed(ZkError):
-    """Nothing of the transaction was applied: the operation at `index` failed with `error`."""
-
-    def __init__(self, index: int, error: ZkError) -> None:
-        super().__init__(f"operation {index}: {error!r}")
-        self.index = index
-        self.error = error
-
-
-_ERRORS: tuple[tuple[type[Exception], type[ZkError]], ...] = (
-    (kazoo_errors.NoNodeError, NoNode),
-    (kazoo_errors.NodeExistsError, NodeExists),
-    (kazoo_errors.BadVersionError, BadVersion),
-    (kazoo_errors.NotEmptyError, NotEmpty),
-    (kazoo_errors.SessionExpiredError, SessionExpired),
-    (kazoo_errors.ConnectionLoss, ConnectionLoss),
-    (kazoo_errors.ConnectionClosedError, ConnectionLoss),
-    (kazoo_errors.OperationTimeoutError, ConnectionLoss),
-)
-
-
-def _mapped(error: Exception, path: str = "") -> ZkError:
-    kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), ZkError)
-    return kind(f"{path}: {error!r}" if path else repr(error))
+NOT_THE_CAUSE = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+"""How ZooKeeper answers the operations of a failed multi before and after the one that failed."""
 
 
 class SessionState(Enum):
-    """EXPIRED is told once; a new session follows by itself, with CONNECTED and another session id."""
+    """See the module; CLOSED is before `start` and after `close`."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -99,248 +124,118 @@ class SessionState(Enum):
     CLOSED = "closed"
 
 
-class Stat(NamedTuple):
-    """What ZooKeeper knows of a node beside its data; czxid is the transaction that made it."""
-
-    version: int
-    czxid: int
-    mzxid: int
-    ephemeral_owner: int
-    num_children: int = 0
-
-
-class WatchEvent(NamedTuple):
-    """`kind` is CREATED, DELETED, CHANGED or CHILD."""
-
-    kind: str
-    path: str
-
-
-WatchCallback = Callable[[WatchEvent], None]
-StateCallback = Callable[[SessionState], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CreateOp:
-    path: str
-    data: bytes = b""
-    ephemeral: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetOp:
-    path: str
-    data: bytes
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteOp:
-    path: str
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOp:
-    path: str
-    version: int
-
-
-Op = CreateOp | SetOp | DeleteOp | CheckOp
-OpResult = Stat | str | None
-"""Of a SetOp the new Stat, of a CreateOp the path, of the others None."""
-
-
-def _stat(found: Any) -> Stat:
-    return Stat(found.version, found.czxid, found.mzxid, found.ephemeralOwner, found.numChildren)
-
-
 class ZooKeeperSession:
-    """One session at a time; a new one after each expiry until `close`. All methods belong to the loop that called `start`."""
+    """One session after the other, for as long as it is open. Not thread-safe: all calls come from the loop.
+
+    `hosts` is `host:port[,host:port...][/chroot]`; the chroot is made if it is missing, and all paths are below it.
+    """
 
     def __init__(self, hosts: str, *, session_timeout_ms: int) -> None:
-        self.hosts = hosts
-        self.session_timeout_ms = session_timeout_ms
-        self.state = SessionState.CLOSED
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._listeners: list[StateCallback] = []
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._inbox_lock = threading.Lock()
-        self._is_drain_scheduled = False
-        self._is_closing = False
-        self._client = KazooClient(
-            hosts,
-            timeout=session_timeout_ms / 1000,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.1),
-            randomize_hosts=True,
-        )
+        self._hosts = hosts
+        addresses, slash, chroot = hosts.partition("/")
+        self._addresses = addresses
+        self._chroot = (slash + chroot).rstrip("/")
+        self._requested_timeout_ms = session_timeout_ms
+        self._timeout_ms = session_timeout_ms
+        self._client: Client | None = None
+        self._mailbox: Mailbox | None = None
+        self._state = SessionState.CLOSED
+        self._connection = 0
+        self._session_id = 0
+        self._password = b""
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._outstanding: set[asyncio.Future[Any]] = set()
+        self._is_announced = False
+        self._first_connected = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
 
     @property
     def session_id(self) -> int:
-        """The id of the current session, as `ephemeral_owner` of its nodes has it; 0 without one."""
-        client_id = self._client.client_id
-        return int(client_id[0]) if client_id else 0
+        """The current session's id, also while SUSPENDED; 0 when there is none."""
+        return self._session_id
 
-    def add_listener(self, listener: StateCallback) -> None:
-        """`listener` is called on the loop for every change of `state`."""
-        self._listeners.append(listener)
+    @property
+    def credentials(self) -> tuple[int, bytes]:
+        """Session id and password: with them another client can take over the session, or end it."""
+        return self._session_id, self._password
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What the server granted, which may differ from what was asked for."""
+        return self._timeout_ms
+
+    def add_listener(self, callback: Callable[[SessionState], None]) -> None:
+        """Calls `callback(state)` on the loop after every change of state."""
+        self._listeners.append(callback)
+
+    def remove_listener(self, callback: Callable[[SessionState], None]) -> None:
+        self._listeners.remove(callback)
 
     async def start(self, timeout_s: float) -> None:
-        """Connects, and makes the chroot if there is one. Raises ZooKeeperUnavailable after `timeout_s`."""
-        self._loop = asyncio.get_running_loop()
-        self._client.add_listener(lambda state: self._post(self._on_kazoo_state, state))
+        """Opens a session, trying for `timeout_s`, and makes the chroot; once per object. Raises ZooKeeperUnavailable."""
+        mailbox = Mailbox(asyncio.get_running_loop())
         try:
-            await self._loop.run_in_executor(None, lambda: self._connect(timeout_s))
-        except (KazooTimeoutError, kazoo_errors.KazooException) as error:
+            client = Client(self._addresses, self._requested_timeout_ms, mailbox, self)
+        except ValueError:
+            raise ZooKeeperUnavailable(f"{self._hosts!r} is not host:port[,host:port...][/chroot]") from None
+        self._client, self._mailbox = client, mailbox
+        client.start_async()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._first_connected.wait()
+                await self._make_chroot()
+        except (TimeoutError, ConnectionLoss):
+            await self.close()
             raise ZooKeeperUnavailable(
-                f"no ZooKeeper answers at {self.hosts} within {timeout_s:g} s ({error}); is it running?"
+                f"no ZooKeeper answered at {self._addresses} within {timeout_s:g} s; is it running there?"
             ) from None
-        # The CONNECTED event is in the inbox, posted before `start` of kazoo returned.
-        await asyncio.sleep(0)
-        self._drain()
-
-    def _connect(self, timeout_s: float) -> None:
-        """Blocking; in a thread."""
-        servers, slash, chroot = self.hosts.partition("/")
-        if slash and chroot:
-            maker = KazooClient(servers, timeout=self.session_timeout_ms / 1000)
-            try:
-                maker.start(timeout=timeout_s)
-                maker.ensure_path(f"/{chroot}")
-            finally:
-                maker.stop()
-                maker.close()
-        self._client.start(timeout=timeout_s)
+        except BaseException:
+            await self.close()
+            raise
+        self._is_announced = True
+        self._tell_listeners()
 
     async def close(self) -> None:
-        """Ends the session: its ephemeral nodes go at once."""
-        if self._loop is None or self._is_closing:
+        """Ends the session (its ephemeral nodes go at once) if ZooKeeper can be told; waits a few seconds at most."""
+        client, self._client = self._client, None
+        if client is None:
             return
-        self._is_closing = True
-        await self._loop.run_in_executor(None, self._stop)
-        self._set_state(SessionState.CLOSED)
+        client.request_stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._stopped.wait()
+                client.release()
+        self._session_id = 0
+        self._fail_outstanding(ConnectionLoss("the ZooKeeper session was closed"))
+        self._change_state(SessionState.CLOSED)
 
-    def _stop(self) -> None:
-        self._client.stop()
-        self._client.close()
-
-    # What kazoo's threads hand over.
-
-    def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """From any thread: runs on the loop, in the order of the posts."""
-        assert self._loop is not None
-        with self._inbox_lock:
-            self._inbox.append((callback, arguments))
-            if self._is_drain_scheduled:
-                return
-            self._is_drain_scheduled = True
-        # A closed loop refuses: then nobody waits any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        """One wake-up of the loop serves all that came meanwhile."""
-        with self._inbox_lock:
-            handed_over, self._inbox = self._inbox, []
-            self._is_drain_scheduled = False
-        for callback, arguments in handed_over:
-            callback(*arguments)
-
-    def _on_kazoo_state(self, state: str) -> None:
-        if self._is_closing:
-            return
-        if state == KazooState.CONNECTED:
-            self._set_state(SessionState.CONNECTED)
-        elif state == KazooState.SUSPENDED:
-            self._set_state(SessionState.SUSPENDED)
-        elif self.state is not SessionState.CLOSED:
-            self._set_state(SessionState.EXPIRED)
-
-    def _set_state(self, state: SessionState) -> None:
-        if state is self.state:
-            return
-        self.state = state
-        log.info("ZooKeeper session 0x%x is %s", self.session_id, state.value)
-        for listener in self._listeners:
-            listener(state)
-
-    def _watcher(self, callback: WatchCallback | None) -> Callable[[Any], None] | None:
-        if callback is None:
-            return None
-
-        def on_event(event: Any) -> None:
-            if event.type != "NONE":  # NONE: the session's own events, which listeners get
-                self._post(callback, WatchEvent(event.type, event.path))
-
-        return on_event
-
-    async def _result(self, start: Callable[[], Any], path: str) -> Any:
-        """Starts a kazoo operation and awaits it. Raises the gateway's errors."""
-        if self.state is not SessionState.CONNECTED:
-            raise ConnectionLoss(f"{path}: ZooKeeper session is {self.state.value}")
-        assert self._loop is not None
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def finish(result: Any) -> None:
-            if future.done():
-                return
-            if result.exception is not None:
-                future.set_exception(_mapped(result.exception, path))
-            else:
-                future.set_result(result.value)
-
-        try:
-            start().rawlink(lambda result: self._post(finish, result))
-        except kazoo_errors.KazooException as error:
-            raise _mapped(error, path) from None
-        return await future
-
-    # Reading.
+    # one operation
 
     async def get(self, path: str, watch: WatchCallback | None = None) -> tuple[bytes, Stat]:
-        """Data and Stat. Raises NoNode (then no watch is set)."""
-        data, stat = await self._result(lambda: self._client.get_async(path, self._watcher(watch)), path)
-        return data, _stat(stat)
+        """The data and facts of a node. Raises NoNode, and then sets no watch."""
+        watcher = _watcher(path, watch)
+        data, stat = await self._request(path, GetData(self._full(path), watcher))
+        return data or b"", Stat(*stat)
 
     async def exists(self, path: str, watch: WatchCallback | None = None) -> Stat | None:
-        """The Stat or None; the watch is set in either case."""
-        found = await self._result(lambda: self._client.exists_async(path, self._watcher(watch)), path)
-        return None if found is None else _stat(found)
+        """The facts of a node, None when it is not there; the watch then fires when it is made."""
+        watcher = _watcher(path, watch)
+        stat = await self._request(path, Exists(self._full(path), watcher), watcher)
+        return None if stat is None else Stat(*stat)
 
     async def children(self, path: str, watch: WatchCallback | None = None) -> list[str]:
-        """Names of the children. Raises NoNode."""
-        names = await self._result(lambda: self._client.get_children_async(path, self._watcher(watch)), path)
-        return list(names)
-
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """What `get` gives for each path, None where there is no node; pipelined."""
-        return await self._many([lambda path=path: self.get(path) for path in paths])  # type: ignore[misc]
-
-    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """What `children` gives for each path, None where there is no node; pipelined."""
-        return await self._many([lambda path=path: self.children(path) for path in paths])  # type: ignore[misc]
-
-    async def _many(self, reads: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result | None]:
-        async def one(read: Callable[[], Awaitable[Result]]) -> Result | None:
-            try:
-                return await read()
-            except NoNode:
-                return None
-
-        found: list[Result | None] = []
-        for at in range(0, len(reads), READ_WINDOW):
-            found += await asyncio.gather(*(one(read) for read in reads[at : at + READ_WINDOW]))
-        return found
-
-    async def heartbeat(self) -> None:
-        """One round trip to the server in this session. Raises ConnectionLoss or SessionExpired."""
-        await self.exists("/")
-
-    # Writing.
+        """The names below a node, in no order. Raises NoNode, and then sets no watch."""
+        watcher = _watcher(path, watch)
+        names: list[str] = await self._request(path, GetChildren(self._full(path), watcher))
+        return names
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
-        """Raises NoNode, BadVersion."""
-        return _stat(await self._result(lambda: self._client.set_async(path, data, version), path))
+        """Writes if the node has that version (-1: any). Raises NoNode, BadVersion."""
+        return Stat(*await self._request(path, SetData(self._full(path), data, version)))
 
     async def create(
         self,
@@ -351,60 +246,208 @@ class ZooKeeperSession:
         sequence: bool = False,
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
-        """The path that was made (with its number for `sequence`) and its Stat. Raises NodeExists, NoNode."""
-        made, stat = await self._result(
-            lambda: self._client.create_async(
-                path, data, ephemeral=ephemeral, sequence=sequence, makepath=make_parents, include_data=True
-            ),
-            path,
-        )
-        return made, _stat(stat)
+        """Makes a node; with `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent)."""
+        flags = EPHEMERAL_FLAG * ephemeral | SEQUENCE_FLAG * sequence
+        request = Create2(self._full(path), data, OPEN_ACL_UNSAFE, flags)
+        try:
+            created, stat = await self._request(path, request)
+        except NoNode:
+            if not make_parents:
+                raise
+            await self.ensure_path(path.rpartition("/")[0])
+            created, stat = await self._request(path, request)
+        return created[len(self._chroot) :], Stat(*stat)
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """Raises NoNode, BadVersion, NotEmpty."""
-        await self._result(lambda: self._client.delete_async(path, version), path)
+        """Removes if the node has that version (-1: any). Raises NoNode, BadVersion, NotEmpty."""
+        await self._request(path, Delete(self._full(path), version))
 
     async def ensure_path(self, path: str) -> None:
-        """Makes the node and its parents where they are missing."""
-        await self._result(lambda: self._client.ensure_path_async(path), path)
+        """Makes the persistent node and those above it, where they are missing."""
+        if path in ("", "/"):
+            return
+        try:
+            await self.create(path, make_parents=True)
+        except NodeExists:
+            return
+
+    async def heartbeat(self) -> None:
+        """One round trip, through the leader of the ensemble. Success proves that the session was alive after the call."""
+        await self._request("/", Sync(self._full("/")))
+
+    # many operations
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """As `get` for each path, None where there is no node; some hundred nodes per round trip, pipelined."""
+        found = await self._read_many([GetData(self._full(path), None) for path in paths], paths)
+        return [None if entry is None else (entry[0] or b"", Stat(*entry[1])) for entry in found]
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """As `children` for each path, None where there is no node."""
+        return await self._read_many([GetChildren(self._full(path), None) for path in paths], paths)
 
     async def multi(self, operations: Sequence[Op]) -> list[OpResult]:
-        """All or nothing. Raises MultiFailed for the operation that failed; ConnectionLoss when nobody knows."""
-        answers = await self._result(lambda: self._transaction(operations).commit_async(), "multi")
+        """All or nothing. Results: the path of a CreateOp, the Stat of a SetOp, None otherwise. Raises MultiFailed."""
+        if not operations:
+            return []
+        answers = await self._request("a multi", Transaction([self._encoded(operation) for operation in operations]))
         for index, answer in enumerate(answers):
-            if isinstance(answer, Exception) and not isinstance(
-                answer, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency
-            ):
-                raise MultiFailed(index, _mapped(answer, operations[index].path))
-        return [
-            _stat(answer) if isinstance(operation, SetOp) else answer if isinstance(operation, CreateOp) else None
-            for operation, answer in zip(operations, answers, strict=True)
-        ]
+            if isinstance(answer, Exception) and not isinstance(answer, NOT_THE_CAUSE):
+                raise MultiFailed(index, _translated(answer, operations[index].path))
+        return [self._decoded(operation, answer) for operation, answer in zip(operations, answers, strict=True)]
 
-    def _transaction(self, operations: Iterable[Op]) -> Any:
-        transaction = self._client.transaction()
-        for operation in operations:
-            match operation:
-                case CreateOp(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
-                case SetOp(path, data, version):
-                    transaction.set_data(path, data, version)
-                case DeleteOp(path, version):
-                    transaction.delete(path, version)
-                case CheckOp(path, version):
-                    transaction.check(path, version)
-        return transaction
+    async def multi_many(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
+        """Each batch as one `multi`, in order and pipelined. What went wrong with a batch takes the place of its result."""
 
-    async def multi_many(self, transactions: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
-        """Each transaction's result, or its error as a value; sent in order, some under way at once."""
-
-        async def one(operations: Sequence[Op]) -> list[OpResult] | ZkError:
+        async def attempt(batch: Sequence[Op]) -> list[OpResult] | ZkError:
             try:
-                return await self.multi(operations)
+                return await self.multi(batch)
             except ZkError as error:
                 return error
 
-        done: list[list[OpResult] | ZkError] = []
-        for at in range(0, len(transactions), WINDOW):
-            done += await asyncio.gather(*(one(operations) for operations in transactions[at : at + WINDOW]))
-        return done
+        return await _pipelined([partial(attempt, batch) for batch in batches])
+
+    # what kazoo's thread tells, on the loop
+
+    def on_connected(self, connection: int, session_id: int, password: bytes, timeout_ms: int) -> None:
+        if self._client is None:
+            return
+        if self._session_id not in (0, session_id):
+            self.on_session_lost()
+        self._connection = connection
+        self._session_id, self._password, self._timeout_ms = session_id, password, timeout_ms
+        self._first_connected.set()
+        self._change_state(SessionState.CONNECTED)
+
+    def on_connection_lost(self) -> None:
+        if self._client is not None and self._state is SessionState.CONNECTED:
+            self._fail_outstanding(ConnectionLoss("the connection to ZooKeeper broke"))
+            self._change_state(SessionState.SUSPENDED)
+
+    def on_session_lost(self) -> None:
+        if self._client is not None and self._session_id != 0:
+            self._session_id = 0
+            self._fail_outstanding(SessionExpired("the ZooKeeper session expired"))
+            self._change_state(SessionState.EXPIRED)
+
+    def on_stopped(self) -> None:
+        self._stopped.set()
+
+    # inside
+
+    def _change_state(self, state: SessionState) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        log.log(
+            logging.INFO if state in (SessionState.CONNECTED, SessionState.CLOSED) else logging.WARNING,
+            "ZooKeeper session %s at %s is %s",
+            f"{self._session_id:#x}" if self._session_id else "(none)",
+            self._addresses,
+            state.value,
+        )
+        if self._is_announced:
+            self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(self._state)
+            except Exception:  # the other listeners must hear of it all the more
+                log.exception("a listener of the ZooKeeper session failed")
+
+    def _fail_outstanding(self, error: ZkError) -> None:
+        for future in self._outstanding:
+            if not future.done():
+                future.set_exception(error)
+
+    async def _request(self, path: str, request: Any, watcher: Watcher | None = None) -> Any:
+        """One request and its answer. `watcher` is of `exists`: it learns whether the node was there."""
+        client, mailbox = self._client, self._mailbox
+        if self._state is SessionState.EXPIRED:
+            raise SessionExpired(f"{path}: the ZooKeeper session expired")
+        if self._state is not SessionState.CONNECTED or client is None or mailbox is None:
+            raise ConnectionLoss(f"{path}: not connected to ZooKeeper at {self._addresses}")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._outstanding.add(future)
+        client.submit(request, Completion(mailbox, future, self._connection, watcher))
+        try:
+            return await future
+        except kazoo_errors.KazooException as error:
+            raise _translated(error, path) from None
+        finally:
+            self._outstanding.discard(future)
+
+    async def _read_many(self, reads: Sequence[Any], paths: Sequence[str]) -> list[Any]:
+        """The result of each GetData or GetChildren, None where there is no node."""
+        requests = [MultiRead(reads[i : i + READS_PER_REQUEST]) for i in range(0, len(reads), READS_PER_REQUEST)]
+        answers = await _pipelined([partial(self._request, "a multiRead", request) for request in requests])
+        results: list[Any] = []
+        for path, answer in zip(paths, (entry for batch in answers for entry in batch), strict=True):
+            if isinstance(answer, kazoo_errors.NoNodeError):
+                results.append(None)
+            elif isinstance(answer, Exception):
+                raise _translated(answer, path)
+            else:
+                results.append(answer)
+        return results
+
+    async def _make_chroot(self) -> None:
+        names = self._chroot.split("/")[1:]
+        for count in range(1, len(names) + 1):
+            path = "/" + "/".join(names[:count])
+            with contextlib.suppress(NodeExists):
+                await self._request(path, Create2(path, b"", OPEN_ACL_UNSAFE, 0))
+
+    def _full(self, path: str) -> str:
+        if not path.startswith("/"):
+            raise ValueError(f"{path!r} is no path: it would leave the chroot")
+        if path == "/":
+            return self._chroot or "/"
+        return self._chroot + path
+
+    def _encoded(self, operation: Op) -> Any:
+        path = self._full(operation.path)
+        match operation:
+            case CreateOp():
+                return Create(path, operation.data, OPEN_ACL_UNSAFE, EPHEMERAL_FLAG * operation.ephemeral)
+            case SetOp():
+                return SetData(path, operation.data, operation.version)
+            case DeleteOp():
+                return Delete(path, operation.version)
+            case CheckOp():
+                return CheckVersion(path, operation.version)
+
+    def _decoded(self, operation: Op, answer: Any) -> OpResult:
+        match operation:
+            case CreateOp():
+                return str(answer)[len(self._chroot) :]
+            case SetOp():
+                return Stat(*answer)
+            case DeleteOp() | CheckOp():
+                return None
+
+
+def _watcher(path: str, callback: WatchCallback | None) -> Watcher | None:
+    return None if callback is None else Watcher(path, callback)
+
+
+def _translated(error: Exception, path: str) -> ZkError:
+    """kazoo's error as one of ours."""
+    kind = ERRORS.get(type(error))
+    if kind is None:
+        return ZkError(f"{path}: {type(error).__name__} {error}".rstrip())
+    return kind(f"{path}: {kind.__name__}")
+
+
+async def _pipelined(calls: Sequence[Callable[[], Coroutine[Any, Any, Result]]]) -> list[Result]:
+    """The results of all calls, begun in order, a bounded number at a time. The first error ends it."""
+    window = asyncio.Semaphore(REQUESTS_IN_FLIGHT)
+
+    async def run(call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        async with window:
+            return await call()
+
+    if len(calls) == 1:
+        return [await calls[0]()]
+    return await asyncio.gather(*(run(call) for call in calls))

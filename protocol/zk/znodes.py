@@ -1,12 +1,14 @@
 """Paths and contents of Kafka's znodes (FMT-2): what `kafka.zk.ZkData` writes and reads. Pure.
 
-Encoders give the bytes to store; decoders raise ValueError with a reason for what a person or a broken tool may have left there.
+Encoders give the bytes to store, keys in the order that Kafka 3.9 writes them; decoders raise ValueError with a reason
+for what a person or a broken tool may have left there.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,6 +35,9 @@ PERSISTENT_PATHS = (
 """Made by the first broker that starts (Kafka's ZkData.PersistentZkPaths)."""
 
 
+TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
 def topic_id_text(topic_id: uuid.UUID) -> str:
     """Kafka's text of an id: the 16 bytes in URL-safe base 64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
@@ -40,19 +45,28 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 
 def topic_id_uuid(text: str) -> uuid.UUID:
     """The inverse of `topic_id_text`. Raises ValueError for other text."""
-    try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{text!r} is no topic id: {error}") from None
+    if not TOPIC_ID.fullmatch(text):
+        raise ValueError(f"{text!r} is no topic id: 22 characters of URL-safe base 64 are needed")
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def new_topic_id(random_bytes: bytes) -> str:
+    """The text of a new id made from 16 random bytes; as in Kafka it never begins with `-`, which looks like an option."""
+    first, rest = random_bytes[0], random_bytes[1:]
+    if topic_id_text(uuid.UUID(bytes=random_bytes)).startswith("-"):
+        first &= 0x7F
+    return topic_id_text(uuid.UUID(bytes=bytes([first]) + rest, version=4))
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _decode(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
+    except RecursionError:
+        raise ValueError("no JSON: nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from None
     if not isinstance(value, dict):
@@ -136,15 +150,15 @@ class TopicZNode:
     @staticmethod
     def encode(topic_id: str | None, assignment: Mapping[int, Assignment]) -> bytes:
         ordered = sorted(assignment.items())
-        value: dict[str, Any] = {
-            "partitions": {str(p): list(a.replicas) for p, a in ordered},
-            "adding_replicas": {str(p): list(a.adding) for p, a in ordered if a.adding},
-            "removing_replicas": {str(p): list(a.removing) for p, a in ordered if a.removing},
-        }
-        if topic_id is not None:
-            value["topic_id"] = topic_id
-        value["version"] = 3 if topic_id is not None else 2
-        return _encode(value)
+        return _encode(
+            {
+                "partitions": {str(p): list(a.replicas) for p, a in ordered},
+                **({"topic_id": topic_id} if topic_id is not None else {}),
+                "adding_replicas": {str(p): list(a.adding) for p, a in ordered if a.adding},
+                "removing_replicas": {str(p): list(a.removing) for p, a in ordered if a.removing},
+                "version": 3 if topic_id is not None else 2,
+            }
+        )
 
     @staticmethod
     def decode(data: bytes) -> tuple[str | None, dict[int, Assignment]]:

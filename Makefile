@@ -1,0 +1,50 @@
+# Needs Python 3.11 or newer and make; everything else is installed into .venv.
+#   make setup    the virtual environment .venv, with the command .venv/bin/ottla
+#   make demo     a cluster, a replayed event stream, a killed leader, a report
+#   make check    formatting, lints, types, import contracts
+#   make test     check, then all tests
+#   make clean    as freshly cloned; keeps ./ottla-cluster
+
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test clean
+
+help:
+	@sed -n '2,6s/^# *//p' Makefile
+
+setup: .venv/installed-dev
+	@echo "Ready: $(BIN)/ottla --help"
+
+demo: .venv/installed-replay
+	$(BIN)/ottla demo $(DEMO_OPTIONS)
+
+check: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+clean:
+	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not there: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "make: $(PYTHON) cannot make virtual environments: install its venv module (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+
+# The stamps are newer than what they were made from, so that a second call is quick. What `setup` installs has all that `demo` needs.
+.venv/installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --editable '.[replay,dev]'
+	@touch .venv/installed-replay $@
+
+.venv/installed-replay: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --editable '.[replay]'
+	@touch $@

@@ -1,0 +1,46 @@
+"""ApiVersions (API 18), v0 to v4: what is served, no more. BAD-8: an unknown version gets a v0 answer with error 35."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from broker.apis.context import ApiContext
+from broker.network.request_channel import Request
+from protocol.errors import ErrorCode
+from protocol.kafka import messages
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+
+CLIENT_NAME_SINCE = 3
+CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def api_versions(context: ApiContext, request: Request) -> None:
+    header = request.header
+    version = header.api_version
+    body = messages.decode_request(ApiKey.API_VERSIONS, version, request.frame, header.body_offset)
+    error = ErrorCode.NONE
+    if version >= CLIENT_NAME_SINCE and not (
+        CLIENT_NAME.fullmatch(body.client_software_name) and CLIENT_NAME.fullmatch(body.client_software_version)
+    ):
+        error = ErrorCode.INVALID_REQUEST
+    request.respond_small(response_body(version, error))
+
+
+def refuse_version(request: Request) -> None:
+    """The answer to a version of ApiVersions that is not served: v0, with the versions that are."""
+    request.header = request.header._replace(api_version=0)
+    request.respond_small(response_body(0, ErrorCode.UNSUPPORTED_VERSION))
+
+
+@cache
+def response_body(version: int, error: ErrorCode) -> bytes:
+    served = SUPPORTED.items()
+    if error is ErrorCode.INVALID_REQUEST:
+        served = {}.items()
+    elif error is ErrorCode.UNSUPPORTED_VERSION:
+        served = {ApiKey.API_VERSIONS: SUPPORTED[ApiKey.API_VERSIONS]}.items()
+    rows = [{"api_key": key.value, "min_version": low, "max_version": high} for key, (low, high) in sorted(served)]
+    return messages.encode_response(
+        ApiKey.API_VERSIONS, version, {"error_code": int(error), "api_keys": rows, "throttle_time": 0}
+    )

@@ -1,0 +1,85 @@
+"""Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
+
+The API resolves the session and the topic ids, and leaves reading and waiting to the replica manager; record bytes pass
+through as the log gave them. Not done: reading from the closest replica (KIP-392), remote storage.
+"""
+
+from __future__ import annotations
+
+from broker.apis.context import ApiContext
+from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
+from broker.network.request_channel import Request
+from broker.replication.replica_manager import FetchParams
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import fetch_codec
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.types import TopicPartition
+
+TOPIC_IDS_SINCE = 13
+SESSION_ERRORS_SINCE = 7
+LEADER_ENDPOINTS_SINCE = 16
+
+
+def fetch(context: ApiContext, request: Request) -> None:
+    version = request.header.api_version
+    body = fetch_codec.decode_request(version, request.frame, request.header.body_offset)
+    try:
+        fetched = context.fetch_sessions.open(body, uses_topic_ids=version >= TOPIC_IDS_SINCE)
+    except KafkaError as error:
+        request.respond(fetch_codec.encode_response(version, 0, error.code, NO_SESSION_ID, []))
+        return
+    known: list[FetchedPartition] = []
+    entries: list[tuple[TopicPartition, FetchRequestPartition]] = []
+    for partition in fetched.partitions:
+        if partition.tp is not None:
+            known.append(partition)
+            entries.append((partition.tp, partition.wanted))
+    all_known = len(known) == len(fetched.partitions)
+    params = FetchParams(
+        body.replica_id,
+        body.replica_epoch,
+        body.max_wait_ms if all_known else 0,  # An error is told at once.
+        body.min_bytes,
+        body.max_bytes,
+        body.isolation_level,
+    )
+
+    def respond(results: list[tuple[TopicPartition, FetchPartitionData]]) -> None:
+        pairs = [(partition, data) for partition, (_, data) in zip(known, results, strict=True)]
+        if not all_known:
+            pairs += [
+                (p, FetchPartitionData(p.wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID))
+                for p in fetched.partitions
+                if p.tp is None
+            ]
+        _respond(context, request, fetched, pairs)
+
+    parked = context.replica_manager.fetch(params, entries, respond)
+    if parked is not None and not parked.is_completed:
+        request.connection.at_end(request.number, parked.complete_now)
+
+
+def _respond(
+    context: ApiContext,
+    request: Request,
+    fetched: FetchContext,
+    pairs: list[tuple[FetchedPartition, FetchPartitionData]],
+) -> None:
+    version = request.header.api_version
+    if not request.connection.is_open:
+        return
+    if version >= TOPIC_IDS_SINCE:
+        for partition, data in pairs:
+            if data.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and partition.tp is not None:
+                # The topic was deleted since: its id is to be looked up again.
+                partition.tp = None
+    topics = fetched.select(pairs)
+    endpoints = ()
+    if version >= LEADER_ENDPOINTS_SINCE:
+        leaders = {data.current_leader[0] for _, data in pairs if data.current_leader is not None}
+        leaders.discard(-1)
+        if leaders:
+            found = context.node_endpoints(leaders, request.connection.listener)
+            request.respond(fetch_codec.encode_response(version, 0, 0, fetched.session_id, topics, found))
+            return
+    request.respond(fetch_codec.encode_response(version, 0, 0, fetched.session_id, topics, endpoints))

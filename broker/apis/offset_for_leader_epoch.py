@@ -1,0 +1,38 @@
+"""OffsetForLeaderEpoch (API 23), v2 to v4: where an epoch ended here, for truncation and for consumers (REP-6, KIP-320)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.apis.context import ApiContext
+from broker.network.request_channel import Request
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.types import TopicPartition
+
+REPLICA_ID_SINCE = 3
+
+
+def offset_for_leader_epoch(context: ApiContext, request: Request) -> None:
+    header = request.header
+    version = header.api_version
+    body = messages.decode_request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, request.frame, header.body_offset)
+    replica_id = body.replica_id if version >= REPLICA_ID_SINCE else -1
+    topics = [
+        {"topic": topic.topic, "partitions": [_find(context, topic.topic, p, replica_id) for p in topic.partitions]}
+        for topic in body.topics
+    ]
+    response = {"throttle_time": 0, "topics": topics}
+    request.respond_small(messages.encode_response(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, response))
+
+
+def _find(context: ApiContext, topic: str, asked: Any, replica_id: int) -> dict[str, int]:
+    answer = {"error_code": 0, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
+    try:
+        answer["leader_epoch"], answer["end_offset"] = context.replica_manager.offset_for_leader_epoch(
+            TopicPartition(topic, asked.partition), asked.current_leader_epoch, asked.leader_epoch, replica_id
+        )
+    except KafkaError as error:
+        answer["error_code"] = int(ErrorCode(error.code))
+    return answer

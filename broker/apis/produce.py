@@ -1,0 +1,91 @@
+"""Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25.
+
+The batches go to the log as they came; errors are per partition. With acks=0 there is no answer, so an error closes the
+connection: else the client would never know. Transactions are not served yet: a transactional id is refused.
+"""
+
+from __future__ import annotations
+
+from broker.apis.context import ApiContext
+from broker.network.request_channel import Request
+from protocol.errors import ErrorCode
+from protocol.kafka import produce_codec
+from protocol.kafka.produce_codec import ProducePartitionResult, ProduceRequest
+from protocol.types import TopicPartition
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+ZSTD = 4
+ATTRIBUTES_LOW_BYTE = 22
+COMPRESSION_MASK = 0x07
+ZSTD_SINCE = 7
+LEADER_HINT_SINCE = 10
+
+NO_RECORDS = memoryview(b"")
+
+
+def produce(context: ApiContext, request: Request) -> None:
+    header = request.header
+    body = produce_codec.decode_request(header.api_version, request.frame, header.body_offset)
+    error = _refusal(body, header.api_version)
+    if error is not None:
+        _respond(context, request, body, [_failed(p, *error) for _, parts in body.topics for p, _ in parts])
+        return
+    entries = [
+        (TopicPartition(topic, partition), NO_RECORDS if records is None else records)
+        for topic, partitions in body.topics
+        for partition, records in partitions
+    ]
+    context.replica_manager.append(
+        body.acks, body.timeout_ms, entries, lambda results: _respond(context, request, body, results)
+    )
+
+
+def _failed(partition: int, error: ErrorCode, message: str) -> ProducePartitionResult:
+    return ProducePartitionResult(partition, error, error_message=message or None)
+
+
+def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None:
+    """Why nothing of the request is appended."""
+    if not -1 <= body.acks <= 1:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: allowed are -1, 0 and 1"
+    if body.transactional_id is not None:
+        return ErrorCode.INVALID_REQUEST, "transactions are not served"
+    for topic, partitions in body.topics:
+        if topic in INTERNAL_TOPICS:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not write to {topic}"
+        if version < ZSTD_SINCE and any(_is_zstd(records) for _, records in partitions):
+            return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
+    return None
+
+
+def _is_zstd(records: memoryview | None) -> bool:
+    if records is None or len(records) <= ATTRIBUTES_LOW_BYTE:
+        return False
+    return records[ATTRIBUTES_LOW_BYTE] & COMPRESSION_MASK == ZSTD
+
+
+def _respond(
+    context: ApiContext, request: Request, body: ProduceRequest, results: list[ProducePartitionResult]
+) -> None:
+    """`results` are in the order of the request's partitions."""
+    if body.acks == 0:
+        failed = next((result for result in results if result.error), None)
+        if failed is None:
+            request.respond_nothing()
+        else:
+            request.close(f"an error that acks=0 cannot tell: {ErrorCode(failed.error).name}")
+        return
+    version = request.header.api_version
+    if len(body.topics) == 1:
+        topics = [(body.topics[0][0], results)]
+    else:
+        topics, at = [], 0
+        for topic, partitions in body.topics:
+            topics.append((topic, results[at : at + len(partitions)]))
+            at += len(partitions)
+    if version < LEADER_HINT_SINCE:
+        request.respond_small(produce_codec.encode_response(version, topics))
+        return
+    leaders = {result.leader_id for result in results if result.error and result.leader_id >= 0}
+    endpoints = context.node_endpoints(leaders, request.connection.listener) if leaders else ()
+    request.respond_small(produce_codec.encode_response(version, topics, 0, endpoints))

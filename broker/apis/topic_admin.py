@@ -1,0 +1,214 @@
+"""Making topics: what is checked, and what is written to ZooKeeper (BAD-26, BAD-27, CTL-6 follows from it).
+
+Used by CreateTopics and by Metadata's auto-creation. A topic is made by one multi: its settings, then its assignment. The
+controller sees the new child of `/brokers/topics` and does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.config import BrokerConfig, ConfigError
+from broker.metadata_cache import MetadataCache
+from protocol import replica_placement
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import Assignment
+from protocol.zk.session import CreateOp, MultiFailed, NodeExists, Op, SetOp, ZkError, ZooKeeperSession
+from protocol.zk.znodes import ConfigZNode, TopicZNode, topic_id_text
+
+log = logging.getLogger(__name__)
+
+TOPIC_NAME_MAX = 249
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+BROKER_DEFAULT = -1
+
+
+def is_valid_topic_name(name: str) -> bool:
+    """Kafka's rule: 1 to 249 of a-z A-Z 0-9 . _ -, but neither `.` nor `..`."""
+    return name not in (".", "..") and len(name) <= TOPIC_NAME_MAX and TOPIC_NAME.fullmatch(name) is not None
+
+
+def check_topic_name(name: str) -> None:
+    """Raises KafkaError with the reason."""
+    if not is_valid_topic_name(name):
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic name {name[:TOPIC_NAME_MAX]!r} is illegal: 1 to {TOPIC_NAME_MAX} of a-z A-Z 0-9 . _ -, not '.' or '..'",
+        )
+
+
+def collides(name: str, other: str) -> bool:
+    """True for two names that are one where `.` and `_` are the same (metrics)."""
+    return name != other and name.replace(".", "_") == other.replace(".", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made; -1 takes the broker's default. With `assignments` (partition -> replicas) both numbers are -1."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTopic:
+    """A checked topic, ready to be written."""
+
+    name: str
+    topic_id: uuid.UUID
+    assignment: dict[int, tuple[int, ...]]
+    configs: dict[str, str]
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.assignment[0])
+
+
+class TopicAdmin:
+    """Needs the metadata cache for the live brokers and the names there are."""
+
+    def __init__(self, config: BrokerConfig, zk: ZooKeeperSession, metadata: MetadataCache) -> None:
+        self._config = config
+        self._zk = zk
+        self._metadata = metadata
+        self._being_made: set[str] = set()
+
+    def plan(self, topic: NewTopic) -> PlannedTopic:
+        """Checks everything that needs no ZooKeeper. Raises KafkaError with the code and reason for the client."""
+        check_topic_name(topic.name)
+        if self._metadata.partitions_of(topic.name):
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+        self._check_collision(topic.name, self._metadata.topics())
+        configs = self._check_configs(topic.configs)
+        assignment = self._check_assignment(topic) if topic.assignments else self._place(topic)
+        return PlannedTopic(topic.name, _new_topic_id(), assignment, configs)
+
+    async def check_absent(self, name: str) -> None:
+        """Raises KafkaError when ZooKeeper has the topic, or one whose name collides."""
+        names = await self._zk.children(TopicZNode.PARENT)
+        if name in names:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        self._check_collision(name, names)
+
+    async def write(self, topic: PlannedTopic) -> None:
+        """Makes the znodes. Raises KafkaError, or ZkError when ZooKeeper is away."""
+        if "." in topic.name or "_" in topic.name:
+            await self.check_absent(topic.name)
+        config_path = ConfigZNode.path("topics", topic.name)
+        config = ConfigZNode.encode(topic.configs)
+        assignment = {partition: Assignment(replicas) for partition, replicas in topic.assignment.items()}
+        made = CreateOp(TopicZNode.path(topic.name), TopicZNode.encode(topic_id_text(topic.topic_id), assignment))
+        first: Op = CreateOp(config_path, config)
+        for _ in range(2):
+            try:
+                await self._zk.multi([first, made])
+                return
+            except MultiFailed as failure:
+                if not isinstance(failure.error, NodeExists):
+                    raise
+                if failure.index == 0 and isinstance(first, CreateOp):
+                    if await self._zk.exists(made.path) is not None:
+                        break
+                    # Settings that a deleted topic, or an admin tool, left there: ours replace them.
+                    first = SetOp(config_path, config)
+                    continue
+                break
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+
+    async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        """Makes each topic with the broker's defaults. The error for each name: LEADER_NOT_AVAILABLE when it is on its way."""
+        return {name: await self._create_automatically(name) for name in dict.fromkeys(names)}
+
+    async def _create_automatically(self, name: str) -> ErrorCode:
+        if name in self._being_made:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        self._being_made.add(name)
+        try:
+            await self.write(self.plan(NewTopic(name)))
+            log.info("made topic %s, asked for by a client", name)
+        except KafkaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                log.warning("topic %s is not made: %s", name, error)
+                return error.code
+        except ZkError as error:
+            log.warning("topic %s is not made: %s", name, error)
+        finally:
+            self._being_made.discard(name)
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def _check_collision(self, name: str, others: Sequence[str]) -> None:
+        if "." not in name and "_" not in name:
+            return
+        other = next((other for other in others if collides(name, other)), None)
+        if other is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: '.' and '_' count as equal"
+            )
+
+    def _check_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
+        missing = sorted(key for key, value in configs.items() if value is None)
+        if missing:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value for {', '.join(missing)}")
+        given = {key: value for key, value in configs.items() if value is not None}
+        try:
+            self._config.topic_defaults().with_overrides(given)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        return given
+
+    def _check_assignment(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
+        if topic.partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "partition count and replication factor must be -1 beside an assignment"
+            )
+        assignment = dict(sorted(topic.assignments.items()))
+        if list(assignment) != list(range(len(assignment))):
+            raise _bad_assignment(f"partitions must be 0 to {len(assignment) - 1}, found {list(assignment)}")
+        size = len(assignment[0])
+        live = {broker.id for broker in self._metadata.brokers()}
+        for partition, replicas in assignment.items():
+            if not replicas:
+                raise _bad_assignment(f"partition {partition} has no replicas")
+            if len(set(replicas)) != len(replicas):
+                raise _bad_assignment(f"partition {partition} has a replica twice: {list(replicas)}")
+            if len(replicas) != size:
+                raise _bad_assignment(f"partition {partition} has {len(replicas)} replicas, partition 0 has {size}")
+            if unknown := sorted(set(replicas) - live):
+                raise _bad_assignment(f"partition {partition}: no live broker has the id {unknown[0]}")
+        return assignment
+
+    def _place(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
+        partitions = self._config.num_partitions if topic.partitions == BROKER_DEFAULT else topic.partitions
+        factor = topic.replication_factor
+        if factor == BROKER_DEFAULT:
+            factor = self._config.default_replication_factor
+        brokers = [(broker.id, broker.rack) for broker in self._metadata.brokers()]
+        if partitions <= 0:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: at least 1 is needed")
+        if factor <= 0:
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: at least 1 is needed")
+        if factor > len(brokers):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor} is larger than the {len(brokers)} live brokers",
+            )
+        return place(brokers, partitions, factor)
+
+
+def _bad_assignment(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+
+
+def _new_topic_id() -> uuid.UUID:
+    """A random id whose text does not begin with `-`, which command lines would take for an option (as Kafka does)."""
+    while True:
+        topic_id = uuid.uuid4()
+        if not topic_id_text(topic_id).startswith("-"):
+            return topic_id

@@ -1,0 +1,1 @@
+"""The control plane of one broker: what the controller tells it."""

@@ -1,0 +1,120 @@
+"""The server of the control-plane listener (FMT-4): frames in, one answer each, in order.
+
+    int32 length | int32 correlation id | msgpack body            (both directions)
+
+A listener of its own, so that a flood of client requests never delays a leadership change. Requests of all connections
+that change state are applied one after the other; ControlledShutdown, which waits for the controller's work, is not in
+that queue. A connection that sends anything else is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from broker.control.fencing import BrokerEpochFence
+from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadTopicOverrides
+from broker.control.stop_replica import stop_replica
+from broker.control.update_metadata import update_metadata
+from broker.replication.replica_manager import ReplicaManager
+from protocol.rpc import framing
+from protocol.rpc.messages import (
+    ControlledShutdownRequest,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+
+log = logging.getLogger(__name__)
+
+LENGTH_BYTES = 4
+FRAME_BYTES_MAX = 128 * 1024**2
+FRAME_TIMEOUT_S = 60.0
+
+ControlledShutdownHandler = Callable[[ControlledShutdownRequest], Awaitable[ControlResponse]]
+
+
+class ControlListener:
+    """`controlled_shutdown` is the controller's; it answers NOT_CONTROLLER when it is not active."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        own_broker_epoch: Callable[[], int],
+        load_topic_overrides: LoadTopicOverrides,
+        controlled_shutdown: ControlledShutdownHandler,
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._fence = BrokerEpochFence(own_broker_epoch, replica_manager)
+        self._leader_and_isr = LeaderAndIsrHandler(self._fence, replica_manager, load_topic_overrides)
+        self._controlled_shutdown = controlled_shutdown
+        self._one_at_a_time = asyncio.Lock()
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the bound port (`port` 0: a free one). Raises OSError when it is taken."""
+        self._server = await asyncio.start_server(self._connected, host or None, port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def handle(self, request: ControlRequest) -> ControlResponse:
+        """The routing table."""
+        if isinstance(request, ControlledShutdownRequest):
+            return await self._controlled_shutdown(request)
+        async with self._one_at_a_time:
+            match request:
+                case LeaderAndIsrRequest():
+                    return await self._leader_and_isr.handle(request)
+                case UpdateMetadataRequest():
+                    return update_metadata(self._fence, self._replica_manager, request)
+                case StopReplicaRequest():
+                    return stop_replica(self._fence, self._replica_manager, request)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        peer = writer.get_extra_info("peername")
+        try:
+            while True:
+                frame = await _read_frame(reader)
+                if frame is None:
+                    return
+                correlation_id, request = framing.parse_request(frame)
+                response = await self.handle(request)
+                writer.write(framing.response_frame(correlation_id, response))
+                await writer.drain()
+        except (ValueError, TypeError, TimeoutError) as error:
+            log.warning("control connection of %s closed: %s", peer, error)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            log.debug("control connection of %s ended", peer)
+        except Exception:
+            # The connection's boundary: the controller asks again on another one.
+            log.exception("a control request of %s failed", peer)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """A frame after its length; None at the end. The buffer grows as bytes arrive (BAD-4). Raises ValueError."""
+    try:
+        head = await reader.readexactly(LENGTH_BYTES)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
+        return None
+    length = int.from_bytes(head, "big", signed=True)
+    if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX:
+        raise ValueError(f"frame length {length}")
+    return await asyncio.wait_for(reader.readexactly(length), FRAME_TIMEOUT_S)

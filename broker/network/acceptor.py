@@ -1,0 +1,122 @@
+"""One listener: accepts connections and gives each to a processor, round robin (NET-1, BAD-34)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import NamedTuple
+
+from broker.clock import Clock
+from broker.network.processor import SWEEP_S, ClientConnection, Limits, Processor
+from broker.network.request_channel import RequestChannel
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+
+
+class ConnectionCounts:
+    """Connections of all listeners together, against `max.connections` and `max.connections.per.ip`."""
+
+    def __init__(self, max_connections: int, max_per_address: int) -> None:
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
+        self._total = 0
+        self._by_address: Counter[str] = Counter()
+
+    def take(self, address: str) -> str:
+        """Counts one more; the reason when it is one too many, else nothing."""
+        if self._total >= self._max_connections:
+            return f"max.connections={self._max_connections} is reached"
+        if self._by_address[address] >= self._max_per_address:
+            return f"max.connections.per.ip={self._max_per_address} is reached for {address}"
+        self._total += 1
+        self._by_address[address] += 1
+        return ""
+
+    def give_back(self, address: str) -> None:
+        self._total -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class AcceptorSettings(NamedTuple):
+    """`is_limited` is False for a listener of the brokers alone: they must always come through."""
+
+    listener: str
+    processors: int
+    limits: Limits
+    is_limited: bool = True
+
+
+class Acceptor:
+    """Binds first, serves when told: nobody is let in before the broker can answer."""
+
+    def __init__(
+        self, settings: AcceptorSettings, channel: RequestChannel, clock: Clock, counts: ConnectionCounts
+    ) -> None:
+        self._settings = settings
+        self._counts = counts
+        self._processors = [
+            Processor(channel, settings.limits, clock, self._admit, self._released)
+            for _ in range(max(1, settings.processors))
+        ]
+        self._next = 0
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def bind(self, host: str, port: int) -> int:
+        """Takes the port (0: a free one) and returns it. Raises OSError when it cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._new_connection, host or None, port, backlog=BACKLOG, start_serving=False
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        """Accepts from now on."""
+        assert self._server is not None
+        await self._server.start_serving()
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_regularly())
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def close(self) -> None:
+        """Stops accepting and ends every connection."""
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for processor in self._processors:
+            processor.abort_all()
+
+    @property
+    def connections(self) -> int:
+        return sum(len(processor.connections) for processor in self._processors)
+
+    def _new_connection(self) -> ClientConnection:
+        processor = self._processors[self._next]
+        self._next = (self._next + 1) % len(self._processors)
+        return ClientConnection(processor, self._settings.listener)
+
+    def _admit(self, connection: ClientConnection) -> bool:
+        if not self._settings.is_limited:
+            return True
+        reason = self._counts.take(connection.remote_address)
+        if reason:
+            log.warning("refused a connection of %s: %s", connection.peer, reason)
+        return not reason
+
+    def _released(self, connection: ClientConnection) -> None:
+        if self._settings.is_limited:
+            self._counts.give_back(connection.remote_address)
+
+    async def _sweep_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for processor in self._processors:
+                processor.sweep()

@@ -1,0 +1,358 @@
+"""Connections of clients: bytes into requests, answers into bytes (NET-1, NET-2, BAD-1..5).
+
+A connection has one receive buffer. Frames that fit into it are copied out of it, many per read; a larger frame gets a
+buffer of its own, into which the rest is received. That buffer grows as bytes arrive, never by the announced size (BAD-4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from broker.clock import Clock
+from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
+from broker.network.request_channel import Request, RequestChannel
+from protocol.kafka.framing import Buffer, MalformedRequest, parse_request_header
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BUFFER_SIZE = 64 * 1024
+"""Bytes."""
+
+LARGE_STEP_MAX = 1024 * 1024
+"""Bytes by which the buffer of a large frame grows at most."""
+
+WRITE_BUFFER_HIGH = 1024 * 1024
+"""Bytes of answers that the client has not read, above which its next requests wait."""
+
+SMALL_ANSWER = 16 * 1024
+"""Bytes: answers up to this are joined; larger ones go out as they are."""
+
+SWEEP_S = 1.0
+
+_LENGTH = Struct(">i")
+
+
+class Limits(NamedTuple):
+    """Of every connection: bytes of a frame, requests in flight, seconds for a begun frame and of idling (None: for ever)."""
+
+    frame_bytes_max: int
+    in_flight_max: int
+    frame_timeout_s: float
+    idle_timeout_s: float | None
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """One client. The loop calls it with bytes; handlers answer through it."""
+
+    def __init__(self, processor: Processor, listener: str) -> None:
+        self.listener = listener
+        self.hold = 0
+        self.waiting: deque[Request] = deque()
+        self.state = ConnectionState.OPEN
+        self.remote_address = ""
+        self.last_heard = 0.0
+        self._processor = processor
+        self._channel = processor.channel
+        self._limits = processor.limits
+        self._monotonic = processor.clock.monotonic
+        self._transport: asyncio.Transport | None = None
+        self._order = AnswerOrder()
+        self._at_end: dict[int, Callable[[], object]] = {}
+        self._is_paused = False
+        self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
+        self._view = memoryview(self._buffer)
+        self._held = 0  # bytes at the buffer's start that were not handed on yet
+        self._frame: bytearray | None = None  # the large frame that is being received
+        self._frame_size = 0
+        self._filled = 0
+        self.frame_began: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is ConnectionState.OPEN
+
+    @property
+    def peer(self) -> str:
+        """Who it is, for the log."""
+        return f"{self.remote_address or 'a client'} on {self.listener}"
+
+    # -- what the loop calls ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not asyncio's by class.
+        self._transport = transport  # type: ignore[assignment]
+        name = transport.get_extra_info("peername")
+        self.remote_address = str(name[0]) if name else ""
+        self.last_heard = self._monotonic()
+        if not self._processor.admit(self):
+            self.state = ConnectionState.CLOSED
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)  # type: ignore[attr-defined]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.state = ConnectionState.CLOSED
+        self._processor.forget(self)
+        self._channel.large_ended(self)
+        for request in self.waiting:
+            self._channel.large_handled(request.large_size)
+        self.waiting.clear()
+        callbacks, self._at_end = self._at_end, {}
+        for callback in callbacks.values():
+            callback()
+        self._transport = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        frame = self._frame
+        if frame is None:
+            return self._view[self._held :]
+        if self._filled == len(frame):
+            # Here, since the loop still holds the last view of it in `buffer_updated`.
+            room = min(self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), LARGE_STEP_MAX)
+            frame += bytes(room)
+        return memoryview(frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_heard = self._monotonic()
+        if self.state is not ConnectionState.OPEN:
+            return
+        if self._frame is None:
+            self._held += nbytes
+            self._cut_frames()
+            return
+        self._filled += nbytes
+        self._channel.large_grew(self, nbytes)
+        if self._filled == self._frame_size:
+            whole = memoryview(self._frame)
+            self._frame = self.frame_began = None
+            self._submit(whole, self._channel.large_is_whole(self))
+        elif not self._channel.may_read_large(self):
+            self._pause()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it still waits for is answered only if it is there already."""
+        return False
+
+    def pause_writing(self) -> None:
+        self.hold |= Hold.SLOW_CLIENT
+
+    def resume_writing(self) -> None:
+        self.hold &= ~Hold.SLOW_CLIENT
+        self.handle_waiting()
+
+    # -- what handlers call -------------------------------------------------------------------------------------------
+
+    def answer(self, number: int, parts: Sequence[Buffer]) -> None:
+        """Lets the answer of request `number` leave when those before it have left."""
+        if self.state is not ConnectionState.OPEN:
+            return
+        if self._at_end:
+            self._at_end.pop(number, None)
+        order = self._order
+        ready = order.answer(number, parts)
+        if ready:
+            self._write(ready)
+        if order.held_bytes > HELD_BYTES_MAX:
+            self.hold |= Hold.EARLY_ANSWERS
+        elif self.hold & Hold.EARLY_ANSWERS:
+            self.hold &= ~Hold.EARLY_ANSWERS
+            self.handle_waiting()
+        if self._is_paused and order.in_flight <= self._limits.in_flight_max // 2:
+            self.read_on()
+
+    def at_end(self, number: int, callback: Callable[[], object]) -> None:
+        """`callback` is called if the connection ends before request `number` is answered."""
+        if self.state is ConnectionState.CLOSED:
+            callback()
+        elif number >= self._order.answered:
+            self._at_end[number] = callback
+
+    def close(self, reason: str) -> None:
+        """Closes this connection only; answers that were written before still leave."""
+        if self.state is not ConnectionState.OPEN:
+            return
+        log.info("closing the connection of %s: %s", self.peer, reason)
+        self.state = ConnectionState.CLOSING
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes it without waiting for anything."""
+        if self.state is ConnectionState.OPEN:
+            self.state = ConnectionState.CLOSING
+        if self._transport is not None:
+            self._transport.abort()
+
+    def handle_waiting(self) -> None:
+        """Nothing holds the requests up any more."""
+        if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
+            waiting, self.waiting = self.waiting, deque()
+            self._channel.put_back(waiting)
+        if self._is_paused and not self.hold:
+            self.read_on()
+
+    def read_on(self) -> None:
+        """Reading was paused; looks again whether it may go on, first at what is in the buffer."""
+        if not self._is_paused or self.state is not ConnectionState.OPEN:
+            return
+        self._is_paused = False
+        self.last_heard = self._monotonic()
+        if self.frame_began is not None:
+            self.frame_began = self.last_heard
+        if self._frame is None:
+            self._cut_frames()
+        elif not self._channel.may_read_large(self):
+            self._is_paused = True
+        if not self._is_paused and self._transport is not None and self.is_open:
+            self._transport.resume_reading()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if len(parts) == 1:
+            transport.write(parts[0])
+        elif sum(map(len, parts)) <= SMALL_ANSWER:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _is_refusing(self) -> bool:
+        """True, with reading paused, when no more requests are taken from this connection now."""
+        if self._order.in_flight >= self._limits.in_flight_max:
+            self._pause()
+            return True
+        if self._channel.is_full:
+            self._pause()
+            self._channel.when_there_is_room(self)
+            return True
+        return False
+
+    def _cut_frames(self) -> None:
+        """Submits the whole frames in the buffer; what is left stays at its start, or becomes a large frame."""
+        buffer, end = self._buffer, self._held
+        at = 0
+        while end - at >= 4:
+            (size,) = _LENGTH.unpack_from(buffer, at)
+            if not 0 < size <= self._limits.frame_bytes_max:
+                self.close(f"a frame of {size} bytes (socket.request.max.bytes is {self._limits.frame_bytes_max})")
+                return
+            begin, stop = at + 4, at + 4 + size
+            if stop > end:
+                if size + 4 > RECEIVE_BUFFER_SIZE and not self._begin_large(begin, end, size):
+                    break
+                if self._frame is not None:
+                    at = end
+                break
+            if self._is_refusing():
+                break
+            at = stop
+            if not self._submit(memoryview(bytes(self._view[begin:stop])), 0):
+                return
+        self._held = end - at
+        if at and self._held:
+            buffer[: self._held] = buffer[at:end]
+        if self._held == 0 and self._frame is None:
+            self.frame_began = None
+        elif self.frame_began is None or at:
+            self.frame_began = self.last_heard
+
+    def _begin_large(self, begin: int, end: int, size: int) -> bool:
+        """Moves a large frame's first bytes to a buffer of its own. False, with reading paused, when it must wait."""
+        if self._is_refusing():
+            return False
+        if self.hold:
+            self._pause()
+            return False
+        self._channel.large_began(self)
+        self._frame = self._buffer[begin:end]
+        self._frame_size = size
+        self._filled = end - begin
+        self._channel.large_grew(self, self._filled)
+        if not self._channel.may_read_large(self):
+            self._pause()
+        return True
+
+    def _submit(self, frame: memoryview, large_size: int) -> bool:
+        """Hands a request on. False: it has no header, and the connection is closed (BAD-3)."""
+        try:
+            header = parse_request_header(frame)
+        except MalformedRequest as error:
+            self._channel.large_handled(large_size)
+            self.close(str(error))
+            return False
+        self._channel.put(Request(self, self._order.next_number(), header, frame, self.last_heard, large_size))
+        return True
+
+    def overdue(self, now: float) -> str:
+        """Why it is to be closed now, or nothing."""
+        if self._is_paused or self.hold & Hold.ASYNC_API:
+            return ""
+        limits = self._limits
+        if self.frame_began is not None and now - self.frame_began > limits.frame_timeout_s:
+            return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
+        if limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s:
+            return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight else ""
+        return ""
+
+
+class Processor:
+    """A share of the connections of one listener: their limits, and a regular look at those that are overdue."""
+
+    def __init__(
+        self,
+        channel: RequestChannel,
+        limits: Limits,
+        clock: Clock,
+        admit: Callable[[ClientConnection], bool],
+        released: Callable[[ClientConnection], None],
+    ) -> None:
+        self.channel = channel
+        self.limits = limits
+        self.clock = clock
+        self._admit = admit
+        self._released = released
+        self.connections: dict[ClientConnection, None] = {}
+        self._closing: set[ClientConnection] = set()
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Takes a new connection, unless a limit is reached (BAD-34)."""
+        if not self._admit(connection):
+            return False
+        self.connections[connection] = None
+        return True
+
+    def forget(self, connection: ClientConnection) -> None:
+        if connection in self.connections:
+            del self.connections[connection]
+            self._closing.discard(connection)
+            self._released(connection)
+
+    def sweep(self) -> None:
+        """Once per `SWEEP_S`: closes what is overdue, and aborts what was closing a sweep ago already."""
+        now = self.clock.monotonic()
+        for connection in [c for c in self._closing if c in self.connections]:
+            connection.abort()
+        self._closing = set()
+        for connection in list(self.connections):
+            reason = connection.overdue(now) if connection.is_open else ""
+            if reason:
+                connection.close(reason)
+            if connection.state is ConnectionState.CLOSING:
+                self._closing.add(connection)
+
+    def abort_all(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()

@@ -1,0 +1,197 @@
+"""The bounded queue between the processors and the request handler (NET-1, NET-2).
+
+What one turn of the loop reads from all connections is handled in the same turn, in the order in which it came, without a
+task or a wake-up per request. A turn handles at most `SLICE` requests, so that reading and writing go on in between.
+
+Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight,
+and all of them together at most `queued.max.requests` waiting here. Large frames: their bytes count from their arrival
+until they are handled; above `queued.max.request.bytes` only one connection, the oldest with a large frame begun, goes on
+being read until there is room again. Small requests, as those that let waiting producers go on, are never held up by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import Buffer, RequestHeader, response_header
+
+SLICE = 64
+"""Requests handled in one turn of the loop."""
+
+
+class Connection(Protocol):
+    """What a request, and its handler, need of the connection it came on."""
+
+    listener: str
+    hold: int
+    waiting: deque[Request]
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def peer(self) -> str: ...
+
+    def answer(self, number: int, parts: Sequence[Buffer]) -> None: ...
+
+    def close(self, reason: str) -> None: ...
+
+    def handle_waiting(self) -> None: ...
+
+    def read_on(self) -> None: ...
+
+    def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
+
+
+class Request:
+    """One request. `frame` is what came after the length; exactly one of the four ways to end it is used."""
+
+    __slots__ = ("connection", "frame", "header", "large_size", "number", "received_at")
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        header: RequestHeader,
+        frame: memoryview,
+        received_at: float,
+        large_size: int = 0,
+    ) -> None:
+        """`large_size`: bytes to give back to the channel when it was handled."""
+        self.connection = connection
+        self.number = number
+        self.header = header
+        self.frame = frame
+        self.received_at = received_at
+        self.large_size = large_size
+
+    def respond(self, body: Sequence[Buffer]) -> None:
+        """Sends the response with this body."""
+        header = self.header
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        size = len(head) + sum(map(len, body))
+        self.connection.answer(self.number, (size.to_bytes(4, "big") + head, *body))
+
+    def respond_small(self, body: bytes) -> None:
+        """As `respond`, for one small body: joined with its header, since that is cheaper than a buffer more."""
+        header = self.header
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
+
+    def respond_nothing(self) -> None:
+        """There is no response (acks=0); those of later requests may leave."""
+        self.connection.answer(self.number, ())
+
+    def close(self, reason: str) -> None:
+        """Closes the connection instead of a response."""
+        self.connection.close(reason)
+
+    def __str__(self) -> str:
+        try:
+            name = ApiKey(self.header.api_key).name
+        except ValueError:
+            name = f"api key {self.header.api_key}"
+        return f"{name} v{self.header.api_version} of {self.connection.peer}"
+
+
+class Turns(Protocol):
+    """The part of an event loop that the channel needs."""
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> object: ...
+
+
+class RequestChannel:
+    """See the module. `handle` must not block and not raise."""
+
+    def __init__(
+        self, turns: Turns, handle: Callable[[Request], None], *, max_requests: int, max_large_bytes: int
+    ) -> None:
+        """`max_large_bytes` -1: no limit."""
+        self._turns = turns
+        self._handle = handle
+        self._max_requests = max_requests
+        self._max_large_bytes = max_large_bytes
+        self._queue: deque[Request] = deque()
+        self._is_scheduled = False
+        self._waiting_for_room: dict[Connection, None] = {}
+        self._large: dict[Connection, int] = {}
+        self.large_bytes = 0
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._queue) >= self._max_requests
+
+    def put(self, request: Request) -> None:
+        """Queues a request for this turn of the loop."""
+        self._queue.append(request)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._turns.call_soon(self._drain)
+
+    def put_back(self, requests: deque[Request]) -> None:
+        """Requests that waited with their connection come before what came later from others."""
+        self._queue.extendleft(reversed(requests))
+        if not self._is_scheduled and self._queue:
+            self._is_scheduled = True
+            self._turns.call_soon(self._drain)
+
+    def when_there_is_room(self, connection: Connection) -> None:
+        """`connection.read_on()` is called when the queue has room again."""
+        self._waiting_for_room[connection] = None
+
+    def _drain(self) -> None:
+        queue = self._queue
+        for _ in range(min(len(queue), SLICE)):
+            request = queue.popleft()
+            connection = request.connection
+            if connection.hold or connection.waiting:
+                connection.waiting.append(request)
+            else:
+                self._handle(request)
+                if request.large_size:
+                    self.large_handled(request.large_size)
+        if queue:
+            self._turns.call_soon(self._drain)
+        else:
+            self._is_scheduled = False
+        if self._waiting_for_room and len(queue) <= self._max_requests // 2:
+            waiting, self._waiting_for_room = self._waiting_for_room, {}
+            for connection in waiting:
+                connection.read_on()
+
+    # -- large frames --------------------------------------------------------------------------------------------
+
+    def may_read_large(self, connection: Connection) -> bool:
+        """False: the connection must wait until `read_on`; there is no room for more bytes of its frame."""
+        if self._max_large_bytes < 0 or self.large_bytes < self._max_large_bytes:
+            return True
+        return next(iter(self._large), connection) is connection
+
+    def large_began(self, connection: Connection) -> None:
+        self._large[connection] = 0
+
+    def large_grew(self, connection: Connection, size: int) -> None:
+        """`size` more bytes have arrived."""
+        self._large[connection] += size
+        self.large_bytes += size
+
+    def large_is_whole(self, connection: Connection) -> int:
+        """The frame's bytes, which its request carries as `large_size`."""
+        return self._large.pop(connection)
+
+    def large_ended(self, connection: Connection) -> None:
+        """The connection is gone with a frame begun."""
+        self.large_handled(self._large.pop(connection, 0))
+
+    def large_handled(self, size: int) -> None:
+        """Room for `size` bytes more."""
+        self.large_bytes -= size
+        if self._max_large_bytes >= 0:
+            for connection in list(self._large):
+                if self.may_read_large(connection):
+                    connection.read_on()

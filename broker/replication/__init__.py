@@ -1,0 +1,1 @@
+"""Replication of one broker: leaders, followers, in-sync replicas, the high watermark."""

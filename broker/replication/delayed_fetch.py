@@ -1,0 +1,86 @@
+"""A Fetch that waits for data (REP-5). Leaders park their followers' fetches so and answer them once per loop turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from broker.purgatory import DelayedOperation, Verdict
+from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, PartitionRead
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+
+Finisher = Callable[[list[FetchEntry], list[PartitionRead]], None]
+"""Answers with these reads, after the cold ones among them were read."""
+
+
+def is_decisive(read: PartitionRead) -> bool:
+    """A result that is answered at once, whatever `min_bytes` says."""
+    return read.data.error != ErrorCode.NONE or read.data.diverging_epoch is not None or read.cold is not None
+
+
+class DelayedFetch(DelayedOperation[TopicPartition]):
+    """Looks only at the partitions that were touched; the work does not grow with those that were not.
+
+    Records that were read while there were not enough are dropped (`_incomplete`) and read again for the answer, so
+    that a parked fetch holds no memory.
+    """
+
+    __slots__ = ("_entries", "_finish_reads", "_incomplete", "_index", "_params", "_reads", "_source", "_total")
+
+    def __init__(
+        self,
+        params: FetchParams,
+        entries: list[FetchEntry],
+        reads: list[PartitionRead],
+        source: FetchReads,
+        finish: Finisher,
+    ) -> None:
+        super().__init__()
+        self._params = params
+        self._entries = entries
+        self._reads = reads
+        self._source = source
+        self._finish_reads = finish
+        self._index = {tp: index for index, (tp, _) in enumerate(entries)}
+        self._total = sum(read.size for read in reads)
+        self._incomplete: set[int] = set()
+        self._drop_records(index for index, read in enumerate(reads) if read.size)
+
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
+        is_due = False
+        touched: list[int] = []
+        for key in keys:
+            index = self._index.get(key)
+            if index is None:
+                continue
+            tp, wanted = self._entries[index]
+            self._total -= self._reads[index].size
+            budget = self._params.max_bytes - self._total
+            read = self._source.read(self._params, tp, wanted, budget, min_one_batch=self._total <= 0)
+            self._reads[index] = read
+            self._incomplete.discard(index)
+            self._total += read.size
+            is_due = is_due or is_decisive(read)
+            touched.append(index)
+        if is_due or self._total >= self._params.min_bytes:
+            return Verdict.DONE
+        self._drop_records(index for index in touched if self._reads[index].size)
+        return Verdict.WAIT
+
+    def on_complete(self, *, expired: bool) -> None:
+        """Answers. At the time-out everything is looked at once more, also for the newest HW."""
+        again = range(len(self._entries)) if expired else sorted(self._incomplete)
+        for index in again:
+            tp, wanted = self._entries[index]
+            self._total -= self._reads[index].size
+            budget = self._params.max_bytes - self._total
+            read = self._source.read(self._params, tp, wanted, budget, min_one_batch=self._total <= 0)
+            self._reads[index] = read
+            self._total += read.size
+        self._finish_reads(self._entries, self._reads)
+
+    def _drop_records(self, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            read = self._reads[index]
+            self._reads[index] = PartitionRead(read.data._replace(records=()), read.size)
+            self._incomplete.add(index)

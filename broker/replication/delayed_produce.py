@@ -1,0 +1,82 @@
+"""A produce with acks=all that waits for the high watermark (REP-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from broker.purgatory import DelayedOperation, Verdict
+from broker.replication.partition import Partition
+from protocol.errors import ErrorCode
+from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.types import TopicPartition
+
+ProduceResponder = Callable[[list[ProducePartitionResult]], None]
+"""Gets one result for each entry of the request, in its order."""
+
+
+class AwaitedAppend(NamedTuple):
+    """An append of the request's entry `position` that is acknowledged when the HW reaches `required_offset`."""
+
+    position: int
+    partition: Partition
+    required_offset: int
+    generation: int
+
+
+class DelayedProduce(DelayedOperation[TopicPartition]):
+    """Watches the partitions it appended to; a failure there is its answer for that partition, the others go on.
+
+    While the lease is suspect it acknowledges nothing, but errors may leave (FLT-6).
+    """
+
+    __slots__ = ("_awaited", "_is_suspect", "_respond", "_results")
+
+    def __init__(
+        self,
+        awaited: dict[TopicPartition, AwaitedAppend],
+        results: list[ProducePartitionResult],
+        respond: ProduceResponder,
+        is_suspect: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self._awaited = awaited
+        self._results = results
+        self._respond = respond
+        self._is_suspect = is_suspect
+
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
+        suspect = self._is_suspect()
+        is_blocked = False
+        for key in keys:
+            append = self._awaited.get(key)
+            if append is None:
+                continue
+            error = append.partition.acknowledgement(append.required_offset, append.generation)
+            if error is None or (suspect and error is ErrorCode.NONE):
+                is_blocked = True
+                continue
+            del self._awaited[key]
+            if error is not ErrorCode.NONE:
+                self._fail(append, error)
+        if not self._awaited:
+            return Verdict.DONE
+        # Appends to one partition are in offset order: what came later waits for a higher offset still.
+        return Verdict.WAIT_AND_SO_DO_LATER if is_blocked else Verdict.WAIT
+
+    def on_complete(self, *, expired: bool) -> None:
+        for append in self._awaited.values():
+            self._fail(append, ErrorCode.REQUEST_TIMED_OUT)
+        self._awaited = {}
+        self._respond(self._results)
+
+    def _fail(self, append: AwaitedAppend, error: ErrorCode) -> None:
+        hint = append.partition.hint
+        self._results[append.position] = self._results[append.position]._replace(
+            error=error,
+            base_offset=-1,
+            log_append_time_ms=-1,
+            log_start_offset=-1,
+            leader_id=hint.leader,
+            leader_epoch=hint.leader_epoch,
+        )

@@ -1,0 +1,189 @@
+"""Reading for Fetch: one pass over the asked partitions, for consumers up to the HW, for followers up to the LEO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.partition import Partition
+from broker.storage.log import Log, LogDirFailed, WouldBlock
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.types import NO_EPOCH, TopicPartition
+
+ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class FetchParams(NamedTuple):
+    """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int = 0
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+
+FetchEntry = tuple[TopicPartition, FetchRequestPartition]
+FetchResponder = Callable[[list[tuple[TopicPartition, FetchPartitionData]]], None]
+"""Gets one result for each asked partition, in the request's order."""
+
+
+class PartitionRead(NamedTuple):
+    """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread."""
+
+    data: FetchPartitionData
+    size: int = 0
+    cold: ColdRead | None = None
+
+
+class ColdRead(NamedTuple):
+    """The arguments of a `Log.read` that would have blocked, and in which generation they are valid."""
+
+    partition: Partition
+    generation: int
+    log: Log
+    offset: int
+    max_bytes: int
+    max_offset: int
+    min_one_batch: bool
+
+
+class FetchReads:
+    """Stateless but for what it reads from."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        is_suspect: Callable[[], bool],
+        disk_failed: Callable[[Partition, LogDirFailed], None],
+    ) -> None:
+        self._hosted = hosted
+        self._is_suspect = is_suspect
+        self._disk_failed = disk_failed
+
+    def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
+        """The first look, which also notes where a follower is (REP-1 step 4)."""
+        reads: list[PartitionRead] = []
+        total = 0
+        for tp, wanted in entries:
+            read = self.read(params, tp, wanted, params.max_bytes - total, min_one_batch=total == 0, records_fetch=True)
+            total += read.size
+            reads.append(read)
+        return reads
+
+    def read(
+        self,
+        params: FetchParams,
+        tp: TopicPartition,
+        wanted: FetchRequestPartition,
+        budget: int,
+        *,
+        min_one_batch: bool,
+        records_fetch: bool = False,
+    ) -> PartitionRead:
+        """One partition: at most `budget` bytes, but with `min_one_batch` its first batch whole."""
+        try:
+            return self._read(params, tp, wanted, budget, min_one_batch, records_fetch)
+        except KafkaError as error:
+            return self.failure(tp, wanted, error.code)
+        except LogDirFailed as error:
+            partition = self._hosted.get(tp)
+            if partition is not None:
+                self._disk_failed(partition, error)
+            return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def read_cold(self, tp: TopicPartition, wanted: FetchRequestPartition, read: PartitionRead) -> PartitionRead:
+        """Finishes a read whose pages were not in memory, then looks again at the leadership (BUG-12)."""
+        cold = read.cold
+        assert cold is not None
+        try:
+            result = await cold.log.read_cold(cold.offset, cold.max_bytes, cold.max_offset, cold.min_one_batch)
+        except KafkaError as error:
+            return self.failure(tp, wanted, error.code)
+        except LogDirFailed as error:
+            self._disk_failed(cold.partition, error)
+            return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+        if cold.partition.generation != cold.generation:
+            return self.failure(tp, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return PartitionRead(read.data._replace(records=result.records), result.size)
+
+    def failure(self, tp: TopicPartition, wanted: FetchRequestPartition, error: ErrorCode) -> PartitionRead:
+        hint = self._hosted.leader_hint(tp) if error in ERRORS_WITH_A_HINT else None
+        current_leader = (hint.leader, hint.leader_epoch) if hint is not None else None
+        return PartitionRead(_data(wanted.partition, error=error, current_leader=current_leader))
+
+    def _read(
+        self,
+        params: FetchParams,
+        tp: TopicPartition,
+        wanted: FetchRequestPartition,
+        budget: int,
+        min_one_batch: bool,
+        records_fetch: bool,
+    ) -> PartitionRead:
+        partition = self._hosted.find(tp)
+        log = partition.leader_log(wanted.current_leader_epoch)
+        if params.is_follower:
+            self._check_follower(params, partition, wanted)
+        offset = wanted.fetch_offset
+        diverging = partition.divergence(wanted.last_fetched_epoch, offset)
+        if diverging is not None:
+            data = _data(
+                wanted.partition,
+                high_watermark=partition.high_watermark,
+                log_start=log.log_start_offset,
+                diverging_epoch=(diverging.epoch, diverging.end_offset),
+            )
+            return PartitionRead(data)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if params.is_follower and records_fetch:
+            partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset)
+        # Read once: a move of the HW between the limit and the answer would show what is not committed (INV-15).
+        high_watermark = partition.high_watermark
+        limit = log.log_end_offset if params.is_follower else high_watermark
+        data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
+        max_bytes = min(wanted.partition_max_bytes, budget)
+        if offset >= limit or (max_bytes <= 0 and not min_one_batch):
+            return PartitionRead(data)
+        try:
+            result = log.read(offset, max_bytes, limit, min_one_batch)
+        except WouldBlock:
+            cold = ColdRead(partition, partition.generation, log, offset, max_bytes, limit, min_one_batch)
+            return PartitionRead(data, max(max_bytes, 1), cold)
+        return PartitionRead(data._replace(records=result.records), result.size)
+
+    def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> None:
+        if self._is_suspect():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if wanted.current_leader_epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        partition.check_follower(params.replica_id, params.replica_epoch)
+
+
+def _data(
+    partition: int,
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    high_watermark: int = -1,
+    log_start: int = -1,
+    diverging_epoch: tuple[int, int] | None = None,
+    current_leader: tuple[int, int] | None = None,
+) -> FetchPartitionData:
+    return FetchPartitionData(
+        partition=partition,
+        error=error,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=log_start,
+        records=(),
+        diverging_epoch=diverging_epoch,
+        current_leader=current_leader,
+    )

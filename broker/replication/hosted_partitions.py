@@ -1,0 +1,55 @@
+"""The partitions that this broker hosts, and the error for those that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from broker.metadata_cache import MetadataCache
+from broker.replication.partition import LeaderHint, Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
+
+
+class HostedPartitions:
+    """TopicPartition -> Partition. `make` makes one that has no log and no role yet."""
+
+    def __init__(self, metadata: MetadataCache, make: Callable[[TopicPartition], Partition]) -> None:
+        self._metadata = metadata
+        self._make = make
+        self._partitions: dict[TopicPartition, Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        """A snapshot: partitions may come and go while the caller works on it."""
+        return iter(list(self._partitions.values()))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def get(self, tp: TopicPartition) -> Partition | None:
+        return self._partitions.get(tp)
+
+    def find(self, tp: TopicPartition) -> Partition:
+        """The partition, or KafkaError: not here, or nowhere."""
+        partition = self._partitions.get(tp)
+        if partition is None:
+            known = self._metadata.partition(tp) is not None
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    def find_or_make(self, tp: TopicPartition) -> Partition:
+        partition = self._partitions.get(tp)
+        if partition is None:
+            partition = self._partitions[tp] = self._make(tp)
+        return partition
+
+    def remove(self, tp: TopicPartition) -> Partition | None:
+        return self._partitions.pop(tp, None)
+
+    def leader_hint(self, tp: TopicPartition) -> LeaderHint:
+        """Who leads, as far as this broker knows, in the newest epoch that it has heard of."""
+        hosted = self._partitions.get(tp)
+        cached = self._metadata.partition(tp)
+        hints = [hosted.hint] if hosted is not None else []
+        if cached is not None:
+            hints.append(LeaderHint(cached.leader, cached.leader_epoch))
+        return max(hints, key=lambda hint: hint.leader_epoch, default=LeaderHint(NO_LEADER, NO_EPOCH))

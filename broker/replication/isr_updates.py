@@ -1,0 +1,295 @@
+"""The leader's writes of the ISR to ZooKeeper (REP-3, INV-10, BUG-2, BUG-5, BUG-6, INV-14).
+
+A proposal is a conditional write of the partition's state znode. Its answer is one of `Outcome`; until it is there the
+leader counts both the old and the proposed members as in sync. A leader has one proposal under way per partition.
+
+1. Proposals that come while a round is under way wait and form the next round: many partitions, few round trips.
+2. For an expansion the newcomer's znode is read: its czxid must be the broker epoch that fetched, else the broker has
+   died or started again since, perhaps with an empty disk (BUG-23). The write is a multi with a check that it is there.
+3. Connection lost: nobody knows whether the write was applied. The znode is read again (BUG-5): mine -> its version is
+   adopted; untouched -> the write is repeated; another leader epoch -> the controller has decided otherwise: conflict.
+4. After an expansion the newcomer's znode is read once more; if it changed meanwhile, the leader is told at once.
+5. What was written is announced in `/isr_change_notification`, some partitions together (CTL-13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from broker.event_log import EventLog
+from protocol.types import LeaderAndIsr, TopicPartition
+from protocol.zk.session import (
+    BadVersion,
+    CheckOp,
+    MultiFailed,
+    NoNode,
+    Op,
+    OpResult,
+    SetOp,
+    Stat,
+    ZkError,
+)
+from protocol.zk.znodes import BrokerIdZNode, IsrChangeZNode, PartitionStateZNode
+
+log = logging.getLogger(__name__)
+
+ROUND_SIZE_MAX = 500
+ANNOUNCE_AFTER_S = 0.05
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 1.0
+
+
+class Outcome(Enum):
+    """How a proposal ended."""
+
+    COMMITTED = "ZooKeeper has the state in the result"
+    REFUSED = "nothing was written: a newcomer is not the live broker that fetched"
+    CONFLICT = "somebody else wrote: no more ISR changes until the next LeaderAndIsr"
+
+
+@dataclass(frozen=True, slots=True)
+class IsrResult:
+    """`state` is what ZooKeeper has now, with its version (COMMITTED only); `doubtful` are newcomers that bounced meanwhile."""
+
+    outcome: Outcome
+    state: LeaderAndIsr
+    doubtful: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """Write `state` if the znode's version is `state.zk_version`. `newcomers`: broker id -> broker epoch that fetched.
+
+    `is_wanted` is asked before every attempt: False once the leadership that proposed is over.
+    """
+
+    topic_partition: TopicPartition
+    state: LeaderAndIsr
+    newcomers: dict[int, int]
+    is_wanted: Callable[[], bool]
+    on_result: Callable[[IsrResult], None]
+
+
+class IsrWriter(Protocol):
+    """What a partition needs: results come through the proposal's `on_result`, on the loop, not from inside `propose`."""
+
+    def propose(self, proposal: IsrProposal) -> None: ...
+
+
+class IsrZooKeeper(Protocol):
+    """The part of the ZooKeeper session that is used here."""
+
+    async def exists(self, path: str) -> Stat | None: ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]: ...
+
+    async def create(self, path: str, data: bytes = b"", *, sequence: bool = False) -> tuple[str, Stat]: ...
+
+    async def multi_many(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]: ...
+
+
+class IsrUpdates:
+    """The IsrWriter that writes to ZooKeeper, in one task while there is something to write."""
+
+    def __init__(
+        self,
+        zk: IsrZooKeeper,
+        event_log: EventLog,
+        *,
+        retry_s: float = RETRY_S_MIN,
+        announce_after_s: float = ANNOUNCE_AFTER_S,
+    ) -> None:
+        self._zk = zk
+        self._events = event_log
+        self._retry_s = retry_s
+        self._announce_after_s = announce_after_s
+        self._waiting: list[IsrProposal] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._unannounced: dict[TopicPartition, None] = {}
+        self._announcer: asyncio.Task[None] | None = None
+
+    def propose(self, proposal: IsrProposal) -> None:
+        self._waiting.append(proposal)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+
+    async def drain(self) -> None:
+        """Waits until everything is written and announced."""
+        while tasks := [task for task in (self._writer, self._announcer) if task is not None]:
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        tasks = [task for task in (self._writer, self._announcer) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write_all(self) -> None:
+        retry_s = self._retry_s
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:ROUND_SIZE_MAX], self._waiting[ROUND_SIZE_MAX:]
+                try:
+                    uncertain = await self._write_round([p for p in batch if p.is_wanted()])
+                except ZkError as error:
+                    log.info("ISR changes wait for ZooKeeper: %s", error)
+                    uncertain = batch
+                if uncertain:
+                    self._waiting = uncertain + self._waiting
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, RETRY_S_MAX)
+                    await self._resolve_front(len(uncertain))
+                else:
+                    retry_s = self._retry_s
+        finally:
+            self._writer = None
+
+    async def _write_round(self, batch: Sequence[IsrProposal]) -> list[IsrProposal]:
+        """Writes each once. Returns those of which nobody knows whether they were applied."""
+        stats = await self._broker_stats(batch)
+        writable: list[tuple[IsrProposal, list[Op]]] = []
+        for proposal in batch:
+            operations = self._operations(proposal, stats)
+            if operations is None:
+                self._finish(proposal, Outcome.REFUSED, proposal.state)
+            else:
+                writable.append((proposal, operations))
+        results = await self._zk.multi_many([operations for _, operations in writable])
+        uncertain: list[IsrProposal] = []
+        committed: list[tuple[IsrProposal, LeaderAndIsr]] = []
+        conflicting: list[IsrProposal] = []
+        for (proposal, operations), result in zip(writable, results, strict=True):
+            if isinstance(result, MultiFailed):
+                if result.index < len(operations) - 1:
+                    self._finish(proposal, Outcome.REFUSED, proposal.state)
+                elif isinstance(result.error, BadVersion | NoNode):
+                    conflicting.append(proposal)
+                else:
+                    uncertain.append(proposal)
+            elif isinstance(result, ZkError):
+                uncertain.append(proposal)
+            else:
+                stat = result[-1]
+                assert isinstance(stat, Stat)
+                committed.append((proposal, _with_version(proposal.state, stat.version)))
+        await self._finish_committed(committed)
+        await self._read_again(conflicting, keep_untouched=False)
+        return uncertain
+
+    async def _broker_stats(self, batch: Iterable[IsrProposal]) -> dict[int, Stat | None]:
+        """Each newcomer's znode, read once."""
+        ids = sorted({broker_id for proposal in batch for broker_id in proposal.newcomers})
+        stats = await asyncio.gather(*(self._zk.exists(BrokerIdZNode.path(broker_id)) for broker_id in ids))
+        return dict(zip(ids, stats, strict=True))
+
+    def _operations(self, proposal: IsrProposal, stats: dict[int, Stat | None]) -> list[Op] | None:
+        """The multi of one proposal; None when a newcomer is not the broker that fetched."""
+        operations: list[Op] = []
+        for broker_id, epoch in proposal.newcomers.items():
+            stat = stats.get(broker_id)
+            if stat is None or stat.czxid != epoch:
+                return None
+            operations.append(CheckOp(BrokerIdZNode.path(broker_id), stat.version))
+        path = PartitionStateZNode.path(proposal.topic_partition)
+        operations.append(SetOp(path, PartitionStateZNode.encode(proposal.state), proposal.state.zk_version))
+        return operations
+
+    async def _finish_committed(self, committed: Sequence[tuple[IsrProposal, LeaderAndIsr]]) -> None:
+        try:
+            stats = await self._broker_stats([proposal for proposal, _ in committed])
+        except ZkError:
+            stats = {}
+        for proposal, state in committed:
+            doubtful = tuple(
+                broker_id
+                for broker_id, epoch in proposal.newcomers.items()
+                if (stat := stats.get(broker_id)) is None or stat.czxid != epoch
+            )
+            self._finish(proposal, Outcome.COMMITTED, state, doubtful)
+
+    async def _resolve_front(self, count: int) -> None:
+        """After a lost connection: finds out what became of the first `count` waiting proposals."""
+        front, rest = self._waiting[:count], self._waiting[count:]
+        try:
+            untouched = await self._read_again([p for p in front if p.is_wanted()], keep_untouched=True)
+        except ZkError:
+            return
+        # `propose` may have added some at the end meanwhile.
+        self._waiting = untouched + rest + self._waiting[count + len(rest) :]
+
+    async def _read_again(self, proposals: Sequence[IsrProposal], *, keep_untouched: bool) -> list[IsrProposal]:
+        """Step 3 of the module. Returns those whose znode is as it was before the write."""
+        if not proposals:
+            return []
+        untouched: list[IsrProposal] = []
+        found = await self._zk.get_many([PartitionStateZNode.path(p.topic_partition) for p in proposals])
+        for proposal, node in zip(proposals, found, strict=True):
+            state = _decoded(node)
+            mine = proposal.state
+            if state is None or (state.leader, state.leader_epoch) != (mine.leader, mine.leader_epoch):
+                self._finish(proposal, Outcome.CONFLICT, mine)
+            elif keep_untouched and state.zk_version == mine.zk_version:
+                untouched.append(proposal)
+            else:
+                # Only the leader of this epoch writes without raising the epoch: whatever is there is mine.
+                self._finish(proposal, Outcome.COMMITTED, state)
+        return untouched
+
+    def _finish(
+        self, proposal: IsrProposal, outcome: Outcome, state: LeaderAndIsr, doubtful: tuple[int, ...] = ()
+    ) -> None:
+        tp = proposal.topic_partition
+        self._events.write(
+            "isr_change",
+            partition=str(tp),
+            outcome=outcome.name,
+            isr=list(state.isr),
+            leader_epoch=state.leader_epoch,
+            zk_version=state.zk_version,
+        )
+        if outcome is Outcome.COMMITTED:
+            self._unannounced[tp] = None
+            if self._announcer is None:
+                self._announcer = asyncio.get_running_loop().create_task(self._announce())
+        elif outcome is Outcome.CONFLICT:
+            log.warning("%s: the ISR could not be written, the controller has decided otherwise", tp)
+        if proposal.is_wanted():
+            proposal.on_result(IsrResult(outcome, state, doubtful))
+
+    async def _announce(self) -> None:
+        retry_s = self._announce_after_s
+        try:
+            while self._unannounced:
+                await asyncio.sleep(retry_s)
+                partitions, self._unannounced = list(self._unannounced), {}
+                try:
+                    await self._zk.create(IsrChangeZNode.PATH_PREFIX, IsrChangeZNode.encode(partitions), sequence=True)
+                    retry_s = self._announce_after_s
+                except ZkError as error:
+                    log.info("ISR changes are not announced yet: %s", error)
+                    self._unannounced = {**dict.fromkeys(partitions), **self._unannounced}
+                    retry_s = min(retry_s * 2, RETRY_S_MAX)
+        finally:
+            self._announcer = None
+
+
+def _with_version(state: LeaderAndIsr, version: int) -> LeaderAndIsr:
+    return LeaderAndIsr(state.leader, state.leader_epoch, state.isr, state.controller_epoch, version)
+
+
+def _decoded(node: tuple[bytes, Stat] | None) -> LeaderAndIsr | None:
+    """The znode's state; None when it is gone or nobody can read it, which stops ISR changes as a conflict does."""
+    if node is None:
+        return None
+    data, stat = node
+    try:
+        return PartitionStateZNode.decode(data, stat.version)
+    except ValueError as error:
+        log.error("a partition state znode is not readable: %s", error)
+        return None

@@ -1,0 +1,122 @@
+"""Whether this process may still act for its ZooKeeper session after it stood still (FLT-6).
+
+A process that was stopped (SIGSTOP, a frozen container) past its session wakes up as a leader that has been replaced.
+It cannot know before ZooKeeper has told it, and its first I/O callbacks may run before any timer. So every piece of
+work asks the lease, and the lease compares the clock with its last tick:
+
+* ticks come every 100 ms while the loop runs; a gap above the limit means that the process stood still. The limit is
+  below what a session needs to expire: the session's last heartbeat is at most a third of its time-out old.
+* then the lease is *suspect* until a round trip to ZooKeeper, begun after the gap, has succeeded in the same session;
+* a session that is gone ends in `step_down_all`, which calls `reset`.
+
+ZooKeeper merely away does not make it suspect (CTL-14): without a gap nobody can have missed the loss of the session
+for longer than the client library needs to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.clock import Clock
+from protocol.zk.session import ZkError
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+LIMIT_S_MAX = 1.0
+
+
+class SessionHeartbeat(Protocol):
+    """What the lease needs of the ZooKeeper session."""
+
+    @property
+    def session_id(self) -> int: ...
+
+    async def heartbeat(self) -> object: ...
+
+
+class LeadershipLease:
+    """Hot: `is_suspect` is asked once per request."""
+
+    def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
+        self._monotonic = clock.monotonic
+        self._limit_s = min(session_timeout_ms / 2000, LIMIT_S_MAX)
+        self._last_tick = clock.monotonic()
+        self._suspect = False
+        self._stalls = 0
+        self._session_id: int | None = None
+        self._on_stall: list[Callable[[float], None]] = []
+        self._on_trusted: list[Callable[[], None]] = []
+
+    def on_stall(self, callback: Callable[[float], None]) -> None:
+        """Calls `callback(seconds)` when a gap was seen."""
+        self._on_stall.append(callback)
+
+    def on_trusted(self, callback: Callable[[], None]) -> None:
+        """Calls `callback()` when the lease stopped being suspect."""
+        self._on_trusted.append(callback)
+
+    def is_suspect(self) -> bool:
+        """True while nothing may be acknowledged."""
+        if self._monotonic() - self._last_tick > self._limit_s:
+            self._note_stall()
+        return self._suspect
+
+    def tick(self, session_id: int | None = None) -> None:
+        """The loop runs. While all is well, `session_id` is the session that a later confirmation must be of."""
+        if not self.is_suspect():
+            self._session_id = session_id
+        self._last_tick = self._monotonic()
+
+    def reset(self) -> None:
+        """Every leadership was given up: nothing is left to doubt. The next tick learns the new session."""
+        self._session_id = None
+        self._trust()
+
+    async def confirm(self, session: SessionHeartbeat) -> bool:
+        """One attempt to trust again, by one round trip. False: still suspect."""
+        stalls = self._stalls
+        await session.heartbeat()
+        # A gap during the round trip, or another session: what came back proves nothing about now.
+        # Without a known session everything was given up before, and `reset` has come with it.
+        is_same_session = session.session_id == self._session_id or not self._session_id
+        if self.is_suspect() and stalls == self._stalls and is_same_session:
+            self._trust()
+        return not self._suspect
+
+    async def run(self, session: SessionHeartbeat) -> None:
+        """Ticks until cancelled; confirms when suspect."""
+        confirming: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self.tick(session.session_id)
+                if self._suspect and (confirming is None or confirming.done()):
+                    confirming = asyncio.create_task(self._confirm_quietly(session))
+                await asyncio.sleep(TICK_S)
+        finally:
+            if confirming is not None:
+                confirming.cancel()
+
+    async def _confirm_quietly(self, session: SessionHeartbeat) -> None:
+        try:
+            await self.confirm(session)
+        except ZkError as error:
+            log.warning("leaderships stay suspended: ZooKeeper does not confirm the session (%s)", error)
+
+    def _note_stall(self) -> None:
+        now = self._monotonic()
+        gap_s, self._last_tick = now - self._last_tick, now
+        self._stalls += 1
+        self._suspect = True
+        log.warning("this process stood still for %.1f s: nothing is acknowledged until ZooKeeper confirms", gap_s)
+        for callback in self._on_stall:
+            callback(gap_s)
+
+    def _trust(self) -> None:
+        was_suspect, self._suspect = self._suspect, False
+        if was_suspect:
+            for callback in self._on_trusted:
+                callback()

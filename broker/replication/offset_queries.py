@@ -1,0 +1,72 @@
+"""ListOffsets and OffsetForLeaderEpoch on a partition that this broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.partition import Partition
+from broker.storage.log import Log, LogDirFailed
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+NO_MATCH = (-1, -1, -1)
+CONSUMER = -1
+
+OffsetAnswer = tuple[int, int, int]
+"""(timestamp ms or -1, offset or -1, leader epoch or -1)"""
+
+
+class OffsetQueries:
+    """Raises KafkaError for what a partition's answer is an error."""
+
+    def __init__(self, hosted: HostedPartitions, disk_failed: Callable[[Partition, LogDirFailed], None]) -> None:
+        self._hosted = hosted
+        self._disk_failed = disk_failed
+
+    def end_of_epoch(self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset): the largest epoch not above `leader_epoch`, and where it ends here."""
+        partition = self._hosted.find(tp)
+        partition.leader_log(current_leader_epoch)
+        end = partition.end_of_epoch(leader_epoch)
+        return end.epoch, end.end_offset
+
+    def list_offset(
+        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
+    ) -> OffsetAnswer:
+        """Consumers see what is below the HW; with `read_committed` the last stable offset, which is the HW here."""
+        partition = self._hosted.find(tp)
+        log = partition.leader_log(current_leader_epoch)
+        limit = partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
+        # A fresh leader's HW lags behind what consumers were shown before (INV-16).
+        limit_is_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return -1, log.log_start_offset, _epoch_at(log, log.log_start_offset)
+        if timestamp == LATEST:
+            if limit_is_behind:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+            return -1, limit, partition.leader_epoch
+        if timestamp < MAX_TIMESTAMP:
+            return NO_MATCH
+        try:
+            if timestamp == MAX_TIMESTAMP:
+                found = log.max_timestamp_offset()
+            else:
+                found = log.offset_for_timestamp(timestamp, limit)
+        except LogDirFailed as error:
+            self._disk_failed(partition, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        if found is not None and found[1] < limit:
+            return found
+        if limit_is_behind:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return NO_MATCH
+
+
+def _epoch_at(log: Log, offset: int) -> int:
+    epoch = log.leader_epochs.epoch_for_offset(offset)
+    return -1 if epoch is None else epoch

@@ -1,0 +1,331 @@
+"""Copies partitions from one leader (REP-1, REP-6, REP-9).
+
+Two loops share the states of the partitions: one asks where epochs end and truncates, the other fetches. A partition
+begins in TRUNCATING with every new leader epoch (BUG-13), stays there until the epochs match (BUG-14), and is then
+fetched from its own LEO. After every await three things are looked at again (BUG-12): is this still my state of the
+partition, does the broker still follow in that epoch, is the LEO still where the fetch began.
+
+A partition that fails is set aside and tried again later; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from broker.clock import Clock
+from broker.event_log import EventLog
+from broker.replication import truncation
+from broker.replication.leader_endpoint import (
+    EARLIEST,
+    LATEST,
+    EpochAnswer,
+    EpochQuestion,
+    FetchPosition,
+    LeaderEndpoint,
+    LeaderUnavailable,
+)
+from broker.replication.partition import Partition
+from broker.replication.truncation import EpochEnd
+from broker.storage.log import Log, LogDirFailed
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+RETRY_S_MIN = 0.02
+TRUNCATION_GRACE_S = 0.1
+
+
+class Phase(Enum):
+    """Where a followed partition is."""
+
+    TRUNCATING = "finding where the logs agree"
+    FETCHING = "copying"
+
+
+@dataclass(slots=True, eq=False)
+class FollowedPartition:
+    """A partition in one leader epoch. Another epoch makes another object: identity is the ownership check."""
+
+    partition: Partition
+    topic_id: uuid.UUID
+    leader_epoch: int
+    generation: int
+    phase: Phase = Phase.TRUNCATING
+    not_before: float = 0.0
+    failures: int = 0
+
+    def log(self) -> Log | None:
+        """The log, while this epoch is still followed."""
+        return self.partition.follows(self.leader_epoch, self.generation)
+
+
+class ReplicaFetcher:
+    """`retry_s_max` is `replica.fetch.backoff.ms`; pauses start short and double up to it."""
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: LeaderEndpoint,
+        clock: Clock,
+        events: EventLog,
+        *,
+        retry_s_max: float,
+        partition_max_bytes: int,
+        disk_failed: Callable[[Partition, LogDirFailed], None],
+    ) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._clock = clock
+        self._events = events
+        self._retry_s_max = retry_s_max
+        self._partition_max_bytes = partition_max_bytes
+        self._disk_failed = disk_failed
+        self._followed: dict[TopicPartition, FollowedPartition] = {}
+        self._changed = asyncio.Event()
+        self._no_question = asyncio.Event()
+        self._no_question.set()
+        self._unavailable = {Phase.TRUNCATING: 0, Phase.FETCHING: 0}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def add(self, followed: FollowedPartition) -> None:
+        self._followed[followed.partition.tp] = followed
+        self._changed.set()
+
+    def remove(self, tp: TopicPartition) -> None:
+        """What is under way for it will find that it is not owned any more."""
+        self._followed.pop(tp, None)
+
+    def phase_of(self, tp: TopicPartition) -> Phase | None:
+        followed = self._followed.get(tp)
+        return followed.phase if followed is not None else None
+
+    def start(self) -> None:
+        for phase in Phase:
+            self._tasks.append(asyncio.create_task(self._run(phase), name=f"{self.name}-{phase.name.lower()}"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._endpoint.close()
+
+    # -- the loops ------------------------------------------------------------------------------------------------
+
+    async def _run(self, phase: Phase) -> None:
+        while True:
+            self._changed.clear()
+            pause_s = self._pause(phase)
+            if pause_s is None or pause_s > 0:
+                await _at_most(self._changed, pause_s)
+                continue
+            if phase is Phase.FETCHING and not self._no_question.is_set():
+                # The answer frees partitions for this fetch, which may be parked long once it is sent.
+                await _at_most(self._no_question, TRUNCATION_GRACE_S)
+            try:
+                await (self.truncate_once() if phase is Phase.TRUNCATING else self.fetch_once())
+            except LeaderUnavailable as error:
+                self._unavailable[phase] += 1
+                retry_s = self._retry_s(self._unavailable[phase])
+                log.info("%s: leader unavailable, next try in %.2f s: %s", self.name, retry_s, error)
+                # What is added meanwhile, as after the leader's return, is not to wait for an old pause.
+                await _at_most(self._changed, retry_s)
+            except Exception:
+                # The task's boundary: a bug must not stop replication for good, nor spin.
+                log.exception("%s: %s failed", self.name, phase.name)
+                await asyncio.sleep(self._retry_s_max)
+            else:
+                self._unavailable[phase] = 0
+
+    def _pause(self, phase: Phase) -> float | None:
+        """Seconds until some partition of that phase is due; 0: now; None: there is none."""
+        due = min((f.not_before for f in self._followed.values() if f.phase is phase), default=None)
+        return None if due is None else max(0.0, due - self._clock.monotonic())
+
+    def _due(self, phase: Phase) -> list[FollowedPartition]:
+        now = self._clock.monotonic()
+        return [f for f in self._followed.values() if f.phase is phase and f.not_before <= now]
+
+    def _is_mine(self, followed: FollowedPartition) -> bool:
+        return self._followed.get(followed.partition.tp) is followed
+
+    def _retry_s(self, failures: int) -> float:
+        return float(min(RETRY_S_MIN * 2 ** min(failures - 1, 20), self._retry_s_max))
+
+    def _set_aside(self, followed: FollowedPartition, reason: object) -> None:
+        """REP-9."""
+        followed.failures += 1
+        pause_s = self._retry_s(followed.failures)
+        followed.not_before = self._clock.monotonic() + pause_s
+        log.info("%s: %s set aside for %.2f s: %s", self.name, followed.partition.tp, pause_s, reason)
+        self._changed.set()
+
+    def _enter(self, followed: FollowedPartition, phase: Phase) -> None:
+        followed.phase = phase
+        followed.failures = 0
+        followed.not_before = 0.0
+        self._changed.set()
+
+    def _disk_gone(self, followed: FollowedPartition, error: LogDirFailed) -> None:
+        self.remove(followed.partition.tp)
+        self._disk_failed(followed.partition, error)
+
+    # -- truncation -----------------------------------------------------------------------------------------------
+
+    async def truncate_once(self) -> None:
+        """One round of questions for the partitions that are due."""
+        questions: dict[TopicPartition, EpochQuestion] = {}
+        asked: dict[TopicPartition, FollowedPartition] = {}
+        for followed in self._due(Phase.TRUNCATING):
+            partition_log = followed.log()
+            if partition_log is None:
+                self.remove(followed.partition.tp)
+                continue
+            epoch = partition_log.leader_epochs.latest_epoch()
+            if epoch == truncation.UNDEFINED_EPOCH:
+                self._apply_truncation(followed, truncation.UNDEFINED)
+                continue
+            questions[followed.partition.tp] = EpochQuestion(followed.leader_epoch, epoch)
+            asked[followed.partition.tp] = followed
+        if not questions:
+            return
+        self._no_question.clear()
+        try:
+            answers = await self._endpoint.epoch_ends(questions)
+        finally:
+            self._no_question.set()
+        for tp, followed in asked.items():
+            self._take_answer(followed, questions[tp], answers.get(tp))
+
+    def _take_answer(self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None) -> None:
+        partition_log = followed.log()
+        if not self._is_mine(followed) or followed.phase is not Phase.TRUNCATING or partition_log is None:
+            return
+        if partition_log.leader_epochs.latest_epoch() != question.leader_epoch:
+            return
+        if answer is None or answer.error is not ErrorCode.NONE:
+            self._set_aside(followed, "no answer" if answer is None else answer.error.name)
+            return
+        self._apply_truncation(followed, answer.end)
+
+    def _apply_truncation(self, followed: FollowedPartition, leader_end: EpochEnd) -> None:
+        partition = followed.partition
+        partition_log = followed.log()
+        if partition_log is None:
+            return
+        decision = truncation.decide(
+            leader_end,
+            log_end_offset=partition_log.log_end_offset,
+            high_watermark=partition.high_watermark,
+            local_end_of=partition.end_of_epoch,
+        )
+        try:
+            partition.truncate(decision.offset)
+        except LogDirFailed as error:
+            self._disk_gone(followed, error)
+            return
+        self._enter(followed, Phase.FETCHING if decision.is_complete else Phase.TRUNCATING)
+
+    # -- fetching -------------------------------------------------------------------------------------------------
+
+    async def fetch_once(self) -> None:
+        """One Fetch for the partitions that are due, and its appends."""
+        positions: dict[TopicPartition, FetchPosition] = {}
+        asked: dict[TopicPartition, FollowedPartition] = {}
+        for followed in self._due(Phase.FETCHING):
+            partition_log = followed.log()
+            if partition_log is None:
+                self.remove(followed.partition.tp)
+                continue
+            positions[followed.partition.tp] = self._position(followed, partition_log)
+            asked[followed.partition.tp] = followed
+        if not positions:
+            return
+        answers = await self._endpoint.fetch(positions)
+        for tp, data in answers.items():
+            if tp in asked:
+                await self._take_data(asked[tp], positions[tp].wanted.fetch_offset, data)
+
+    def _position(self, followed: FollowedPartition, partition_log: Log) -> FetchPosition:
+        wanted = FetchRequestPartition(
+            partition=followed.partition.tp.partition,
+            current_leader_epoch=followed.leader_epoch,
+            fetch_offset=partition_log.log_end_offset,
+            last_fetched_epoch=partition_log.leader_epochs.latest_epoch(),
+            log_start_offset=partition_log.log_start_offset,
+            partition_max_bytes=self._partition_max_bytes,
+        )
+        return FetchPosition(followed.topic_id, wanted)
+
+    async def _take_data(self, followed: FollowedPartition, fetch_offset: int, data: FetchPartitionData) -> None:
+        partition_log = followed.log()
+        if not self._is_mine(followed) or followed.phase is not Phase.FETCHING or partition_log is None:
+            return
+        if partition_log.log_end_offset != fetch_offset:
+            return
+        if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._out_of_range(followed, fetch_offset)
+        elif data.error != ErrorCode.NONE:
+            self._set_aside(followed, ErrorCode(data.error).name)
+        elif data.diverging_epoch is not None:
+            # Before anything else in the answer (BUG-19).
+            self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))
+        else:
+            self._append(followed, data)
+
+    def _append(self, followed: FollowedPartition, data: FetchPartitionData) -> None:
+        try:
+            for records in data.records or (None,):
+                view = memoryview(records) if records is not None else None
+                followed.partition.append_as_follower(view, data.high_watermark, data.log_start_offset)
+        except KafkaError as error:
+            self._set_aside(followed, error)
+        except LogDirFailed as error:
+            self._disk_gone(followed, error)
+        else:
+            followed.failures = 0
+
+    async def _out_of_range(self, followed: FollowedPartition, fetch_offset: int) -> None:
+        """The LEO lies outside of the leader's log.
+
+        Behind its start: what lies between was deleted there, so begin at its start. Beyond its end, or nowhere that
+        its epochs explain: look for where the logs agree, again.
+        """
+        tp = followed.partition.tp
+        try:
+            start = await self._endpoint.list_offset(tp, followed.leader_epoch, EARLIEST)
+            end = await self._endpoint.list_offset(tp, followed.leader_epoch, LATEST)
+        except LeaderUnavailable as error:
+            if self._is_mine(followed):
+                self._set_aside(followed, error)
+            return
+        partition_log = followed.log()
+        if not self._is_mine(followed) or partition_log is None or partition_log.log_end_offset != fetch_offset:
+            return
+        try:
+            if fetch_offset < start:
+                followed.partition.restart_at(start)
+            elif fetch_offset > end:
+                followed.partition.truncate(end)
+        except LogDirFailed as error:
+            self._disk_gone(followed, error)
+            return
+        self._events.write("out_of_range", partition=str(tp), offset=fetch_offset, leader_start=start, leader_end=end)
+        self._set_aside(followed, f"offset {fetch_offset} is not in the leader's {start}..{end}")
+        followed.phase = Phase.TRUNCATING
+
+
+async def _at_most(event: asyncio.Event, seconds: float | None) -> None:
+    """Waits for the event, but not longer."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

@@ -1,0 +1,452 @@
+"""The broker's replicas as the API layer and the control plane see them: append, fetch, offsets, leadership.
+
+All methods but `start` and `shutdown` return at once; answers that must wait are parked (BUG-26). A follower's fetch,
+or an ISR change, moves the HW of some partitions; their producers are answered together right after it. Parked fetches
+are answered once per loop turn, with all that came in that turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from broker.clock import Clock
+from broker.config import BrokerConfig
+from broker.event_log import EventLog
+from broker.metadata_cache import MetadataCache
+from broker.purgatory import DelayedOperation, Purgatory, Timers
+from broker.replication.delayed_fetch import DelayedFetch, is_decisive
+from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
+from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, FetchResponder, PartitionRead
+from broker.replication.fetcher_manager import FetcherManager
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.isr_updates import IsrWriter
+from broker.replication.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
+from broker.replication.leadership_changes import LeadershipChanges, TopicOverrides
+from broker.replication.lease import LeadershipLease
+from broker.replication.offset_queries import OffsetQueries
+from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.storage.log import LogDirFailed
+from broker.storage.log_manager import LogManager
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchRequestPartition
+from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.network_client import NetworkClient
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from protocol.types import BrokerInfo, TopicPartition
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONTROL_LISTENER = "CONTROLLER"
+ACKS_ALL = -1
+
+__all__ = ["FetchParams", "ReplicaManager"]
+
+
+class ReplicaManager:
+    """See the module. Built on the loop that it then lives on; `timers` and `make_endpoint` are replaced in tests."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        log_manager: LogManager,
+        metadata_cache: MetadataCache,
+        isr_writer: IsrWriter,
+        open_network_client: Callable[[], NetworkClient],
+        lease: LeadershipLease,
+        event_log: EventLog,
+        *,
+        own_broker_epoch: Callable[[], int],
+        timers: Timers | None = None,
+        make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log_manager = log_manager
+        self._metadata = metadata_cache
+        self._lease = lease
+        self._events = event_log
+        self._own_broker_epoch = own_broker_epoch
+        self._open_network_client = open_network_client
+        self._make_endpoint = make_endpoint or self._network_endpoint
+        self._timers: Timers = timers or asyncio.get_running_loop()
+        self._produces: Purgatory[TopicPartition] = Purgatory(self._timers)
+        self._fetches: Purgatory[TopicPartition] = Purgatory(self._timers)
+        self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
+        self._touched: dict[TopicPartition, None] = {}
+        self._moved: dict[TopicPartition, None] = {}
+        self._turn_is_scheduled = False
+        self._leaders: dict[int, BrokerInfo] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._surroundings = Surroundings(
+            own_id=config.broker_id,
+            clock=clock,
+            metadata=metadata_cache,
+            isr_writer=isr_writer,
+            events=event_log,
+            lag_time_max_s=config.replica_lag_time_max_ms / 1000,
+            is_suspect=lease.is_suspect,
+            high_watermark_moved=self._high_watermark_moved,
+        )
+        self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._surroundings))
+        self._reads = FetchReads(self.partitions, lease.is_suspect, self._disk_failed)
+        self._offsets = OffsetQueries(self.partitions, self._disk_failed)
+        self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
+        self._changes = LeadershipChanges(
+            config.broker_id, self.partitions, log_manager, self._fetchers, self, event_log, self._disk_failed
+        )
+        self._is_checkpointing = False
+        self.fenced_broker_epoch = -1
+        log_manager.high_watermark_of = self._high_watermark_of
+        log_manager.on_log_dir_failure = self.log_dir_failed
+        lease.on_stall(self._stood_still)
+        lease.on_trusted(self._trusted_again)
+
+    # -- produce (REP-4) ------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> None:
+        """Appends to each partition; `respond` gets the results in the order of `entries`.
+
+        It is called before this returns, unless acks is -1 and some append has to wait for its replication.
+        """
+        results: list[ProducePartitionResult] = []
+        awaited: dict[TopicPartition, AwaitedAppend] = {}
+        suspect = self._lease.is_suspect()
+        for index, (tp, records) in enumerate(entries):
+            if suspect:
+                results.append(self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            elif tp in awaited:
+                results.append(self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} twice in one request"))
+            else:
+                results.append(self._append_one(index, tp, records, acks, awaited))
+        if not awaited:
+            respond(results)
+            return
+        operation = DelayedProduce(awaited, results, respond, self._lease.is_suspect)
+        self._produces.try_complete_else_watch(operation, tuple(awaited), timeout_ms / 1000)
+
+    def _append_one(
+        self,
+        index: int,
+        tp: TopicPartition,
+        records: memoryview,
+        acks: int,
+        awaited: dict[TopicPartition, AwaitedAppend],
+    ) -> ProducePartitionResult:
+        try:
+            partition = self.partitions.find(tp)
+            info = partition.append_as_leader(records, acks=acks)
+        except KafkaError as error:
+            return self._refused(tp, error.code, error.message)
+        except LogDirFailed as error:
+            self._disk_failed(self.partitions.find(tp), error)
+            return self._refused(tp, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._touch(tp)
+        if acks == ACKS_ALL:
+            awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
+        return ProducePartitionResult(
+            tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
+        )
+
+    def _refused(self, tp: TopicPartition, error: ErrorCode, message: str = "") -> ProducePartitionResult:
+        hint = self.partitions.leader_hint(tp)
+        return ProducePartitionResult(
+            tp.partition, error, -1, -1, -1, message or None, leader_id=hint.leader, leader_epoch=hint.leader_epoch
+        )
+
+    # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        params: FetchParams,
+        partitions: Sequence[tuple[TopicPartition, FetchRequestPartition]],
+        respond: FetchResponder,
+    ) -> DelayedOperation[TopicPartition] | None:
+        """Reads, for a consumer (below the HW) or a follower; parks when there is less than `min_bytes`.
+
+        Returns the parked operation, if it was: `complete_now` answers it early, as when its connection is gone.
+        """
+        if not params.is_follower:
+            params = params._replace(max_bytes=min(params.max_bytes, self._config.fetch_max_bytes))
+        entries: list[FetchEntry] = list(partitions)
+
+        def finish(asked: list[FetchEntry], reads: list[PartitionRead]) -> None:
+            self._finish_fetch(asked, reads, respond)
+
+        reads = self._reads.read_all(params, entries)
+        self._complete_produces()
+        total = sum(read.size for read in reads)
+        if params.max_wait_ms <= 0 or not entries or total >= params.min_bytes or any(map(is_decisive, reads)):
+            finish(entries, reads)
+            return None
+        return self._park(params, DelayedFetch(params, entries, reads, self._reads, finish), entries)
+
+    def _park(self, params: FetchParams, operation: DelayedFetch, entries: list[FetchEntry]) -> DelayedFetch:
+        self._fetches.watch(operation, (tp for tp, _ in entries), params.max_wait_ms / 1000)
+        if params.is_follower:
+            parked = self._parked_of_follower.setdefault(params.replica_id, {})
+            for done in [other for other in parked if other.is_completed]:
+                del parked[done]
+            parked[operation] = None
+        return operation
+
+    def _finish_fetch(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
+        if all(read.cold is None for read in reads):
+            respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
+            return
+        self._spawn(self._finish_cold(entries, reads, respond))
+
+    async def _finish_cold(
+        self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder
+    ) -> None:
+        for index, read in enumerate(reads):
+            if read.cold is not None:
+                tp, wanted = entries[index]
+                reads[index] = await self._reads.read_cold(tp, wanted, read)
+        respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
+
+    # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
+
+    def list_offset(
+        self,
+        tp: TopicPartition,
+        timestamp: int,
+        current_leader_epoch: int = -1,
+        isolation_level: int = 0,
+        replica_id: int = -1,
+    ) -> tuple[int, int, int]:
+        """(timestamp, offset, epoch) for a time in ms, -1 latest, -2 earliest, -3 max timestamp. Raises KafkaError."""
+        return self._offsets.list_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+
+    def offset_for_leader_epoch(
+        self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = -1
+    ) -> tuple[int, int]:
+        """(epoch, end offset), both -1 if it knows no such epoch. Raises KafkaError.
+
+        A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
+        """
+        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch)
+        for parked in self._parked_of_follower.pop(replica_id, ()):
+            parked.complete_now()
+        return answer
+
+    # -- control plane --------------------------------------------------------------------------------------------
+
+    def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, overrides: TopicOverrides | None = None
+    ) -> ControlResponse:
+        """LAI-1..5. `overrides` are the settings of `topics_to_configure`."""
+        for broker in request.live_leaders:
+            self._learn_leader(broker)
+        response = self._changes.become_leader_or_follower(request, overrides or {})
+        if response.error is ErrorCode.NONE and not self._is_checkpointing:
+            self._is_checkpointing = True
+            self._spawn(self._checkpoint_regularly())
+        return response
+
+    def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
+        """LAI-6."""
+        return self._changes.stop_replicas(request)
+
+    def maybe_update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
+        """Takes a newer view of the cluster; who may join an ISR, or holds a HW back, may have changed with it."""
+        refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
+        if refusal is not None:
+            return refusal
+        before = self._metadata.brokers()
+        self._metadata.update(request)
+        if self._metadata.brokers() != before:
+            for broker in request.brokers:
+                self._learn_leader(broker)
+            for partition in self.partitions:
+                partition.look_again()
+        return ControlResponse()
+
+    def step_down_all(self, reason: str) -> None:
+        """The session is lost: nothing is led any more, control requests to this life are void (STA-4)."""
+        log.warning("stepping down as leader of everything: %s", reason)
+        self._events.write("step_down", reason=reason)
+        self.fenced_broker_epoch = max(self.fenced_broker_epoch, self._own_broker_epoch())
+        self._changes.step_down(self.partitions)
+        self._lease.reset()
+
+    def topics_to_configure(self, request: LeaderAndIsrRequest) -> list[str]:
+        """The topics of which the request opens a log here: their settings must be known before."""
+        topics: dict[str, None] = {}
+        for state in request.partitions:
+            partition = self.partitions.get(state.topic_partition)
+            topic_id = request.topic_ids.get(state.topic)
+            if partition is None or partition.log is None or partition.topic_id != topic_id:
+                topics[state.topic] = None
+        return list(topics)
+
+    # -- lifecycle ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begins to look for followers that lag."""
+        self._spawn(self._shrink_regularly())
+
+    async def shutdown(self) -> None:
+        """Stops copying, answers everyone who waits, checkpoints the high watermarks."""
+        await self._fetchers.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for partition in self.partitions:
+            if partition.role is Role.LEADER:
+                partition.stop()
+                self.leadership_changed(partition.tp)
+        self._turn()
+        await self.checkpoint_high_watermarks()
+
+    def check_lag(self) -> None:
+        """Every half lag time: members of the ISR that lag leave it (REP-3); the HW waits no longer for who is gone."""
+        if self._lease.is_suspect():
+            return
+        for partition in self.partitions:
+            if not partition.shrink_if_lagging():
+                partition.look_again()
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """LAI-5, LOG-3."""
+        marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
+        await self._log_manager.write_high_watermarks(marks)
+
+    def fetchers(self) -> tuple[ReplicaFetcher, ...]:
+        """Those that copy now."""
+        return self._fetchers.fetchers()
+
+    def waiting(self) -> tuple[int, int]:
+        """(produces, fetches) that are parked now (INV-27)."""
+        return len(self._produces), len(self._fetches)
+
+    async def _shrink_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
+            self.check_lag()
+
+    async def _checkpoint_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
+            try:
+                await self.checkpoint_high_watermarks()
+            except (OSError, LogDirFailed) as error:
+                log.error("the high watermarks could not be checkpointed: %s", error)
+
+    # -- what happens to partitions -------------------------------------------------------------------------------
+
+    def leadership_changed(self, tp: TopicPartition) -> None:
+        self._produces.check(tp)
+        self._touch(tp)
+
+    def _high_watermark_moved(self, tp: TopicPartition) -> None:
+        self._moved[tp] = None
+        self._touch(tp)
+
+    def _touch(self, tp: TopicPartition) -> None:
+        """There may be news for those who fetch it: looked at in the next turn of the loop."""
+        self._touched[tp] = None
+        if not self._turn_is_scheduled:
+            self._turn_is_scheduled = True
+            self._timers.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_scheduled = False
+        self._complete_produces()
+        touched, self._touched = self._touched, {}
+        self._fetches.check_all(touched)
+
+    def _complete_produces(self) -> None:
+        while self._moved:
+            moved, self._moved = self._moved, {}
+            for tp in moved:
+                self._produces.check(tp)
+
+    def _stood_still(self, seconds: float) -> None:
+        self._events.write("stood_still", seconds=round(seconds, 3))
+        for partition in self.partitions:
+            partition.forgive_lag()
+
+    def _trusted_again(self) -> None:
+        for tp in self._produces.watched():
+            self._produces.check(tp)
+
+    def _disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
+        """LOG-6: everything in that directory is offline; the other directories go on."""
+        log.error("%s: %s", partition.tp, error)
+        self._take_offline(partition)
+        self.log_dir_failed(error.directory)
+
+    def log_dir_failed(self, directory: str) -> None:
+        """The storage, or a read or write above, found that this directory does not work."""
+        self._log_manager.fail_directory(directory)
+        gone = [p for p in self.partitions if p.log is not None and p.log.log_dir == directory]
+        self._events.write("log_dir_failed", directory=directory, partitions=[str(p.tp) for p in gone])
+        for partition in gone:
+            self._take_offline(partition)
+
+    def _high_watermark_of(self, tp: TopicPartition) -> int:
+        """For retention (INV-22); 0 for a log that nobody has claimed yet."""
+        partition = self.partitions.get(tp)
+        return partition.high_watermark if partition is not None else 0
+
+    def _take_offline(self, partition: Partition) -> None:
+        self._fetchers.remove(partition.tp)
+        partition.stop(Role.OFFLINE)
+        self.leadership_changed(partition.tp)
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    def _make_fetcher(self, leader: int, name: str) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            name,
+            self._make_endpoint(leader),
+            self._clock,
+            self._events,
+            retry_s_max=self._config.replica_fetch_backoff_ms / 1000,
+            partition_max_bytes=self._config.replica_fetch_max_bytes,
+            disk_failed=self._disk_failed,
+        )
+
+    def _network_endpoint(self, leader: int) -> LeaderEndpoint:
+        settings = FetchSettings(
+            own_id=self._config.broker_id,
+            own_broker_epoch=self._own_broker_epoch,
+            max_wait_ms=self._config.replica_fetch_wait_max_ms,
+            min_bytes=self._config.replica_fetch_min_bytes,
+            max_bytes=self._config.replica_fetch_response_max_bytes,
+            partition_max_bytes=self._config.replica_fetch_max_bytes,
+        )
+        return NetworkLeaderEndpoint(settings, lambda: self._address_of(leader), self._open_network_client)
+
+    def _learn_leader(self, broker: BrokerInfo) -> None:
+        known = self._leaders.get(broker.id)
+        if known is None or known.epoch <= broker.epoch:
+            self._leaders[broker.id] = broker
+
+    def _address_of(self, leader: int) -> tuple[str, int] | None:
+        """Where that broker serves fetches: `inter.broker.listener.name`, else its first listener for clients."""
+        broker = self._leaders.get(leader)
+        if broker is None:
+            return None
+        name = self._config.inter_broker_listener_name
+        control = self._config.control_plane_listener_name or DEFAULT_CONTROL_LISTENER
+        for endpoint in broker.endpoints:
+            if endpoint.listener == name or (not name and endpoint.listener != control):
+                return endpoint.host, endpoint.port
+        return None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,115 @@
+"""The leader's arithmetic on its replicas: who is in sync, who may join, where the high watermark is. Pure.
+
+Times are seconds of a monotonic clock, offsets are record offsets; LEO = log end offset, HW = high watermark.
+
+Worked example: leader 1, ISR [1, 2, 3], LEO 120, followers at 120 and 110: HW = 110. Follower 3 stops; after
+`replica.lag.time.max.ms` the leader proposes [1, 2]. Until ZooKeeper has confirmed that, the *maximal* ISR is still
+[1, 2, 3] and the HW stays at 110 (INV-10); then it moves to 120.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from protocol.types import NO_EPOCH
+
+UNKNOWN_OFFSET = -1
+"""The LEO of a follower that has not fetched in this leadership: it holds the HW back if it is in the ISR."""
+
+NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class FollowerState:
+    """What the leader knows of one follower, from its fetches in the current leadership.
+
+    `caught_up_at` is the last time at which the follower had all that the leader then had; `fetched_at` and
+    `leader_end_at_fetch` are of its latest fetch. `broker_epoch` is of the life of the broker that fetched (INV-14).
+    """
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    caught_up_at: float = NEVER
+    fetched_at: float = NEVER
+    leader_end_at_fetch: int = UNKNOWN_OFFSET
+    broker_epoch: int = NO_EPOCH
+
+    def record_fetch(self, fetch_offset: int, leader_end_offset: int, now: float, broker_epoch: int) -> None:
+        """Notes a fetch at `fetch_offset` (my log ends here), while the leader's ended at `leader_end_offset`.
+
+        A follower that now reaches what the leader had at its previous fetch was caught up at that moment: so one
+        that keeps pace with a steady stream of appends counts as in sync though it never is at the very end.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.caught_up_at = max(self.caught_up_at, now)
+        elif fetch_offset >= self.leader_end_at_fetch > UNKNOWN_OFFSET:
+            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+        self.log_end_offset = fetch_offset
+        self.leader_end_at_fetch = leader_end_offset
+        self.fetched_at = now
+        self.broker_epoch = broker_epoch
+
+    def start_epoch(self, *, in_isr: bool, now: float) -> None:
+        """A new leader epoch begins: what was seen in another counts no more, even if this broker led then (INV-12).
+
+        Between the two another broker may have led without this one hearing of it, and the follower may have cut its
+        log for that leader; or it came back with an emptied disk. A member of the ISR gets the full lag time to show
+        itself; another starts as lagging, so that it does not hold the HW back.
+        """
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.leader_end_at_fetch = UNKNOWN_OFFSET
+        self.fetched_at = NEVER
+        self.caught_up_at = now if in_isr else NEVER
+
+    def is_caught_up(self, leader_end_offset: int, now: float, lag_time_max_s: float) -> bool:
+        """True while the follower has everything, or had everything less than the lag time ago."""
+        return self.log_end_offset == leader_end_offset or now - self.caught_up_at <= lag_time_max_s
+
+
+def high_watermark(
+    *,
+    current: int,
+    leader_end_offset: int,
+    followers: Mapping[int, FollowerState],
+    maximal_isr: Collection[int],
+    joining: Collection[int] = (),
+) -> int:
+    """The HW: the least LEO of the maximal ISR (committed plus proposed), never below `current` (INV-10, INV-11).
+
+    `followers` has every assigned replica but the leader. `joining` are followers outside the ISR that are caught up
+    and may join: the HW waits for them too, or under load it would run ahead of them for ever.
+    """
+    lowest = leader_end_offset
+    for replica, state in followers.items():
+        if state.log_end_offset < lowest and (replica in maximal_isr or replica in joining):
+            lowest = state.log_end_offset
+    return max(current, lowest)
+
+
+def lagging_members(
+    isr: Iterable[int],
+    followers: Mapping[int, FollowerState],
+    *,
+    own_id: int,
+    leader_end_offset: int,
+    now: float,
+    lag_time_max_s: float,
+) -> tuple[int, ...]:
+    """The members of the ISR that have not been caught up for the lag time. Never the leader itself (INV-4).
+
+    A member that is not assigned any more (no state) counts as lagging.
+    """
+    return tuple(
+        member
+        for member in isr
+        if member != own_id
+        and (member not in followers or not followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
+    )
+
+
+def has_reached_isr(state: FollowerState, *, high_watermark: int, epoch_start_offset: int) -> bool:
+    """INV-13: to join, a follower needs what is committed *and* all that lies before the leader's own epoch.
+
+    The HW of a fresh leader lags: records above it may be acknowledged already, hence the second condition.
+    """
+    return state.log_end_offset >= high_watermark and state.log_end_offset >= epoch_start_offset

@@ -1,0 +1,81 @@
+"""Takes requests from the channel and calls the API that serves them (NET-1, BAD-6..8, BAD-29).
+
+Control requests are not in the table: on a listener of clients they are an unknown API. What goes wrong inside a handler
+closes that connection only, with the reason in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from broker.apis.api_versions import refuse_version
+from broker.apis.context import ApiContext
+from broker.apis.table import HANDLERS, Handler
+from broker.network.connection_state import Hold
+from broker.network.request_channel import Request
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.framing import MalformedRequest
+
+log = logging.getLogger(__name__)
+
+
+class RequestHandler:
+    """`handle` is what the request channel calls; it never raises and never waits (BUG-26)."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._routes: dict[int, tuple[int, int, Handler]] = {
+            int(key): (SUPPORTED[key].min, SUPPORTED[key].max, handler) for key, handler in HANDLERS.items()
+        }
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, request: Request) -> None:
+        header = request.header
+        route = self._routes.get(header.api_key)
+        if route is None:
+            request.close(f"unknown API key {header.api_key}")
+            return
+        oldest, newest, handler = route
+        if not oldest <= header.api_version <= newest:
+            if header.api_key == ApiKey.API_VERSIONS:
+                refuse_version(request)
+            else:
+                request.close(f"{request}: served are v{oldest} to v{newest}")
+            return
+        try:
+            waiting = handler(self._context, request)
+        except MalformedRequest as error:
+            request.close(f"malformed {request}: {error}")
+        except Exception:
+            # The request's boundary: our bug must not take the broker down.
+            log.exception("%s failed", request)
+            request.close("an error inside the broker")
+        else:
+            if waiting is not None:
+                self._run(request, waiting)
+
+    async def close(self) -> None:
+        """Ends what still awaits."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _run(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
+        request.connection.hold |= Hold.ASYNC_API
+        task = asyncio.get_running_loop().create_task(self._finish(request, waiting))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
+        try:
+            await waiting
+        except Exception:
+            # As in `handle`.
+            log.exception("%s failed", request)
+            request.close("an error inside the broker")
+        finally:
+            request.connection.hold &= ~Hold.ASYNC_API
+            request.connection.handle_waiting()

@@ -1,0 +1,100 @@
+"""One ordered queue of requests for each live broker (CTL-15, BUG-4).
+
+One request is under way at a time. One that fails is sent again, unchanged, until it is answered or the broker is gone:
+a dropped LeaderAndIsr would leave a partition without its leader for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from controller.announcements import ControllerRequest
+from protocol.rpc.client import ControlClient
+from protocol.rpc.messages import ControlResponse
+from protocol.types import BrokerInfo
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.05
+
+Answered = Callable[[int, ControllerRequest, ControlResponse], None]
+
+
+class _Channel:
+    """The queue of one life of one broker."""
+
+    def __init__(self, broker: BrokerInfo, address: tuple[str, int], client: ControlClient, answered: Answered) -> None:
+        self._broker = broker
+        self._address = address
+        self._client = client
+        self._answered = answered
+        self._waiting: deque[tuple[ControllerRequest, asyncio.Future[ControlResponse]]] = deque()
+        self._there_is_work = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._send_all(), name=f"channel to broker {broker.id}")
+
+    def put(self, request: ControllerRequest) -> asyncio.Future[ControlResponse]:
+        answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, answer))
+        self._there_is_work.set()
+        return answer
+
+    def close(self) -> None:
+        self._task.cancel()
+        for _, answer in self._waiting:
+            answer.cancel()
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._there_is_work.wait()
+            while self._waiting:
+                request, answer = self._waiting[0]
+                response = await self._send(request)
+                self._waiting.popleft()
+                if not answer.done():
+                    answer.set_result(response)
+                self._answered(self._broker.id, request, response)
+            self._there_is_work.clear()
+
+    async def _send(self, request: ControllerRequest) -> ControlResponse:
+        while True:
+            try:
+                return await self._client.send(self._address, request)
+            except (ConnectionError, TimeoutError, OSError, ValueError, TypeError) as error:
+                log.info("%s to broker %d will be sent again: %s", type(request).__name__, self._broker.id, error)
+                await asyncio.sleep(RETRY_S)
+
+
+class BrokerChannels:
+    """The channels to all live brokers. `listener` names the control plane's listener."""
+
+    def __init__(self, client: ControlClient, listener: str, answered: Answered) -> None:
+        self._client = client
+        self._listener = listener
+        self._answered = answered
+        self._channels: dict[int, _Channel] = {}
+
+    def add(self, broker: BrokerInfo) -> None:
+        """Opens the channel to a broker that came. One without a control listener is not ottla's: told, and left out."""
+        endpoint = broker.endpoint(self._listener)
+        if endpoint is None:
+            log.error("broker %d has no listener %s: it cannot be told anything", broker.id, self._listener)
+            return
+        self._channels[broker.id] = _Channel(broker, (endpoint.host, endpoint.port), self._client, self._answered)
+
+    def remove(self, broker_id: int) -> None:
+        """The broker, or this life of it, is gone: what waits is dropped."""
+        channel = self._channels.pop(broker_id, None)
+        if channel is not None:
+            channel.close()
+
+    def send(self, broker_id: int, request: ControllerRequest) -> asyncio.Future[ControlResponse] | None:
+        """Queues the request. The future has the answer, or is cancelled when the broker goes; None: no such channel."""
+        channel = self._channels.get(broker_id)
+        return channel.put(request) if channel is not None else None
+
+    def close(self) -> None:
+        for broker_id in list(self._channels):
+            self.remove(broker_id)

@@ -1,0 +1,106 @@
+"""Becoming controller (CTL-1): the first to create `/controller` wins, and raises the epoch in the same multi (INV-9)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.zk.session import (
+    BadVersion,
+    CreateOp,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetOp,
+    Stat,
+    WatchCallback,
+    ZooKeeperSession,
+)
+from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The epoch of the new term, and the version of its znode, which fences the term's writes."""
+
+    epoch: int
+    epoch_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """`controller_id` is the controller; None when its znode could not be read or went again meanwhile."""
+
+    controller_id: int | None
+
+
+async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int], watch: WatchCallback) -> Won | Lost:
+    """Looks who is controller, and tries to be it when nobody is. `watch` fires when `/controller` changes or goes.
+
+    Raises ConnectionLoss or SessionExpired: then nobody knows, and the caller asks again (a node that this session
+    made is found to be its own).
+    """
+    while True:
+        owner = await zk.exists(ControllerZNode.PATH, watch)
+        if owner is not None:
+            if owner.ephemeral_owner == zk.session_id:
+                won = await _recover_own_win(zk, owner)
+                if won is not None:
+                    return won
+                continue
+            return Lost(await _read_controller(zk))
+        epoch, version = await _read_epoch(zk)
+        try:
+            results = await zk.multi(
+                [
+                    CreateOp(ControllerZNode.PATH, ControllerZNode.encode(broker_id, wall_ms()), ephemeral=True),
+                    SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(epoch + 1), version),
+                ]
+            )
+        except MultiFailed as failure:
+            if not isinstance(failure.error, NodeExists | BadVersion):
+                raise failure.error from failure
+            continue  # somebody was faster: look again
+        stat = results[1]
+        assert isinstance(stat, Stat)
+        return Won(epoch + 1, stat.version)
+
+
+async def _recover_own_win(zk: ZooKeeperSession, owner: Stat) -> Won | None:
+    """The multi was applied but its answer was lost: both its writes have the same transaction id."""
+    data, stat = await zk.get(ControllerEpochZNode.PATH)
+    if stat.mzxid == owner.czxid:
+        return Won(ControllerEpochZNode.decode(data), stat.version)
+    # The epoch was raised by somebody else since: this node is left over, and worthless.
+    log.warning("%s of this session belongs to an earlier term: removed", ControllerZNode.PATH)
+    with contextlib.suppress(NoNode, BadVersion):
+        await zk.delete(ControllerZNode.PATH, owner.version)
+    return None
+
+
+async def _read_controller(zk: ZooKeeperSession) -> int | None:
+    try:
+        return ControllerZNode.decode((await zk.get(ControllerZNode.PATH))[0])
+    except NoNode:
+        return None
+    except ValueError as error:
+        log.error("%s is not readable: %s; delete it to elect again", ControllerZNode.PATH, error)
+        return None
+
+
+async def _read_epoch(zk: ZooKeeperSession) -> tuple[int, int]:
+    """(epoch, version) of `/controller_epoch`, made with 0 when it is not there."""
+    while True:
+        try:
+            data, stat = await zk.get(ControllerEpochZNode.PATH)
+        except NoNode:
+            try:
+                await zk.create(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(0))
+            except NodeExists:
+                continue
+            continue
+        return ControllerEpochZNode.decode(data), stat.version

@@ -1,0 +1,87 @@
+"""Who leads (CTL-5, CTL-6, CTL-12, STA-2; Kafka's Election and PartitionLeaderElectionAlgorithms). Pure.
+
+Each function takes what is known of one partition and gives the state to write: leader epoch one higher, the znode
+version to write over kept; or None when nothing is to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from protocol.types import NO_LEADER, LeaderAndIsr
+
+
+def first_leader(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
+    """CTL-6: leader and ISR of a new partition; None while none of its replicas lives."""
+    alive = tuple(replica for replica in replicas if replica in live)
+    return LeaderAndIsr(alive[0], 0, alive, controller_epoch) if alive else None
+
+
+def after_failure(
+    state: LeaderAndIsr,
+    replicas: Sequence[int],
+    live: Collection[int],
+    controller_epoch: int,
+    *,
+    unclean_allowed: bool,
+) -> LeaderAndIsr | None:
+    """CTL-5: the leader is gone. None when there was no leader before and there is none now.
+
+    The first live replica in the order of the assignment that is in the ISR; the new ISR is the live part of it. With
+    none: any live replica alone, if unclean election is allowed (INV-18), else no leader, and the ISR stays (INV-4).
+    """
+    leader = next((r for r in replicas if r in live and r in state.isr), NO_LEADER)
+    isr = tuple(member for member in state.isr if member in live)
+    if leader == NO_LEADER and unclean_allowed:
+        leader = next((r for r in replicas if r in live), NO_LEADER)
+        isr = (leader,)
+    if leader == NO_LEADER:
+        if state.leader == NO_LEADER:
+            return None
+        isr = state.isr
+    return _next(state, leader, isr, controller_epoch)
+
+
+def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
+    """True when the new leader was not in the ISR: what only the old ISR had is lost."""
+    return after.leader != NO_LEADER and after.leader not in before.isr
+
+
+def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
+    """Followers on dead or stopping brokers leave the ISR; never its last member, never the leader (INV-4)."""
+    isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
+    if not isr or isr == state.isr:
+        return None
+    return _next(state, state.leader, isr, controller_epoch)
+
+
+def before_shutdown(
+    state: LeaderAndIsr,
+    replicas: Sequence[int],
+    live: Collection[int],
+    stopping: Collection[int],
+    controller_epoch: int,
+) -> LeaderAndIsr | None:
+    """STA-2: the leader is about to stop. None when no other member of the ISR can take over: it leads to the end."""
+    leader = next((r for r in replicas if r in live and r in state.isr and r not in stopping), None)
+    if leader is None:
+        return None
+    isr = tuple(member for member in state.isr if member not in stopping)
+    return _next(state, leader, isr, controller_epoch)
+
+
+def preferred(
+    state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
+) -> LeaderAndIsr | None:
+    """CTL-12: the first replica leads, if it lives, is in the ISR and does not lead already."""
+    wanted = replicas[0] if replicas else NO_LEADER
+    if wanted == state.leader or wanted not in live or wanted not in state.isr:
+        return None
+    return _next(state, wanted, state.isr, controller_epoch)
+
+
+def _next(state: LeaderAndIsr, leader: int, isr: tuple[int, ...], controller_epoch: int) -> LeaderAndIsr:
+    return replace(
+        state, leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr, controller_epoch=controller_epoch
+    )

@@ -1,0 +1,334 @@
+"""Connections to nodes (NET-3): the client side of brokers and controller, for Kafka frames and control RPC alike.
+
+Both protocols put an int32 length before a frame, and an int32 correlation id first in a response. To each node there is
+at most one connection, made when something is to be sent:
+
+    no connection --send--> back-off wait --> connecting --> connected --request timed out, reset, garbage--> no connection
+
+Requests to a node leave in the order of the calls and are answered in that order. A request that could not be answered
+fails with its connection; nothing is sent again by itself, since only the caller knows whether that is safe (CTL-15, BUG-4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from protocol.kafka.framing import Buffer, frame
+
+Address = tuple[str, int]
+Encode = Callable[[int], Sequence[Buffer]]
+"""Makes the buffers of a request, without the length before them, from its correlation id."""
+
+RECEIVE_BUFFER_SIZE = 64 * 1024
+"""Bytes. A frame that is not whole in it gets a buffer of its own, which the rest is received into."""
+
+JITTER = 0.2
+"""Back-off times vary by this share both ways, so that brokers that lost the same node do not return in step."""
+
+_LENGTH_SIZE = 4
+_CORRELATION_ID_SIZE = 4
+_CORRELATION_IDS = 0x7FFF_FFFF
+_BACKOFF_DOUBLINGS_MAX = 30
+
+
+class Disconnected(ConnectionError):
+    """There is no connection: refused, reset, unreachable, or closed on our side. The request may have been handled."""
+
+
+class RequestTimedOut(TimeoutError):
+    """No answer in time; the connection was closed. The request may have been handled."""
+
+
+class MonotonicClock(Protocol):
+    """The part of the injected clock that is needed here."""
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward."""
+        ...
+
+
+class _InFlight(NamedTuple):
+    correlation_id: int
+    answer: asyncio.Future[memoryview]
+    deadline: float
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection: writes requests, cuts what comes into frames, hands each to the oldest request in flight."""
+
+    def __init__(self, client: NetworkClient, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self.slots = asyncio.Semaphore(client.max_in_flight)
+        self.is_open = False
+        self.has_answered = False
+        self._has_ended = False
+        self._client = client
+        self._address = address
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._in_flight: deque[_InFlight] = deque()
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._buffer = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
+        self._held = 0  # bytes at the buffer's start that are no whole frame yet
+        self._frame: memoryview | None = None  # the large frame that is being received
+        self._filled = 0
+
+    def __str__(self) -> str:
+        return f"{self._address[0]}:{self._address[1]}"
+
+    def request(self, encode: Encode) -> asyncio.Future[memoryview]:
+        """Writes a request; one of `slots` must be held and is given back when the answer is there or the connection ends."""
+        assert self._transport is not None
+        correlation_id = self._correlation_id
+        self._transport.write(b"".join(frame(encode(correlation_id))))
+        self._correlation_id = (correlation_id + 1) & _CORRELATION_IDS
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        deadline = self._client.clock.monotonic() + self._client.request_timeout
+        self._in_flight.append(_InFlight(correlation_id, answer, deadline))
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._client.request_timeout, self._check_deadline)
+        return answer
+
+    def end(self, error: Exception) -> None:
+        """Closes the connection; everything in flight fails with `error`. Harmless when it is closed already."""
+        self.is_open = False
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+            self._client.connection_ended(self._address, self)
+        while self._in_flight:
+            self._settle(self._in_flight.popleft().answer, error)
+
+    def _settle(self, answer: asyncio.Future[memoryview], outcome: memoryview | Exception) -> None:
+        self.slots.release()
+        if answer.done():
+            return  # Its caller was cancelled; the place in the order was kept until now.
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    def _check_deadline(self) -> None:
+        """One timer for the oldest request: later ones have later deadlines, so a timer for each is not needed."""
+        self._timer = None
+        if not self._in_flight:
+            return
+        left = self._in_flight[0].deadline - self._client.clock.monotonic()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_deadline)
+        else:
+            seconds = self._client.request_timeout
+            self.end(RequestTimedOut(f"{self} did not answer a request within {seconds:g} s"))
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self._has_ended:  # Given up while it was being made.
+            transport.abort()
+            return
+        self._transport = transport
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(Disconnected(f"{self} closed the connection{f': {exc}' if exc else ''}"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        return self._buffer[self._held :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.is_open:
+            return
+        if self._frame is None:
+            self._cut_frames(self._held + nbytes)
+            return
+        self._filled += nbytes
+        if self._filled == len(self._frame):
+            whole, self._frame = self._frame, None
+            self._answered(whole)
+
+    def _cut_frames(self, end: int) -> None:
+        """Hands on each whole frame in the buffer's first `end` bytes; what is left waits for the rest of it."""
+        at = 0
+        while end - at >= _LENGTH_SIZE and self.is_open:
+            size = int.from_bytes(self._buffer[at : at + _LENGTH_SIZE], "big", signed=True)
+            if not _CORRELATION_ID_SIZE <= size <= self._client.response_bytes_max:
+                self.end(Disconnected(f"{self} sent a frame of {size} bytes"))
+                return
+            begin = at + _LENGTH_SIZE
+            at = begin + size
+            if at > end:
+                self._frame = memoryview(bytearray(size))
+                self._filled = end - begin
+                self._frame[: self._filled] = self._buffer[begin:end]
+                at = end
+                break
+            self._answered(memoryview(bytes(self._buffer[begin:at])))
+        self._held = end - at
+        if at and self._held:
+            self._buffer[: self._held] = bytes(self._buffer[at:end])
+
+    def _answered(self, answer: memoryview) -> None:
+        correlation_id = int.from_bytes(answer[:_CORRELATION_ID_SIZE], "big", signed=True)
+        expected = self._in_flight[0].correlation_id if self._in_flight else None
+        if correlation_id != expected:
+            self.end(Disconnected(f"{self} answered request {correlation_id} where {expected} was next"))
+            return
+        self.has_answered = True
+        self._settle(self._in_flight.popleft().answer, answer)
+
+
+class _Node:
+    """What is known of one address. `ready` is there while a connection is being made: None, or why there is none."""
+
+    def __init__(self) -> None:
+        self.connection: _Connection | None = None
+        self.ready: asyncio.Future[Exception | None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+
+
+class NetworkClient:
+    """Sends requests to nodes over one connection each. All times in milliseconds; used from one event loop only.
+
+    `random` gives numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node which was unreachable
+    is found again soon: the system's own tries of one connection become seconds apart.
+    """
+
+    def __init__(
+        self,
+        clock: MonotonicClock,
+        *,
+        request_timeout_ms: int,
+        random: Callable[[], float],
+        max_in_flight: int = 5,
+        backoff_ms: int = 50,
+        backoff_max_ms: int = 1000,
+        connect_timeout_ms: int = 1000,
+        response_bytes_max: int = 0x7FFF_FFFF,
+    ) -> None:
+        self.clock = clock
+        self.request_timeout = request_timeout_ms / 1000
+        self.max_in_flight = max_in_flight
+        self.response_bytes_max = response_bytes_max
+        self._random = random
+        self._backoff = backoff_ms / 1000
+        self._backoff_max = backoff_max_ms / 1000
+        self._connect_timeout = connect_timeout_ms / 1000
+        self._nodes: dict[Address, _Node] = {}
+        self._is_closed = False
+
+    async def send(self, node: Address, encode: Encode) -> memoryview:
+        """The response frame after its length; it begins with the correlation id, which was checked.
+
+        Waits for a connection (and its back-off), then for a place among `max_in_flight`, then for the answer.
+        Raises Disconnected or RequestTimedOut; only the wait for the answer counts towards the request's time-out.
+        """
+        known = self._nodes.get(node)
+        connection = known.connection if known is not None else None
+        if connection is None:
+            connection = await self._connected(node)
+        await connection.slots.acquire()
+        if not connection.is_open:
+            connection.slots.release()
+            raise Disconnected(f"{connection} closed the connection before the request was sent")
+        try:
+            answer = connection.request(encode)
+        except BaseException:
+            connection.slots.release()
+            raise
+        return await answer
+
+    def is_connected(self, node: Address) -> bool:
+        """True while there is an open connection."""
+        known = self._nodes.get(node)
+        return known is not None and known.connection is not None
+
+    def disconnect(self, node: Address) -> None:
+        """Closes the connection, if there is one, and forgets the node and its back-off."""
+        known = self._nodes.pop(node, None)
+        if known is None:
+            return
+        error = Disconnected(f"the connection to {node[0]}:{node[1]} was closed on this side")
+        if known.connection is not None:
+            known.connection.end(error)
+        if known.task is not None:
+            known.task.cancel()
+        if known.ready is not None and not known.ready.done():
+            known.ready.set_result(error)
+
+    def close(self) -> None:
+        """Closes everything; what waits fails with Disconnected, and so does every later send."""
+        self._is_closed = True
+        for node in list(self._nodes):
+            self.disconnect(node)
+
+    def connection_ended(self, address: Address, connection: _Connection) -> None:
+        """Called by a connection, once: the next one to that node is made after a back-off."""
+        node = self._nodes.get(address)
+        if node is not None and node.connection is connection:
+            node.connection = None
+            if connection.has_answered:
+                node.failures = 0
+            self._back_off(node)
+
+    def _back_off(self, node: _Node) -> None:
+        doublings = min(node.failures, _BACKOFF_DOUBLINGS_MAX)
+        node.failures += 1
+        delay = min(self._backoff * 2**doublings, self._backoff_max) * (1 + JITTER * (2 * self._random() - 1))
+        node.retry_at = self.clock.monotonic() + delay
+
+    async def _connected(self, address: Address) -> _Connection:
+        """The connection to that node, made if there is none. All who wait share one attempt; when it fails, all fail."""
+        if self._is_closed:
+            raise Disconnected("this network client is closed")
+        node = self._nodes.setdefault(address, _Node())
+        if node.ready is None:
+            loop = asyncio.get_running_loop()
+            node.ready = loop.create_future()
+            node.task = loop.create_task(self._connect(address, node, node.ready))
+        # Shielded: a caller that is cancelled must not take the attempt from the others.
+        error = await asyncio.shield(node.ready)
+        if error is not None:
+            raise Disconnected(str(error)) from error
+        if node.connection is None:
+            raise Disconnected(f"{address[0]}:{address[1]} closed the connection at once")
+        return node.connection
+
+    async def _connect(self, address: Address, node: _Node, ready: asyncio.Future[Exception | None]) -> None:
+        """Waits for the back-off, connects, and resolves `ready`."""
+        host, port = address
+        loop = asyncio.get_running_loop()
+        connection = _Connection(self, address, loop)
+        delay = node.retry_at - self.clock.monotonic()
+        if delay > 0:
+            await asyncio.sleep(delay)
+        error: Exception | None = None
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await loop.create_connection(lambda: connection, host, port)
+        except asyncio.CancelledError:
+            connection.end(Disconnected(f"connecting to {host}:{port} was given up"))
+            raise
+        except TimeoutError:
+            error = Disconnected(f"connecting to {host}:{port} took more than {self._connect_timeout:g} s")
+        except OSError as failure:
+            error = Disconnected(f"cannot connect to {host}:{port}: {failure}")
+            error.__cause__ = failure
+        if connection.is_open:
+            node.connection = connection
+        else:
+            self._back_off(node)
+        node.ready = node.task = None
+        if not ready.done():
+            ready.set_result(error)

@@ -1,0 +1,55 @@
+"""Frames of the control plane (FMT-4). Pure.
+
+int32 length | int32 correlation id | msgpack body            (both directions)
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgpack
+
+from protocol.rpc import messages
+from protocol.rpc.messages import ControlRequest, ControlResponse
+
+_LENGTH_AND_ID = struct.Struct(">ii")
+_ID = struct.Struct(">i")
+
+
+def _frame(correlation_id: int, body: object) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return _LENGTH_AND_ID.pack(len(packed) + _ID.size, correlation_id) + packed
+
+
+def request_frame(correlation_id: int, request: ControlRequest) -> bytes:
+    """The whole frame, with its length."""
+    return _frame(correlation_id, messages.request_body(request))
+
+
+def response_frame(correlation_id: int, response: ControlResponse) -> bytes:
+    """The whole frame, with its length."""
+    return _frame(correlation_id, messages.response_body(response))
+
+
+def _parse(frame: bytes | memoryview) -> tuple[int, list[object]]:
+    if len(frame) < _ID.size:
+        raise ValueError(f"a control frame of {len(frame)} bytes")
+    try:
+        body = msgpack.unpackb(frame[_ID.size :], strict_map_key=False)
+    except (msgpack.UnpackException, msgpack.ExtraData, ValueError) as error:
+        raise ValueError(f"the control frame is no msgpack: {error}") from None
+    if not isinstance(body, list) or not body:
+        raise ValueError("the control frame is no list")
+    return _ID.unpack_from(frame)[0], body
+
+
+def parse_request(frame: bytes | memoryview) -> tuple[int, ControlRequest]:
+    """(correlation id, request) of a frame without its length. Raises ValueError or TypeError for anything else."""
+    correlation_id, body = _parse(frame)
+    return correlation_id, messages.parse_request(body)
+
+
+def parse_response(frame: bytes | memoryview) -> tuple[int, ControlResponse]:
+    """(correlation id, response) of a frame without its length. Raises ValueError or TypeError for anything else."""
+    correlation_id, body = _parse(frame)
+    return correlation_id, messages.parse_response(body)

@@ -1,0 +1,365 @@
+"""kazoo, bent to one asyncio loop: the only module that knows kazoo. `session.py` is what others use.
+
+Of kazoo the wire format, the connect and session handling and the heart-beats are used. Changed here, because a broker
+cluster depends on them:
+
+* **Order.** kazoo hands results, watch events and state changes to three threads, which loses ZooKeeper's promise that a
+  watch event is seen before the data that came after it. Here all go through one `Mailbox` to the loop, in the order in
+  which they came from the socket. There is one thread, kazoo's connection loop.
+* **Fence.** kazoo keeps requests that are made while it reconnects and sends them later, perhaps in another session
+  (BUG-7). Here every request belongs to the connection that the loop knew when it made it, and to no other.
+* **Watches** survive a reconnect inside a session (SetWatches, as in ZooKeeper's Java client): kazoo forgets them.
+* **Wake-up pipe.** kazoo's is blocking and would stop the loop when some hundred requests wait. Here it is not, and what
+  waits leaves in one write.
+* **multiRead**, which reads many nodes in one round trip (ZooKeeper 3.6 or newer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.exceptions import EXCEPTIONS, ConnectionLoss
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import (
+    CloseInstance,
+    GetChildren,
+    GetData,
+    MultiHeader,
+    int_struct,
+    write_string,
+)
+from kazoo.retry import KazooRetry
+
+from protocol.zk.operations import WatchCallback, WatchEvent, WatchKind
+
+log = logging.getLogger(__name__)
+
+SET_WATCHES_XID = -8
+SET_WATCHES_BYTES_MAX = 128 * 1024
+CONNECT_RETRY_S_MIN = 0.02
+CONNECT_RETRY_S_MAX = 0.5
+THREAD_RESTART_S = 0.5
+
+
+class Mailbox:
+    """Calls from another thread, run on the loop in the order they were posted, many per wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._awake = False
+
+    def post(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._calls.append((call, arguments))
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear of it
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._awake = False  # before looking: a call posted from now on wakes the loop again
+        while self._calls:
+            call, arguments = self._calls.popleft()
+            try:
+                call(*arguments)
+            except Exception:  # one listener's bug must not keep the results of all others from arriving
+                log.exception("a ZooKeeper callback failed")
+
+
+class SessionObserver(Protocol):
+    """Told on the loop what became of the connection."""
+
+    def on_connected(self, connection: int, session_id: int, password: bytes, timeout_ms: int) -> None: ...
+
+    def on_connection_lost(self) -> None: ...
+
+    def on_session_lost(self) -> None: ...
+
+    def on_stopped(self) -> None: ...
+
+
+class Completion:
+    """What kazoo calls when a request is answered, in its thread. `connection`: the one it was made for."""
+
+    __slots__ = ("_future", "_mailbox", "_watcher", "connection")
+
+    def __init__(
+        self, mailbox: Mailbox, future: asyncio.Future[Any], connection: int, watcher: Watcher | None = None
+    ) -> None:
+        self._mailbox = mailbox
+        self._future = future
+        self._watcher = watcher
+        self.connection = connection
+
+    def set(self, value: Any = None) -> None:
+        if self._watcher is not None:
+            self._watcher.node_is_missing = value is None
+        self._mailbox.post(self._resolve, value)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._mailbox.post(self._reject, error)
+
+    def _resolve(self, value: Any) -> None:
+        if not self._future.done():  # else the caller was cancelled
+            self._future.set_result(value)
+
+    def _reject(self, error: BaseException) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+class Watcher:
+    """A watch callback of one node. Equal callbacks of a node are one watch, as in ZooKeeper's Java client."""
+
+    __slots__ = ("_callback", "_path", "node_is_missing")
+
+    def __init__(self, path: str, callback: WatchCallback) -> None:
+        self._path = path
+        self._callback = callback
+        self.node_is_missing = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Watcher) and self._callback == other._callback
+
+    def __hash__(self) -> int:
+        return hash(self._callback)
+
+    def __call__(self, event: Any) -> None:
+        """Runs on the loop: kazoo dispatches it through LoopHandler."""
+        self._callback(WatchEvent(WatchKind(event.type), self._path))
+
+
+class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler without its worker threads: callbacks go to the mailbox."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        super().__init__()
+        self._mailbox = mailbox
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self._mailbox.post(callback.func, *callback.args)
+
+    def select(
+        self,
+        readable: Sequence[Any],
+        writable: Sequence[Any],
+        _exceptional: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """As select.select. kazoo's makes and drops an epoll object every time, five times per request."""
+        poller = select.poll()
+        sockets = {}
+        for entry in readable:
+            poller.register(entry, select.POLLIN)
+            sockets[entry.fileno()] = entry
+        for entry in writable:
+            poller.register(entry, select.POLLOUT)
+            sockets[entry.fileno()] = entry
+        ready = {sockets[fd] for fd, _ in poller.poll(None if timeout is None else max(0, timeout) * 1000)}
+        return [s for s in readable if s in ready], [s for s in writable if s in ready], []
+
+
+@dataclass(frozen=True, slots=True)
+class SetWatches:
+    """Asks the server to watch again what was watched before the connection broke, or to tell what was missed."""
+
+    relative_zxid: int
+    data: Sequence[str]
+    missing: Sequence[str]
+    children: Sequence[str]
+
+    type: ClassVar[int] = 101
+
+    def serialize(self) -> bytes:
+        message = bytearray(struct.pack("!q", self.relative_zxid))
+        for paths in (self.data, self.missing, self.children):
+            message += int_struct.pack(len(paths))
+            for path in paths:
+                message += write_string(path)
+        return bytes(message)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiRead:
+    """Reads many nodes: each `GetData` or `GetChildren`. Answer: for each its result or the exception."""
+
+    operations: Sequence[Any]
+
+    type: ClassVar[int] = 22
+
+    def serialize(self) -> bytes:
+        message = bytearray()
+        for operation in self.operations:
+            message += MultiHeader(operation.type, False, -1).serialize() + operation.serialize()
+        return bytes(message + MultiHeader(-1, True, -1).serialize())
+
+    @staticmethod
+    def deserialize(message: bytes, offset: int) -> list[Any]:
+        results: list[Any] = []
+        while True:
+            header, offset = MultiHeader.deserialize(message, offset)
+            if header.done:
+                return results
+            if header.type == GetData.type:
+                data, stat = GetData.deserialize(message, offset)
+                offset += int_struct.size + len(data or b"") + STAT_BYTES
+                results.append((data, stat))
+            elif header.type == GetChildren.type:
+                names = GetChildren.deserialize(message, offset)
+                offset += int_struct.size + sum(int_struct.size + len(name.encode()) for name in names)
+                results.append(names)
+            else:
+                (code,) = int_struct.unpack_from(message, offset)
+                offset += int_struct.size
+                results.append(EXCEPTIONS[code]())
+
+
+STAT_BYTES = struct.calcsize("!qqqqiiiqiiq")
+
+
+class Connection(ConnectionHandler):  # type: ignore[misc]
+    """kazoo's connection loop with the fence, batched writes and watches that survive a reconnect."""
+
+    def __init__(self, client: Client, retry: Any, mailbox: Mailbox, observer: SessionObserver) -> None:
+        super().__init__(client, retry, logger=client.logger)
+        self._mailbox = mailbox
+        self._observer = observer
+        self._number = 0
+        self._xid = 0
+
+    def start(self) -> None:
+        super().start()
+        self._write_sock.setblocking(False)
+        self._read_sock.setblocking(False)
+
+    def wake(self) -> None:
+        """Makes the thread look at the request queue."""
+        with contextlib.suppress(BlockingIOError):  # full: it is about to wake up anyway
+            self._write_sock.send(b"\0")
+
+    def zk_loop(self) -> None:
+        while not self.client._stopped.is_set():
+            try:
+                super().zk_loop()
+            except Exception:  # kazoo gave up on something unforeseen: a new session is better than none
+                log.exception("the ZooKeeper connection failed; starting over with a new session")
+            if not self.client._stopped.is_set():
+                time.sleep(THREAD_RESTART_S)
+        self._mailbox.post(self._observer.on_stopped)
+
+    def _connect(self, host: str, address: str, port: int) -> tuple[float, float]:
+        self._number += 1
+        read_timeout_ms, connect_timeout_ms = super()._connect(host, address, port)
+        self._watch_again(connect_timeout_ms / 1000)
+        client = self.client
+        timeout_ms = round(connect_timeout_ms * len(client.hosts))
+        self._mailbox.post(
+            self._observer.on_connected, self._number, client._session_id, client._session_passwd, timeout_ms
+        )
+        return read_timeout_ms, connect_timeout_ms
+
+    def _watch_again(self, timeout_s: float) -> None:
+        """Sends SetWatches, in pieces that the server accepts. After an expiry there is nothing to watch."""
+        watches: list[tuple[int, str]] = []
+        for path, watchers in self.client._data_watchers.items():
+            kinds = {1 if watcher.node_is_missing else 0 for watcher in watchers}
+            watches += [(kind, path) for kind in kinds]
+        watches += [(2, path) for path, watchers in self.client._child_watchers.items() if watchers]
+        while watches:
+            kinds_and_paths: tuple[list[str], list[str], list[str]] = ([], [], [])
+            size = 0
+            while watches and size < SET_WATCHES_BYTES_MAX:
+                kind, path = watches.pop()
+                kinds_and_paths[kind].append(path)
+                size += len(path) + int_struct.size
+            self._submit(SetWatches(self.client.last_zxid, *kinds_and_paths), timeout_s, SET_WATCHES_XID)
+
+    def _read_response(self, header: Any, message: bytes, offset: int) -> Any:
+        if header.xid == SET_WATCHES_XID:
+            return None
+        return super()._read_response(header, message, offset)
+
+    def _send_request(self, _read_timeout: float, connect_timeout: float) -> None:
+        """Sends all that waits and was made for this connection, in one write."""
+        with contextlib.suppress(BlockingIOError):
+            self._read_sock.recv(4096)  # first: what is queued after this wakes the thread again
+        client = self.client
+        message = bytearray()
+        while client._queue:
+            request, completion = client._queue.popleft()
+            if completion is not None and completion.connection != self._number:
+                completion.set_exception(ConnectionLoss())
+                continue
+            self._xid = (self._xid % 2147483647) + 1
+            body = int_struct.pack(self._xid) + int_struct.pack(request.type) + bytes(request.serialize())
+            message += int_struct.pack(len(body)) + body
+            client._pending.append((request, completion, self._xid))
+        if message:
+            self._write(bytes(message), connect_timeout)
+
+
+class Client(KazooClient):  # type: ignore[misc]
+    """A kazoo client whose requests are made with `submit` and whose news go to `observer`, all through `mailbox`."""
+
+    def __init__(self, hosts: str, session_timeout_ms: int, mailbox: Mailbox, observer: SessionObserver) -> None:
+        logger = logging.getLogger(f"{__name__}.kazoo")
+        logger.setLevel(logging.ERROR)  # it warns once per attempt to connect; the session says it once
+        retry = KazooRetry(
+            max_tries=-1, delay=CONNECT_RETRY_S_MIN, backoff=1.5, max_jitter=0.3, max_delay=CONNECT_RETRY_S_MAX
+        )
+        super().__init__(
+            hosts=hosts,
+            timeout=session_timeout_ms / 1000,
+            handler=LoopHandler(mailbox),
+            connection_retry=retry,
+            logger=logger,
+        )
+        self._mailbox = mailbox
+        self._observer = observer
+        self._connection = Connection(self, self._conn_retry.copy(), mailbox, observer)
+        self.add_listener(self._on_state)
+
+    def submit(self, request: Any, completion: Completion) -> None:
+        """Sends `request` if the connection that `completion` names is still there; never blocks."""
+        self._queue.append((request, completion))
+        self._connection.wake()
+
+    def request_stop(self) -> None:
+        """Closes the session if connected and ends the thread; `observer.on_stopped` tells when. Never blocks."""
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        self._connection.wake()
+
+    def release(self) -> None:
+        """After `on_stopped`."""
+        self._connection.close()
+
+    def _on_state(self, state: str) -> None:
+        """In kazoo's thread. That it is connected, Connection tells."""
+        if state == "SUSPENDED":
+            self._mailbox.post(self._observer.on_connection_lost)
+        elif state == "LOST":
+            self._mailbox.post(self._observer.on_session_lost)
+
+    def _reset_watchers(self) -> None:
+        """kazoo calls this for a broken connection too; only the end of the session ends the watches."""
+        if self._state in CLOSED_STATES:
+            self._child_watchers.clear()
+            self._data_watchers.clear()

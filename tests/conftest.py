@@ -1,0 +1,99 @@
+"""Fixtures that all tests share, and the guard against processes that a test leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tools.cluster.local_cluster import LocalCluster
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PEER_KAFKA = REPOSITORY.parent / "shared" / "bin" / "peer-kafka"
+START_TIMEOUT_S = 60.0
+
+ClusterFactory = Callable[..., "LocalCluster"]
+
+
+@contextlib.contextmanager
+def running_clusters(directory: Path) -> Iterator[ClusterFactory]:
+    """A factory of started clusters below `directory`, every one of which is destroyed at the end, whatever happens.
+
+    The factory takes `LocalCluster.create`'s arguments and returns the cluster when it is ready to serve.
+    """
+    from tools.cluster.local_cluster import LocalCluster
+
+    with contextlib.ExitStack() as stack:
+        count = 0
+
+        def start(**settings: Any) -> LocalCluster:
+            nonlocal count
+            count += 1
+            cluster = LocalCluster(directory / f"cluster-{count}")
+            stack.callback(cluster.destroy)
+            cluster.create(**settings)
+            cluster.start(timeout=START_TIMEOUT_S)
+            cluster.wait_ready(timeout=START_TIMEOUT_S)
+            return cluster
+
+        yield start
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
+    """`new_cluster(brokers=3, overrides={...})` starts a cluster of this test's own."""
+    with running_clusters(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers for all tests that harm none of them; each test makes topics of its own."""
+    with running_clusters(tmp_path_factory.mktemp("shared-cluster")) as start:
+        yield start(brokers=3)
+
+
+@pytest.fixture(scope="session")
+def peer_kafka() -> Path:
+    """The script that runs a real Kafka, where this workplace has it; the test is skipped elsewhere."""
+    if not PEER_KAFKA.exists():
+        pytest.skip(f"no real Kafka to compare with: {PEER_KAFKA.name} is not at this workplace")
+    return PEER_KAFKA
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run when a broker or ZooKeeper of a test still runs, and ends it."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if factory is None or not Path("/proc").is_dir():
+        return
+    leftovers = processes_below(factory.getbasetemp())
+    if not leftovers:
+        return
+    report = session.config.get_terminal_writer()
+    report.line()
+    for pid, command in leftovers.items():
+        report.line(f"LEFT RUNNING by a test, ended now: process {pid}: {command}", red=True, bold=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def processes_below(directory: Path) -> dict[int, str]:
+    """Pid -> command line of the other processes that name a path below `directory` in their command line."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended meanwhile, or another user's
+        if any(f"{directory}/" in argument for argument in arguments):
+            found[int(entry.name)] = " ".join(arguments).strip()
+    return found

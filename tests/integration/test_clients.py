@@ -1,0 +1,231 @@
+"""Unmodified clients against three brokers: metadata, produce with every acks and compression, read back by assigned partitions.
+
+Each client must get back what it sent: same partition, offset, key, value, headers and timestamp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.structs import TopicPartition as AioTopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PythonTopicPartition
+
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 3
+RECORDS_PER_PARTITION = 20
+FIRST_TIMESTAMP_MS = 1_357_000_000_123
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class Sent(NamedTuple):
+    """A record as the client wrote it, with the offset that it must have."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp_ms: int
+
+
+def records() -> Iterator[Sent]:
+    """Records that cover empty, missing and large keys and values, binary data and doubled header names."""
+    for number in range(RECORDS_PER_PARTITION):
+        for partition in range(PARTITIONS):
+            value: bytes | None = b"value %d " % number + bytes(range(256)) * (number * 3)
+            key: bytes | None = b"key-%d" % number
+            if number == 3:
+                key = None
+            elif number == 4:
+                value = b""
+            headers = (("trace", b"%d" % number), ("trace", b"\x00\xff"), ("empty", b"")) if number % 2 else ()
+            yield Sent(partition, number, key, value, headers, FIRST_TIMESTAMP_MS + 1000 * number + partition)
+
+
+EXPECTED = sorted(records())
+
+
+def new_topic(cluster: LocalCluster) -> str:
+    name = f"clients-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})]).values():
+        future.result(30)
+    return name
+
+
+ACKS_AND_COMPRESSION = [("all", c) for c in COMPRESSIONS] + [("1", "none"), ("0", "none"), ("1", "zstd"), ("0", "lz4")]
+
+
+@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
+def test_confluent_kafka(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
+    topic = new_topic(shared_cluster)
+    metadata = AdminClient({"bootstrap.servers": shared_cluster.bootstrap_servers}).list_topics(topic, timeout=10)
+    assert sorted(metadata.brokers) == sorted(shared_cluster.broker_ids)
+    assert sorted(metadata.topics[topic].partitions) == list(range(PARTITIONS))
+
+    producer = Producer(
+        {
+            "bootstrap.servers": shared_cluster.bootstrap_servers,
+            "acks": acks,
+            "compression.type": compression,
+            "linger.ms": 5,
+        }
+    )
+    errors: list[object] = []
+    for r in records():
+        producer.produce(
+            topic,
+            r.value,
+            r.key,
+            r.partition,
+            timestamp=r.timestamp_ms,
+            headers=list(r.headers),
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert errors == []
+    assert read_with_confluent(shared_cluster, topic) == EXPECTED
+
+
+def read_with_confluent(cluster: LocalCluster, topic: str) -> list[Sent]:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        found: list[Sent] = []
+        while len(found) < len(EXPECTED):
+            batch = consumer.consume(100, timeout=20)
+            assert batch, f"only {len(found)} of {len(EXPECTED)} records came"
+            for m in batch:
+                assert m.error() is None, m.error()
+                found.append(
+                    Sent(m.partition(), m.offset(), m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1])
+                )
+        return sorted(found)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
+def test_kafka_python(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
+    topic = new_topic(shared_cluster)
+    servers = shared_cluster.bootstrap_servers.split(",")
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    assert topic in admin.list_topics()
+    admin.close()
+    producer = KafkaProducer(
+        bootstrap_servers=servers,
+        acks=acks if acks == "all" else int(acks),
+        compression_type=None if compression == "none" else compression,
+        enable_idempotence=False,
+        linger_ms=5,
+    )
+    futures = [
+        producer.send(topic, r.value, r.key, list(r.headers), r.partition, timestamp_ms=r.timestamp_ms)
+        for r in records()
+    ]
+    producer.flush(30)
+    for future in futures:
+        future.get(30)
+    producer.close()
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", consumer_timeout_ms=20000
+    )
+    consumer.assign([PythonTopicPartition(topic, p) for p in range(PARTITIONS)])
+    found = []
+    for m in consumer:
+        found.append(Sent(m.partition, m.offset, m.key, m.value, tuple(tuple(h) for h in m.headers), m.timestamp))
+        if len(found) == len(EXPECTED):
+            break
+    consumer.close()
+    assert sorted(found) == EXPECTED
+
+
+@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
+def test_aiokafka(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
+    topic = new_topic(shared_cluster)
+
+    async def produce_and_read() -> list[Sent]:
+        async with AIOKafkaProducer(
+            bootstrap_servers=shared_cluster.bootstrap_servers,
+            acks=acks if acks == "all" else int(acks),
+            compression_type=None if compression == "none" else compression,
+            linger_ms=5,
+        ) as producer:
+            assert await producer.partitions_for(topic) == set(range(PARTITIONS))
+            deliveries = [
+                await producer.send(
+                    topic, r.value, r.key, r.partition, timestamp_ms=r.timestamp_ms, headers=list(r.headers)
+                )
+                for r in records()
+            ]
+            await producer.flush()
+            await asyncio.gather(*deliveries)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=shared_cluster.bootstrap_servers,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        try:
+            consumer.assign([AioTopicPartition(topic, p) for p in range(PARTITIONS)])
+            found = []
+            async with asyncio.timeout(30):
+                while len(found) < len(EXPECTED):
+                    m = await consumer.getone()
+                    found.append(Sent(m.partition, m.offset, m.key, m.value, tuple(m.headers), m.timestamp))
+            return sorted(found)
+        finally:
+            await consumer.stop()
+
+    assert asyncio.run(produce_and_read()) == EXPECTED
+
+
+needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
+
+
+def kcat(*arguments: str, stdin: bytes | None = None) -> str:
+    done = subprocess.run(["kcat", *arguments], input=stdin, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+@needs_kcat
+@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
+def test_kcat(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
+    topic = new_topic(shared_cluster)
+    servers = shared_cluster.bootstrap_servers
+    listing = json.loads(kcat("-b", servers, "-L", "-J", "-t", topic))
+    assert sorted(b["id"] for b in listing["brokers"]) == sorted(shared_cluster.broker_ids)
+    assert len(listing["topics"][0]["partitions"]) == PARTITIONS
+
+    for partition in range(PARTITIONS):
+        lines = "".join(f"k{n}:v{n} of {partition}\n" for n in range(RECORDS_PER_PARTITION))
+        # fmt: off
+        kcat("-b", servers, "-P", "-t", topic, "-p", str(partition), "-K:", "-z", compression, "-H", "origin=EWR",
+             "-X", f"acks={acks}", stdin=lines.encode())
+        # fmt: on
+    for partition in range(PARTITIONS):
+        printed = kcat(
+            "-b", servers, "-C", "-t", topic, "-p", str(partition), "-o", "beginning", "-e", "-q", "-f", "%o %k %s %h\n"
+        )
+        assert printed.splitlines() == [
+            f"{n} k{n} v{n} of {partition} origin=EWR" for n in range(RECORDS_PER_PARTITION)
+        ]

@@ -1,0 +1,209 @@
+"""Killed, stopped, paused and deposed brokers under acks=all load: nothing acknowledged is lost, and the cluster heals.
+
+FLT-1, 2, 4, 5, 6 and CTL-1 with real processes, a real ZooKeeper and confluent-kafka; INV-1, 4, 5, 27 are checked after each.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.wire import Wire
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("failover"))
+    try:
+        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
+        running.start()
+        yield running
+    finally:
+        running.destroy()
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
+    """A new topic of 4 partitions on all three brokers."""
+    eventually(lambda: zk.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
+    name = f"failover-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})]).values():
+        future.result(30)
+    assert_healed(cluster, zk, name)
+    return name
+
+
+def victim_of(role: str, cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> int:
+    """The broker that has the role: leads some partition but is not the controller, is the controller, or is both."""
+    controller = eventually(lambda: zk.controller() is not None and [zk.controller()], "a controller")[0]
+    leaders = {state.leader for state in zk.states(topic).values()}
+    if role == "controller":
+        return int(controller)
+    if role == "leader":
+        return next(leader for leader in sorted(leaders) if leader != controller)
+    assert controller in leaders, "four partitions on three brokers give every broker a leadership"
+    return int(controller)
+
+
+@pytest.mark.parametrize("role", ["leader", "controller", "both"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_nothing_is_lost(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+        producer.wait_for_acks(200)
+        victim = victim_of(role, cluster, zk, topic)
+        epoch = zk.controller_epoch()
+        was_controller = zk.controller() == victim
+        led = [p for p, s in zk.states(topic).items() if s.leader == victim]
+
+        cluster.signal(victim, how)
+
+        eventually(
+            lambda: all(zk.state(topic, p).leader not in (victim, -1) for p in led), f"new leaders for partitions {led}"
+        )
+        producer.wait_for_acks(400)
+        eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node gone")
+        if was_controller:
+            eventually(lambda: zk.controller() not in (None, victim), "another controller")
+            assert zk.controller_epoch() == epoch + 1
+        cluster.start_broker(victim)
+        eventually(lambda: victim in zk.live_brokers(), "the broker back")
+        producer.wait_for_acks(200)
+        acknowledged = producer.stop()
+
+    assert acknowledged.failed == []
+    assert_healed(cluster, zk, topic)
+    doubled = assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+    with capsys.disabled():
+        print(
+            f"\n  {how.name} of the {role}: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
+            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
+        )
+
+
+def test_a_deleted_controller_znode_elects_again(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+    """CTL-1: deleting /controller by hand forces an election; the epoch rises by exactly one, and the cluster works on."""
+    eventually(lambda: zk.controller() is not None, "a controller")
+    epoch = zk.controller_epoch()
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+        producer.wait_for_acks(100)
+        zk.client.delete("/controller")
+        eventually(lambda: zk.controller() is not None and zk.controller_epoch() == epoch + 1, "the next controller")
+        producer.wait_for_acks(100)
+        acknowledged = producer.stop()
+    assert acknowledged.failed == []
+    assert_healed(cluster, zk, topic)
+    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+    assert zk.controller_epoch() == epoch + 1
+    AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).create_topics([NewTopic(f"{topic}-after", 1, 3)])[
+        f"{topic}-after"
+    ].result(30)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str, acks: int
+) -> None:
+    """FLT-6: requests that reached the paused leader's socket are not acknowledged under its old epoch when it wakes up."""
+    victim = victim_of("leader", cluster, zk, topic)
+    partition = next(p for p, s in zk.states(topic).items() if s.leader == victim)
+    old_epoch = zk.state(topic, partition).leader_epoch
+
+    def produce_body(value: bytes) -> dict[str, object]:
+        batch = build_batch([(None, value, [], 1_700_000_000_000)])
+        return {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": 5000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+        }
+
+    with (
+        Wire(cluster.port(victim)) as wire,
+        BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer,
+    ):
+        producer.wait_for_acks(100)
+        first = wire.call(ApiKey.PRODUCE, 8, produce_body(b"before the pause"))
+        assert first.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+        cluster.pause(victim)
+        wire.send(ApiKey.PRODUCE, 8, produce_body(b"while paused"))
+        eventually(lambda: zk.state(topic, partition).leader not in (victim, -1), "another leader")
+        producer.wait_for_acks(200)
+        cluster.resume(victim)
+
+        try:
+            from protocol.kafka import messages
+
+            _, late = messages.decode_response(ApiKey.PRODUCE, 8, wire.receive_frame())
+            error = late.responses[0].partition_responses[0].error_code
+            assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        except ConnectionError:
+            pass  # closing the connection acknowledges nothing either
+        eventually(lambda: victim in zk.live_brokers(), "the broker registered again")
+        producer.wait_for_acks(200)
+        acknowledged = producer.stop()
+
+    assert zk.state(topic, partition).leader_epoch > old_epoch
+    assert_healed(cluster, zk, topic)
+    records = read_everything(cluster.bootstrap_servers, topic, PARTITIONS)
+    assert_nothing_lost(acknowledged, records)
+    assert b"while paused" not in {m.value() for m in records}
+
+
+def test_a_leader_paused_for_less_than_its_session_only_delays(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str
+) -> None:
+    """FLT-5: no election, no ISR change, nothing lost."""
+    victim = victim_of("leader", cluster, zk, topic)
+    before = zk.states(topic)
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+        producer.wait_for_acks(100)
+        acked = len(producer.acknowledged.positions)
+        cluster.pause(victim)
+        try:
+            # The other partitions' followers wait for the paused one, so the whole topic stalls: that is the point.
+            assert len(producer.acknowledged.positions) >= acked
+        finally:
+            cluster.resume(victim)
+        producer.wait_for_acks(200)
+        acknowledged = producer.stop()
+    after = zk.states(topic)
+    assert {p: s.leader_epoch for p, s in after.items()} == {p: s.leader_epoch for p, s in before.items()}
+    assert_healed(cluster, zk, topic)
+    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+
+
+def test_the_event_logs_tell_the_story(cluster: LocalCluster, topic: str) -> None:
+    """RUN-3: every broker wrote elections, epochs and LeaderAndIsr as JSON lines."""
+    import json
+
+    kinds = set()
+    for broker in cluster.broker_ids:
+        for line in (Path(cluster.directory) / f"broker-{broker}" / "events.jsonl").read_text().splitlines():
+            kinds.add(json.loads(line)["event"])
+    assert kinds

@@ -1,0 +1,69 @@
+"""A clock and timers that a test moves by hand."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+class FakeHandle:
+    """What `call_later` gives."""
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.callback: Callable[..., Any] | None = callback
+        self.args = args
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def run(self) -> None:
+        if self.callback is not None:
+            self.callback(*self.args)
+
+
+class FakeTime:
+    """Both the `Clock` and the `Timers` of the broker. Nothing runs before `turn` or `advance`."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self.now = start
+        self._soon: deque[FakeHandle] = deque()
+        self._later: list[tuple[float, int, FakeHandle]] = []
+        self._order = itertools.count()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> FakeHandle:
+        handle = FakeHandle(callback, args)
+        self._soon.append(handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> FakeHandle:
+        handle = FakeHandle(callback, args)
+        heapq.heappush(self._later, (self.now + delay, next(self._order), handle))
+        return handle
+
+    def turn(self) -> None:
+        """One turn of the loop, and those that it asks for."""
+        while self._soon:
+            self._soon.popleft().run()
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; timers run when they are due, in order."""
+        end = self.now + seconds
+        self.turn()
+        while self._later and self._later[0][0] <= end:
+            self.now, _, handle = heapq.heappop(self._later)
+            handle.run()
+            self.turn()
+        self.now = end
+
+    def armed(self) -> int:
+        """Timers that were neither cancelled nor run."""
+        return sum(handle.callback is not None for _, _, handle in self._later)

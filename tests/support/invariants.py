@@ -1,0 +1,125 @@
+"""What must be true of a cluster once it is quiet again (INV-4, INV-5, INV-27): replica logs, ISRs, metadata."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import iter_batches
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import PartitionStateZNode, TopicZNode
+from tests.support.wire import Wire
+from tools.cluster.local_cluster import LocalCluster
+
+
+def eventually(check: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    """Polls `check` until it returns something true; fails with `what` and its last answer after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}; last answer {answer!r}"
+        time.sleep(0.02)
+
+
+class ZooKeeperView:
+    """The cluster as ZooKeeper has it, through a client of the test's own."""
+
+    def __init__(self, connect: str) -> None:
+        self.client = KazooClient(connect, timeout=10)
+        self.client.start(timeout=20)
+
+    def close(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+    def controller(self) -> int | None:
+        import json
+
+        if not self.client.exists("/controller"):
+            return None
+        try:
+            return int(json.loads(self.client.get("/controller")[0])["brokerid"])
+        except Exception as error:
+            if type(error).__name__ == "NoNodeError":
+                return None
+            raise
+
+    def controller_epoch(self) -> int:
+        return int(self.client.get("/controller_epoch")[0])
+
+    def live_brokers(self) -> list[int]:
+        return sorted(int(name) for name in self.client.get_children("/brokers/ids"))
+
+    def topics(self) -> list[str]:
+        return sorted(self.client.get_children("/brokers/topics"))
+
+    def assignment(self, topic: str) -> dict[int, Assignment]:
+        return TopicZNode.decode(self.client.get(TopicZNode.path(topic))[0])[1]
+
+    def state(self, topic: str, partition: int) -> LeaderAndIsr:
+        data, stat = self.client.get(PartitionStateZNode.path(TopicPartition(topic, partition)))
+        return PartitionStateZNode.decode(data, stat.version)
+
+    def states(self, topic: str) -> dict[int, LeaderAndIsr]:
+        return {p: self.state(topic, p) for p in sorted(self.assignment(topic))}
+
+
+def batches_on_disk(partition_directory: Path) -> list[tuple[int, int, int, int]]:
+    """(base offset, leader epoch, CRC, size) of each batch of a replica, in log order."""
+    found = []
+    for segment in sorted(partition_directory.glob("*.log")):
+        data = segment.read_bytes()
+        found += [
+            (h.base_offset, h.partition_leader_epoch, h.crc, h.size_in_bytes) for _, h in iter_batches(memoryview(data))
+        ]
+    return found
+
+
+def replica_directory(cluster: LocalCluster, broker: int, topic: str, partition: int) -> Path:
+    return Path(cluster.directory) / f"broker-{broker}" / "data" / f"{topic}-{partition}"
+
+
+def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+    """Full ISR and a leader everywhere, equal replica logs, and the same metadata on every broker as in ZooKeeper."""
+    assignment = zk.assignment(topic)
+
+    def isr_is_full() -> bool:
+        return all(s.leader in s.isr and set(s.isr) == set(assignment[p].replicas) for p, s in zk.states(topic).items())
+
+    eventually(isr_is_full, f"full ISR of every partition of {topic}")
+
+    def logs_are_equal() -> bool:
+        return all(
+            len({tuple(batches_on_disk(replica_directory(cluster, b, topic, p))) for b in assignment[p].replicas}) == 1
+            for p in assignment
+        )
+
+    eventually(logs_are_equal, f"replica logs of {topic} equal batch by batch")
+
+    for broker in cluster.broker_ids:
+        eventually(lambda b=broker: metadata_equals_zookeeper(cluster, zk, topic, b), f"metadata of broker {broker}")
+
+
+def metadata_equals_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: int) -> bool:
+    """True when that broker's Metadata answer names ZooKeeper's brokers, controller, leaders, epochs, replicas and ISRs."""
+    with Wire(cluster.port(broker)) as wire:
+        answer = wire.call(ApiKey.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+    states = zk.states(topic)
+    assignment = zk.assignment(topic)
+    (answered,) = answer.topics
+    return (
+        sorted(b.node_id for b in answer.brokers) == zk.live_brokers()
+        and answer.controller_id == zk.controller()
+        and {
+            p.partition_index: (p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(sorted(p.isr_nodes)))
+            for p in answered.partitions
+        }
+        == {p: (s.leader, s.leader_epoch, assignment[p].replicas, tuple(sorted(s.isr))) for p, s in states.items()}
+    )

@@ -1,0 +1,146 @@
+"""A producer that runs beside a fault and knows exactly what was acknowledged, and a reader that gets everything back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+
+@dataclass
+class Acknowledged:
+    """What the broker said yes to: value -> (partition, offset), and when (monotonic seconds)."""
+
+    positions: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+class BackgroundProducer:
+    """Produces numbered records to every partition of a topic, acks=all, until stopped.
+
+    `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the topic is writable again.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, **config: Any) -> None:
+        settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "linger.ms": 2,
+            "retry.backoff.ms": 50,
+            "retry.backoff.max.ms": 200,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            "topic.metadata.refresh.fast.interval.ms": 50,
+            "message.timeout.ms": 60000,
+            "log_level": 2,
+        } | {key.replace("_", "."): value for key, value in config.items()}
+        self.topic = topic
+        self.partitions = partitions
+        self.acknowledged = Acknowledged()
+        self.sent = 0
+        self._producer = Producer(settings)
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="background-producer", daemon=True)
+
+    def __enter__(self) -> BackgroundProducer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> Acknowledged:
+        """Stops producing, waits until every record sent is acknowledged or failed, and returns what was acknowledged."""
+        self._stopping.set()
+        self._thread.join(timeout=120)
+        assert not self._thread.is_alive(), "the producer did not drain in 120 s"
+        return self.acknowledged
+
+    def wait_for_acks(self, count: int, timeout_s: float = 60.0) -> None:
+        with self._changed:
+            wanted = len(self.acknowledged.positions) + count
+            reached = self._changed.wait_for(lambda: len(self.acknowledged.positions) >= wanted, timeout_s)
+        assert reached, f"no {count} acknowledgements in {timeout_s} s; failed: {self.acknowledged.failed[:3]}"
+
+    def longest_gap_s(self) -> float:
+        """The longest time without any acknowledgement, for printing (never asserted)."""
+        times = self.acknowledged.times
+        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0.0)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopping.is_set():
+            value = b"record-%d" % number
+            try:
+                self._producer.produce(
+                    self.topic,
+                    value,
+                    key=b"%d" % (number % 7),
+                    partition=number % self.partitions,
+                    on_delivery=self._report,
+                )
+                number += 1
+            except BufferError:
+                pass
+            self._producer.poll(0.001)
+        self.sent = number
+        self._producer.flush(60)
+
+    def _report(self, error: Any, message: Any) -> None:
+        with self._changed:
+            if error is None:
+                self.acknowledged.positions[message.value()] = (message.partition(), message.offset())
+                self.acknowledged.times.append(time.monotonic())
+            else:
+                self.acknowledged.failed.append(str(error))
+            self._changed.notify_all()
+
+
+def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list[Any]:
+    """Every record of the topic from the first offset to the high watermark as it is now."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "log_level": 2,
+        }
+    )
+    try:
+        ends = {}
+        for partition in range(partitions):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            if high > low:
+                ends[partition] = (low, high)
+        consumer.assign([TopicPartition(topic, p, low) for p, (low, _) in ends.items()])
+        records: list[Any] = []
+        position = {p: low for p, (low, _) in ends.items()}
+        deadline = time.monotonic() + 60
+        while any(position[p] < high for p, (_, high) in ends.items()):
+            assert time.monotonic() < deadline, f"read only to {position} of {ends}"
+            for message in consumer.consume(1000, timeout=0.5):
+                assert message.error() is None, message.error()
+                records.append(message)
+                position[message.partition()] = message.offset() + 1
+        return records
+    finally:
+        consumer.close()
+
+
+def assert_nothing_lost(acknowledged: Acknowledged, records: list[Any]) -> int:
+    """Every acknowledged record is there, at the offset that was acknowledged. Returns how many records are there twice."""
+    at = {(m.partition(), m.offset()): m.value() for m in records}
+    lost = [value for value, position in acknowledged.positions.items() if at.get(position) != value]
+    assert not lost, f"{len(lost)} acknowledged records lost, among them {lost[:5]}"
+    counts = Counter(m.value() for m in records)
+    return sum(n - 1 for n in counts.values())

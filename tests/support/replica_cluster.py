@@ -1,0 +1,346 @@
+"""Several replica managers in one process, on real logs, driven step by step: no sockets, no ZooKeeper, no sleeps.
+
+A test plays the controller (`Cluster.lead`), decides when followers ask and fetch (`replicate`), when ZooKeeper applies
+ISR changes (`FakeIsrWriter.apply`), and how time passes (`Cluster.time`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.event_log import EventLog
+from broker.metadata_cache import MetadataCache
+from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome
+from broker.replication.leader_endpoint import EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
+from broker.replication.lease import LeadershipLease
+from broker.replication.partition import Partition
+from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.replica_manager import FetchParams, ReplicaManager
+from broker.replication.truncation import EpochEnd
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_manager import LogManager
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
+from protocol.types import BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import topic_id_text
+from tests.support.fake_time import FakeTime
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = topic_id_text(uuid.UUID(int=77))
+LAG_S = 10.0
+SESSION_TIMEOUT_MS = 3000
+
+
+class FakeIsrWriter:
+    """ZooKeeper's partition states, and the proposals that it has not seen yet."""
+
+    def __init__(self) -> None:
+        self.states: dict[TopicPartition, LeaderAndIsr] = {}
+        self.proposals: list[IsrProposal] = []
+
+    def propose(self, proposal: IsrProposal) -> None:
+        self.proposals.append(proposal)
+
+    def apply(self) -> list[tuple[int, ...]]:
+        """Writes what was proposed, conditionally; returns the ISRs that were written."""
+        written = []
+        proposals, self.proposals = self.proposals, []
+        for proposal in proposals:
+            current = self.states[proposal.topic_partition]
+            if proposal.state.zk_version != current.zk_version:
+                proposal.on_result(IsrResult(Outcome.CONFLICT, proposal.state))
+                continue
+            new = LeaderAndIsr(
+                current.leader,
+                current.leader_epoch,
+                proposal.state.isr,
+                current.controller_epoch,
+                current.zk_version + 1,
+            )
+            self.states[proposal.topic_partition] = new
+            written.append(new.isr)
+            proposal.on_result(IsrResult(Outcome.COMMITTED, new))
+        return written
+
+
+class FakeEndpoint:
+    """A leader endpoint that calls the leader's replica manager, unless the pair is in its `cuts`."""
+
+    def __init__(self, cluster: Cluster, own_id: int, leader: int) -> None:
+        self._cluster, self._own_id, self._leader = cluster, own_id, leader
+
+    def _peer(self) -> ReplicaManager:
+        if (self._own_id, self._leader) in self._cluster.cuts:
+            raise LeaderUnavailable("cut")
+        node = self._cluster.nodes.get(self._leader)
+        if node is None:
+            raise LeaderUnavailable("down")
+        return node.manager
+
+    max_wait_ms = 0
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition]
+    ) -> dict[TopicPartition, FetchPartitionData]:
+        node = self._cluster.nodes[self._own_id]
+        answers: list[tuple[TopicPartition, FetchPartitionData]] = []
+        answered = asyncio.Event()
+
+        def respond(found: list[tuple[TopicPartition, FetchPartitionData]]) -> None:
+            answers.extend(found)
+            answered.set()
+
+        params = FetchParams(self._own_id, node.epoch, self.max_wait_ms, 1, 2**20, 0)
+        self._peer().fetch(params, [(tp, p.wanted) for tp, p in positions.items()], respond)
+        await answered.wait()
+        before_answer, self._cluster.before_answer = self._cluster.before_answer, None
+        if before_answer is not None:
+            before_answer()
+        return {tp: _copied(data) for tp, data in answers}
+
+    async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
+        peer = self._peer()
+        answers = {}
+        for tp, question in questions.items():
+            try:
+                end = peer.offset_for_leader_epoch(
+                    tp, question.current_leader_epoch, question.leader_epoch, self._own_id
+                )
+                answers[tp] = EpochAnswer(ErrorCode.NONE, EpochEnd(*end))
+            except KafkaError as error:
+                answers[tp] = EpochAnswer(error.code, EpochEnd(-1, -1))
+        return answers
+
+    async def list_offset(self, tp: TopicPartition, current_leader_epoch: int, timestamp: int) -> int:
+        try:
+            return self._peer().list_offset(tp, timestamp, current_leader_epoch, 0, self._own_id)[1]
+        except KafkaError as error:
+            raise LeaderUnavailable(error.code.name) from error
+
+    async def close(self) -> None:
+        return None
+
+
+class ParkingEndpoint(FakeEndpoint):
+    """Its fetches wait at the leader, as real ones do: for fetchers that run by themselves."""
+
+    max_wait_ms = 500
+
+
+def _copied(data: FetchPartitionData) -> FetchPartitionData:
+    """As it comes from a socket: one buffer."""
+    joined = b"".join(bytes(part) for part in data.records)
+    return data._replace(records=[memoryview(joined)] if joined else [])
+
+
+@dataclass
+class Node:
+    """One broker's replication, and what it needs."""
+
+    id: int
+    epoch: int
+    manager: ReplicaManager
+    logs: LogManager
+    metadata: MetadataCache
+    lease: LeadershipLease
+
+    def partition(self, tp: TopicPartition = TP) -> Partition:
+        found = self.manager.partitions.get(tp)
+        assert found is not None
+        return found
+
+    def records(self, tp: TopicPartition = TP) -> list[str]:
+        """Every value of the log."""
+        log = self.partition(tp).log
+        assert log is not None
+        if log.log_start_offset == log.log_end_offset:
+            return []
+        found = log.read(log.log_start_offset, 2**20, log.log_end_offset, True).records
+        data = memoryview(b"".join(bytes(part) for part in found))
+        return [
+            record.value.decode() for position, _ in iter_batches(data) for record in decode_records(data, position)
+        ]
+
+
+@dataclass
+class Cluster:
+    """`directory` holds one log directory per broker. `cuts` are (asker, asked) pairs that get no answer."""
+
+    directory: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    time: FakeTime = field(default_factory=FakeTime)
+    isr: FakeIsrWriter = field(default_factory=FakeIsrWriter)
+    nodes: dict[int, Node] = field(default_factory=dict)
+    cuts: set[tuple[int, int]] = field(default_factory=set)
+    before_answer: Any = None
+    controller_epoch: int = 1
+    endpoint: type[FakeEndpoint] = FakeEndpoint
+    next_broker_epoch: int = 100
+
+    async def start(self, *brokers: int) -> Cluster:
+        for broker in brokers:
+            await self.start_broker(broker)
+        return self
+
+    async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
+        """Starts it, or starts it again on what its disk has (`wipe`: an empty one), in a new life."""
+        life = self.next_broker_epoch
+        self.next_broker_epoch += 1
+        directory = self.directory / f"broker-{broker}-{life if wipe else 0}"
+        directory.mkdir(parents=True, exist_ok=True)
+        config = BrokerConfig(
+            broker_id=broker, log_dirs=str(directory), replica_lag_time_max_ms=int(LAG_S * 1000), **self.settings
+        )
+        logs = LogManager([str(directory)], config.topic_defaults(), FileSystem(), self.time)
+        await logs.start()
+        metadata = MetadataCache()
+        lease = LeadershipLease(self.time, SESSION_TIMEOUT_MS)
+        manager = ReplicaManager(
+            config,
+            self.time,
+            logs,
+            metadata,
+            self.isr,
+            lambda: None,
+            lease,
+            EventLog(None, self.time),
+            own_broker_epoch=lambda: self.nodes[broker].epoch,
+            timers=self.time,
+            make_endpoint=lambda leader: self.endpoint(self, broker, leader),
+        )
+        self.nodes[broker] = Node(broker, life, manager, logs, metadata, lease)
+        self.tell_metadata()
+        return self.nodes[broker]
+
+    def kill(self, broker: int) -> None:
+        """It is gone, with nothing written that was not written."""
+        _abandon(self.nodes.pop(broker).logs)
+        self.tell_metadata()
+
+    def brokers(self) -> tuple[BrokerInfo, ...]:
+        return tuple(
+            BrokerInfo(node.id, node.epoch, (Endpoint("PLAINTEXT", "h", node.id),)) for node in self.nodes.values()
+        )
+
+    def tell_metadata(self) -> None:
+        for node in self.nodes.values():
+            request = UpdateMetadataRequest(9, self.controller_epoch, node.epoch, (), {}, self.brokers())
+            node.manager.maybe_update_metadata(request)
+
+    def lead(
+        self,
+        leader: int,
+        epoch: int,
+        isr: tuple[int, ...],
+        *,
+        to: tuple[int, ...] | None = None,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        topic_id: str = TOPIC_ID,
+        overrides: dict[str, str] | None = None,
+        is_new: bool = True,
+    ) -> dict[int, ControlResponse]:
+        """The controller writes the state and tells it to all its replicas that live (or to `to` only)."""
+        old = self.isr.states.get(TP)
+        version = old.zk_version + 1 if old is not None else 0
+        self.isr.states[TP] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
+        state = PartitionState(
+            TP.topic, TP.partition, self.controller_epoch, leader, epoch, isr, version, replicas, is_new=is_new
+        )
+        self.time.advance(0)
+        answers = {}
+        for broker in to if to is not None else replicas:
+            if broker in self.nodes:
+                node = self.nodes[broker]
+                request = LeaderAndIsrRequest(
+                    9, self.controller_epoch, node.epoch, (state,), {TP.topic: topic_id}, self.brokers()
+                )
+                answers[broker] = node.manager.become_leader_or_follower(request, {TP.topic: overrides or {}})
+        return answers
+
+    async def replicate(self, *followers: int, rounds: int = 1) -> None:
+        """Each follower asks for epochs once, then fetches once."""
+        for _ in range(rounds):
+            for broker in followers or tuple(self.nodes):
+                for fetcher in self.nodes[broker].manager.fetchers():
+                    await _quietly(fetcher.truncate_once())
+                    await _quietly(fetcher.fetch_once())
+            self.time.turn()
+
+    async def settle(self) -> None:
+        """Until all is copied, all ISR changes are written and every HW is where it can be."""
+        for _ in range(6):
+            await self.replicate()
+            self.isr.apply()
+            self.pass_time(0.3)
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes while all loops run: the leases tick."""
+        steps = max(1, round(seconds / 0.25))
+        for _ in range(steps):
+            self.time.advance(seconds / steps)
+            for node in self.nodes.values():
+                node.lease.tick(node.epoch)
+
+    def produce(
+        self, broker: int, *values: str, acks: int = -1, timeout_ms: int = 5000
+    ) -> list[ProducePartitionResult]:
+        """Appends one batch; the list gets the result when there is one."""
+        answer: list[ProducePartitionResult] = []
+        batch = build_batch([(None, value.encode(), (), 1000) for value in values])
+        self.nodes[broker].manager.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
+        return answer
+
+    def consume(
+        self, broker: int, offset: int, *, max_wait_ms: int = 0, min_bytes: int = 1, epoch: int = -1
+    ) -> list[FetchPartitionData]:
+        """A consumer's fetch; the list gets the result when there is one."""
+        answer: list[FetchPartitionData] = []
+        wanted = FetchRequestPartition(TP.partition, epoch, offset, -1, -1, 2**20)
+        params = FetchParams(-1, -1, max_wait_ms, min_bytes, 2**20, 0)
+        self.nodes[broker].manager.fetch(params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
+        return answer
+
+    def follower_fetch(
+        self, leader: int, follower: int, offset: int, *, epoch: int, life: int | None = None, max_wait_ms: int = 0
+    ) -> list[FetchPartitionData]:
+        """A follower's fetch, made by hand."""
+        answer: list[FetchPartitionData] = []
+        wanted = FetchRequestPartition(TP.partition, epoch, offset, -1, 0, 2**20)
+        broker_epoch = self.nodes[follower].epoch if life is None else life
+        params = FetchParams(follower, broker_epoch, max_wait_ms, 1, 2**20, 0)
+        self.nodes[leader].manager.fetch(params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
+        return answer
+
+
+def _abandon(logs: LogManager) -> None:
+    """As when a process dies: files and locks are closed, nothing more is written."""
+    for log in logs.logs():
+        for segment in log.segments:
+            segment.close()
+    for directory in logs._directories:
+        directory.release()
+
+
+async def _quietly(step: Any) -> None:
+    try:
+        await step
+    except LeaderUnavailable:
+        return
+
+
+def values_of(data: FetchPartitionData) -> list[str]:
+    """The record values of a fetch answer."""
+    joined = memoryview(b"".join(bytes(part) for part in data.records))
+    return [r.value.decode() for position, _ in iter_batches(joined) for r in decode_records(joined, position)]
+
+
+__all__ = ["LAG_S", "TP", "Cluster", "FakeIsrWriter", "Node", "ReplicaFetcher", "values_of"]

@@ -1,0 +1,130 @@
+"""The control plane's server: fencing, order, garbage (FMT-4, STA-3, LAI-1, INV-8, INV-17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker.control import leader_and_isr
+from broker.control.listener import ControlListener
+from broker.replication.replica_fetcher import ReplicaFetcher
+from protocol.errors import ErrorCode
+from protocol.rpc import framing
+from protocol.rpc.messages import (
+    ControlledShutdownRequest,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from protocol.zk.session import ConnectionLoss
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
+
+STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)
+
+
+@pytest.fixture(autouse=True)
+def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+    monkeypatch.setattr(leader_and_isr, "RETRY_S", 0)
+
+
+class Overrides:
+    """What `/config/topics` has; fails as often as told first."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self._failures = failures
+
+    async def load(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        self.asked.append(tuple(topics))
+        if len(self.asked) <= self._failures:
+            raise ConnectionLoss("test")
+        return {topic: {"min.insync.replicas": "2"} for topic in topics}
+
+
+async def not_controller(request: ControlledShutdownRequest) -> ControlResponse:
+    return ControlResponse(ErrorCode.NOT_CONTROLLER)
+
+
+def play(
+    directory: Path, scenario: Callable[[Node, ControlListener], Awaitable[None]], overrides: Overrides | None = None
+) -> None:
+    async def run() -> None:
+        cluster = await Cluster(directory).start(1)
+        node = cluster.nodes[1]
+        load = (overrides or Overrides()).load
+        listener = ControlListener(node.manager, lambda: node.epoch, load, not_controller)
+        try:
+            await scenario(node, listener)
+        finally:
+            await listener.close()
+
+    asyncio.run(run())
+
+
+def requests(broker_epoch: int, controller_epoch: int = 1) -> list[ControlRequest]:
+    return [
+        LeaderAndIsrRequest(9, controller_epoch, broker_epoch, (STATE,), {TP.topic: TOPIC_ID}),
+        UpdateMetadataRequest(9, controller_epoch, broker_epoch, (STATE,), {TP.topic: TOPIC_ID}, ()),
+        StopReplicaRequest(9, controller_epoch, broker_epoch, (StopReplicaPartition(TP.topic, 0, 5, False),)),
+    ]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_an_earlier_life_and_an_earlier_controller_are_refused(tmp_path: Path, kind: int) -> None:
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        assert (await listener.handle(requests(node.epoch - 1)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
+        for controller_epoch, error in ((5, ErrorCode.NONE), (4, ErrorCode.STALE_CONTROLLER_EPOCH)):
+            answer = await listener.handle(requests(node.epoch, controller_epoch)[kind])
+            assert answer.error is error
+        node.manager.step_down_all("test")
+        assert (await listener.handle(requests(node.epoch, 6)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
+        assert (await listener.handle(requests(node.epoch + 1, 6)[kind])).error is ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+def test_settings_of_new_topics_come_before_their_logs(tmp_path: Path) -> None:
+    """INV-17: never the defaults because ZooKeeper was away for a moment."""
+    overrides = Overrides(failures=1)
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        request = requests(node.epoch)[0]
+        assert await listener.handle(request) == ControlResponse()
+        log = node.partition().log
+        assert log is not None
+        assert log.config.min_insync_replicas == 2
+        assert overrides.asked == [(TP.topic,)] * 2
+        await listener.handle(request)
+        assert len(overrides.asked) == 2
+
+    play(tmp_path, scenario, overrides)
+
+
+def test_frames_are_answered_in_order_and_garbage_closes_the_connection(tmp_path: Path) -> None:
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        port = await listener.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        asked = [*requests(node.epoch), ControlledShutdownRequest(1, node.epoch)]
+        writer.write(b"".join(framing.request_frame(100 + n, request) for n, request in enumerate(asked)))
+        answers = []
+        for _ in asked:
+            length = int.from_bytes(await reader.readexactly(4), "big")
+            answers.append(framing.parse_response(await reader.readexactly(length)))
+        assert [correlation_id for correlation_id, _ in answers] == [100, 101, 102, 103]
+        assert [a.error for _, a in answers] == [ErrorCode.NONE] * 3 + [ErrorCode.NOT_CONTROLLER]
+        writer.close()
+        for rubbish in (b"\xff" * 8, b"\x7f\xff\xff\xff", b"\0\0\0\5\0\0\0\1\x01", b"\0\0\0\6\0\0\0\1\x91\x63"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(rubbish)
+            assert await reader.read() == b""
+            writer.close()
+
+    play(tmp_path, scenario)

@@ -1,0 +1,412 @@
+"""What must survive when leaders change, brokers bounce and answers come late: INV-1, INV-5, INV-13, INV-14, BUG-1..15."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.replication.replica_fetcher import Phase, ReplicaFetcher
+from protocol.errors import ErrorCode
+from protocol.kafka.produce_codec import ProducePartitionResult
+from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+
+
+def play(directory: Path, scenario: Scenario) -> None:
+    asyncio.run(scenario(Cluster(directory)))
+
+
+def test_a_lagging_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
+    """REP-3."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        cluster.cuts = {(3, 1)}
+        answer = cluster.produce(1, "a", timeout_ms=60_000)
+        for _ in range(12):
+            await cluster.replicate(2)
+            cluster.pass_time(1)
+        assert answer == []
+        cluster.nodes[1].manager.check_lag()
+        assert cluster.isr.apply() == [(1, 2)]
+        cluster.time.turn()
+        assert answer[0].error == ErrorCode.NONE
+        cluster.cuts = set()
+        await cluster.replicate(3)
+        assert cluster.isr.proposals == []  # it got the record, but has not shown that it has it
+        await cluster.replicate(3)
+        assert cluster.isr.apply() == [(1, 2, 3)]
+        assert cluster.nodes[1].partition().isr == (1, 2, 3)
+
+    play(tmp_path, scenario)
+
+
+def test_expansion_needs_the_start_of_the_leaders_epoch(tmp_path: Path) -> None:
+    """INV-13, BUG-9: 2 leads with "b" acknowledged but a HW of 1; 3, at 1, may not join yet."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2))
+        await cluster.replicate()
+        cluster.produce(1, "a")
+        await cluster.replicate(rounds=3)
+        cluster.isr.proposals.clear()
+        cluster.cuts = {(3, 1)}
+        cluster.produce(1, "b")
+        await cluster.replicate(2)
+        assert cluster.nodes[2].partition().high_watermark == 1
+        cluster.lead(2, 1, (1, 2))
+        cluster.follower_fetch(2, 3, 1, epoch=1)
+        assert cluster.isr.proposals == []
+        cluster.follower_fetch(2, 3, 2, epoch=1)
+        assert [p.state.isr for p in cluster.isr.proposals] == [(1, 2, 3)]
+
+    play(tmp_path, scenario)
+
+
+def test_only_the_current_life_of_a_live_broker_may_join(tmp_path: Path) -> None:
+    """INV-14, BUG-23."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1,), replicas=(1, 2))
+        life = cluster.nodes[2].epoch
+        cluster.follower_fetch(1, 2, 0, epoch=0, life=life + 50)  # newer than the leader has heard of
+        assert cluster.isr.proposals == []
+        cluster.kill(2)
+        cluster.next_broker_epoch = life + 50
+        await cluster.start_broker(2)  # now it has: the earlier fetch counts
+        assert [p.newcomers for p in cluster.isr.proposals] == [{2: life + 50}]
+
+    play(tmp_path, scenario)
+
+
+def test_the_high_watermark_waits_for_a_proposed_member(tmp_path: Path) -> None:
+    """INV-10: ZooKeeper may have the larger ISR already."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1,), replicas=(1, 2))
+        cluster.follower_fetch(1, 2, 0, epoch=0)
+        assert len(cluster.isr.proposals) == 1
+        answer = cluster.produce(1, "a")
+        assert answer == []
+        cluster.isr.apply()
+        assert answer == []
+        cluster.follower_fetch(1, 2, 1, epoch=0)
+        assert answer[0].error == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+def test_a_dead_broker_outside_the_isr_does_not_hold_the_high_watermark_for_ever(tmp_path: Path) -> None:
+    """BUG-22."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1,), replicas=(1, 2))
+        cluster.produce(1, "a")
+        cluster.follower_fetch(1, 2, 0, epoch=0)
+        cluster.follower_fetch(1, 2, 1, epoch=0)
+        cluster.isr.proposals.clear()
+        cluster.nodes[1].partition()._proposal = None  # it was refused
+        answer = cluster.produce(1, "b", timeout_ms=60_000)
+        assert answer == []
+        cluster.kill(2)
+        cluster.time.turn()
+        assert answer[0].error == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+def test_a_follower_with_a_lagging_high_watermark_keeps_its_records(tmp_path: Path) -> None:
+    """BUG-1: it restarts, then leads: truncation is by epochs, never to its own HW."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.replicate()
+        answer = cluster.produce(1, "a")
+        await cluster.replicate(2)
+        cluster.follower_fetch(1, 2, 1, epoch=0)
+        assert answer[0].error == ErrorCode.NONE
+        assert cluster.nodes[2].partition().high_watermark == 0
+        cluster.kill(2)
+        await cluster.start_broker(2)
+        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+        (fetcher,) = cluster.nodes[2].manager.fetchers()
+        await fetcher.truncate_once()  # and no time to fetch what it might have cut
+        cluster.kill(1)
+        cluster.lead(2, 2, (2,), replicas=(1, 2))
+        assert values_of(cluster.consume(2, 0)[0]) == ["a"]
+
+    play(tmp_path, scenario)
+
+
+def test_the_old_leader_cuts_what_nobody_else_has(tmp_path: Path) -> None:
+    """REP-6, INV-5, BUG-13, BUG-15: also an epoch of its own without records."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.replicate()
+        cluster.produce(1, "both")
+        await cluster.replicate(2, rounds=2)
+        cluster.produce(1, "only 1", acks=1)
+        cluster.lead(2, 1, (2, 1), replicas=(1, 2))
+        cluster.produce(2, "new")
+        await cluster.settle()
+        assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["both", "new"]
+        cluster.lead(1, 2, (1, 2), replicas=(1, 2))  # an epoch in which nothing is written
+        cluster.lead(2, 3, (1, 2), replicas=(1, 2))
+        cluster.produce(2, "last")
+        await cluster.settle()
+        assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["both", "new", "last"]
+
+    play(tmp_path, scenario)
+
+
+def test_two_fast_failovers_diverge_in_the_middle(tmp_path: Path) -> None:
+    """BUG-3, BUG-14: truncation is repeated until the epochs match."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        cluster.produce(1, "x")
+        await cluster.replicate(rounds=2)
+        cluster.produce(1, "1 alone", "1 alone", acks=1)
+        cluster.lead(2, 1, (2, 3), to=(2,))
+        cluster.produce(2, "2 alone", acks=1)
+        cluster.lead(1, 2, (1,), to=(1,))  # unclean, to make both histories fork
+        cluster.produce(1, "1 again", acks=1)
+        cluster.lead(2, 3, (2,))
+        cluster.produce(2, "2 again", acks=1)
+        await cluster.settle()
+        expected = ["x", "2 alone", "2 again"]
+        assert [cluster.nodes[b].records() for b in (1, 2, 3)] == [expected] * 3
+
+    play(tmp_path, scenario)
+
+
+def test_a_leader_that_missed_an_epoch_forgets_what_its_followers_had(tmp_path: Path) -> None:
+    """INV-12: 3 had both records, cut them for 2, and 1 leads again without having heard of 2's epoch."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        answer = cluster.produce(1, "a", "b")
+        await cluster.replicate(3, rounds=2)
+        assert cluster.nodes[1].partition().followers[3].log_end_offset == 2
+        cluster.lead(2, 1, (1, 2, 3), to=(2, 3))
+        await cluster.replicate(3)
+        assert cluster.nodes[3].records() == []
+        cluster.kill(2)
+        cluster.lead(1, 2, (1, 3))
+        assert answer == []
+        await cluster.replicate(3, rounds=2)
+        assert answer[0].error == ErrorCode.NONE
+        assert cluster.nodes[3].records() == ["a", "b"]
+
+    play(tmp_path, scenario)
+
+
+def test_an_answer_that_comes_after_a_leadership_change_is_dropped(tmp_path: Path) -> None:
+    """BUG-12: the fetch was sent, LeaderAndIsr came, the answer arrives."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        cluster.produce(1, "late", acks=1)
+        cluster.before_answer = lambda: cluster.lead(3, 1, (3, 2), to=(2, 3))
+        (fetcher,) = cluster.nodes[2].manager.fetchers()
+        await fetcher.fetch_once()
+        assert cluster.nodes[2].records() == []
+
+    play(tmp_path, scenario)
+
+
+def test_a_partition_that_fails_is_set_aside_and_tried_again(tmp_path: Path) -> None:
+    """REP-9: here the leader does not know yet that it leads."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2), to=(2,))
+        await cluster.replicate(2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2), to=(1,))
+        cluster.produce(1, "a", acks=1)
+        await cluster.replicate(2)
+        assert cluster.nodes[2].records() == []
+        cluster.pass_time(1)
+        await cluster.replicate(2)
+        assert cluster.nodes[2].records() == ["a"]
+        (fetcher,) = cluster.nodes[2].manager.fetchers()
+        assert fetcher.phase_of(TP) is Phase.FETCHING
+
+    play(tmp_path, scenario)
+
+
+def test_a_follower_behind_the_log_start_begins_there(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1,), replicas=(1, 2))
+        cluster.cuts = {(2, 1)}
+        for value in "abc":
+            cluster.produce(1, value)
+        log = cluster.nodes[1].partition().log
+        assert log is not None
+        log.increment_log_start(2)
+        cluster.cuts = set()
+        await cluster.settle()
+        assert cluster.nodes[2].records() == ["c"]
+        assert cluster.isr.states[TP].isr == (1, 2)
+
+    play(tmp_path, scenario)
+
+
+def test_an_emptied_disk_is_copied_again_before_it_counts(tmp_path: Path) -> None:
+    """FLT-33."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.settle()
+        cluster.produce(1, "a")
+        await cluster.settle()
+        cluster.kill(2)
+        await cluster.start_broker(2, wipe=True)
+        cluster.lead(1, 1, (1,), replicas=(1, 2), is_new=False)
+        assert cluster.nodes[1].partition().followers[2].log_end_offset == -1
+        answer = cluster.produce(1, "b")
+        assert answer[0].error == ErrorCode.NONE
+        await cluster.settle()
+        assert cluster.nodes[2].records() == ["a", "b"]
+        assert cluster.isr.states[TP].isr == (1, 2)
+
+    play(tmp_path, scenario)
+
+
+def test_the_high_watermark_survives_a_restart(tmp_path: Path) -> None:
+    """LOG-3, LAI-5."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.settle()
+        cluster.produce(1, "a", "b")
+        await cluster.settle()
+        await cluster.nodes[1].manager.checkpoint_high_watermarks()
+        cluster.kill(1)
+        await cluster.start_broker(1)
+        cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,))
+        assert cluster.nodes[1].partition().high_watermark == 2
+
+    play(tmp_path, scenario)
+
+
+ACTIONS = (
+    ("produce",) * 6 + ("replicate",) * 9 + ("isr",) * 3 + ("time", "cut", "heal", "move", "kill", "start", "start")
+)
+
+
+async def _random_run(cluster: Cluster, seed: int, steps: int) -> None:
+    """A controller that elects from the ISR only, brokers that are killed and started, cuts, producers on acks=all."""
+    dice = random.Random(seed)
+    await cluster.start(1, 2, 3)
+    produced: list[tuple[str, list[ProducePartitionResult]]] = []
+    cluster.lead(1, 0, (1, 2, 3))
+    for step in range(steps):
+        state = cluster.isr.states[TP]
+        live = [broker for broker in state.isr if broker in cluster.nodes]
+        match dice.choice(ACTIONS):
+            case "produce" if state.leader in cluster.nodes:
+                produced.append((f"{step}", cluster.produce(state.leader, f"{step}", timeout_ms=3000)))
+            case "replicate":
+                await cluster.replicate(dice.choice(list(cluster.nodes)))
+            case "isr":
+                cluster.isr.apply()
+            case "time":
+                cluster.pass_time(LAG_S / 2)
+                for node in cluster.nodes.values():
+                    node.manager.check_lag()
+            case "cut":
+                cluster.cuts = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3) if dice.random() < 0.2}
+            case "heal":
+                cluster.cuts = set()
+            case "move":
+                _elect(cluster, dice, live, some_hear_late=True)
+            case "kill" if len(live) > 1:
+                victim = dice.choice(live)
+                cluster.kill(victim)
+                _elect(cluster, dice, [broker for broker in live if broker != victim])
+            case "start" if len(cluster.nodes) < 3:
+                await cluster.start_broker(next(b for b in (1, 2, 3) if b not in cluster.nodes))
+                _elect(cluster, dice, live)
+        _check_invariants(cluster, _acknowledged(produced))
+    await _heal(cluster, dice)
+    acknowledged = _acknowledged(produced)
+    logs = [node.records() for node in cluster.nodes.values()]
+    assert logs[0] == logs[1] == logs[2]
+    assert set(cluster.isr.states[TP].isr) == {1, 2, 3}
+    assert set(acknowledged) <= set(logs[0])
+    assert len(logs[0]) == len(set(logs[0]))
+    assert all(len(answer) == 1 for _, answer in produced)
+    assert all(node.manager.waiting() == (0, 0) for node in cluster.nodes.values())
+
+
+def _elect(cluster: Cluster, dice: random.Random, isr: list[int], *, some_hear_late: bool = False) -> None:
+    """The controller's election: a live member of the ISR, a new epoch. Followers may not hear of it."""
+    leader = dice.choice(isr)
+    told = tuple(b for b in (1, 2, 3) if b == leader or not some_hear_late or dice.random() < 0.7)
+    cluster.lead(leader, cluster.isr.states[TP].leader_epoch + 1, tuple(isr), to=told)
+
+
+async def _heal(cluster: Cluster, dice: random.Random) -> None:
+    """All faults end; time for everything to settle, and for every producer to be answered."""
+    cluster.cuts = set()
+    for broker in (1, 2, 3):
+        if broker not in cluster.nodes:
+            await cluster.start_broker(broker)
+    _elect(cluster, dice, list(cluster.isr.states[TP].isr))
+    for _ in range(5):
+        await cluster.settle()
+
+
+def _acknowledged(produced: list[tuple[str, list[ProducePartitionResult]]]) -> list[str]:
+    return [value for value, answer in produced if answer and answer[0].error == ErrorCode.NONE]
+
+
+def _check_invariants(cluster: Cluster, acknowledged: list[str]) -> None:
+    """INV-1: every member of ZooKeeper's ISR that has been told has what was acknowledged; INV-4, INV-11."""
+    state = cluster.isr.states[TP]
+    assert state.leader in state.isr
+    for broker, node in cluster.nodes.items():
+        partition = node.manager.partitions.get(TP)
+        if partition is None or partition.log is None:
+            continue
+        assert partition.log.log_start_offset <= partition.high_watermark <= partition.log.log_end_offset
+        if broker in state.isr:
+            assert set(acknowledged) <= set(node.records()), f"broker {broker} of the ISR lost an acknowledged record"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**9))
+def test_nothing_acknowledged_is_ever_lost(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """INV-1, INV-5, INV-6, INV-27 under random schedules."""
+    play(tmp_path_factory.mktemp("random"), lambda cluster: _random_run(cluster, seed, steps=60))

@@ -1,0 +1,184 @@
+"""Conditional ISR writes: REP-3, BUG-2, BUG-5, BUG-6, BUG-23, INV-14."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from broker.event_log import EventLog
+from broker.replication.isr_updates import IsrProposal, IsrResult, IsrUpdates, Outcome
+from protocol.types import LeaderAndIsr, TopicPartition
+from protocol.zk.session import (
+    BadVersion,
+    CheckOp,
+    ConnectionLoss,
+    MultiFailed,
+    NoNode,
+    Op,
+    OpResult,
+    SetOp,
+    Stat,
+    ZkError,
+)
+from protocol.zk.znodes import BrokerIdZNode, IsrChangeZNode, PartitionStateZNode
+from tests.support.fake_time import FakeTime
+
+TP = TopicPartition("t", 0)
+OLD = LeaderAndIsr(1, 4, (1, 2), 7, 10)
+LOST_BEFORE, LOST_AFTER = "lost before it was applied", "applied, the answer lost"
+
+
+@dataclass
+class FakeZooKeeper:
+    """Partition states and brokers (id -> czxid); `faults` are taken by the next multis, one each."""
+
+    states: dict[str, LeaderAndIsr]
+    brokers: dict[int, int]
+    faults: list[str] = field(default_factory=list)
+    announced: list[tuple[TopicPartition, ...]] = field(default_factory=list)
+    writes: int = 0
+    reads_fail: int = 0
+
+    async def exists(self, path: str) -> Stat | None:
+        czxid = {BrokerIdZNode.path(broker): czxid for broker, czxid in self.brokers.items()}.get(path)
+        return None if czxid is None else _stat(0, czxid)
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        if self.reads_fail:
+            self.reads_fail -= 1
+            raise ConnectionLoss("test")
+        return [
+            (PartitionStateZNode.encode(self.states[path]), _stat(self.states[path].zk_version))
+            if path in self.states
+            else None
+            for path in paths
+        ]
+
+    async def create(self, path: str, data: bytes = b"", *, sequence: bool = False) -> tuple[str, Stat]:
+        assert sequence
+        assert path == IsrChangeZNode.PATH_PREFIX
+        self.announced.append(IsrChangeZNode.decode(data))
+        return path + "0000000000", _stat(0)
+
+    async def multi_many(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
+        return [self._multi(batch) for batch in batches]
+
+    def _multi(self, batch: Sequence[Op]) -> list[OpResult] | ZkError:
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == LOST_BEFORE:
+            return ConnectionLoss("test")
+        results: list[OpResult] = []
+        for index, operation in enumerate(batch):
+            if isinstance(operation, CheckOp):
+                if operation.path not in map(BrokerIdZNode.path, self.brokers):
+                    return MultiFailed(index, NoNode("test"))
+                results.append(None)
+                continue
+            assert isinstance(operation, SetOp)
+            state = self.states.get(operation.path)
+            if state is None:
+                return MultiFailed(index, NoNode("test"))
+            if state.zk_version != operation.version:
+                return MultiFailed(index, BadVersion("test"))
+            self.states[operation.path] = PartitionStateZNode.decode(operation.data, state.zk_version + 1)
+            self.writes += 1
+            results.append(_stat(state.zk_version + 1))
+        return ConnectionLoss("test") if fault == LOST_AFTER else results
+
+
+def _stat(version: int, czxid: int = 1) -> Stat:
+    return Stat(**{**dict.fromkeys(Stat._fields, 0), "version": version, "czxid": czxid})
+
+
+def propose(
+    zk: FakeZooKeeper, isr: tuple[int, ...], newcomers: dict[int, int] | None = None, *, wanted: bool = True
+) -> list[IsrResult]:
+    """Proposes once, and waits until it is done and announced."""
+
+    async def run() -> list[IsrResult]:
+        updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
+        results: list[IsrResult] = []
+        updates.propose(
+            IsrProposal(TP, replace(OLD, isr=isr), newcomers or {}, lambda: wanted and not results, results.append)
+        )
+        await updates.drain()
+        return results
+
+    return asyncio.run(run())
+
+
+def zookeeper(**changes: object) -> FakeZooKeeper:
+    return FakeZooKeeper({PartitionStateZNode.path(TP): OLD}, {1: 101, 2: 102, 3: 103}, **changes)  # type: ignore[arg-type]
+
+
+def test_a_write_commits_and_is_announced() -> None:
+    zk = zookeeper()
+    (result,) = propose(zk, (1,))
+    assert result == IsrResult(Outcome.COMMITTED, replace(OLD, isr=(1,), zk_version=11))
+    assert zk.announced == [(TP,)]
+
+
+@pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
+@pytest.mark.parametrize("reads_fail", [0, 3])
+def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:
+    """BUG-5, FLT-19: applied once in either case, and the version is known."""
+    zk = zookeeper(faults=[fault], reads_fail=reads_fail)
+    (result,) = propose(zk, (1,))
+    assert result == IsrResult(Outcome.COMMITTED, replace(OLD, isr=(1,), zk_version=11))
+    assert zk.writes == 1
+
+
+def test_a_newer_leader_epoch_is_a_conflict() -> None:
+    """BUG-6."""
+    zk = zookeeper()
+    newer = replace(OLD, leader=2, leader_epoch=5, isr=(2,), zk_version=11)
+    zk.states[PartitionStateZNode.path(TP)] = newer
+    (result,) = propose(zk, (1,))
+    assert result.outcome is Outcome.CONFLICT
+    assert zk.states[PartitionStateZNode.path(TP)] == newer
+    assert zk.announced == []
+
+
+def test_an_earlier_write_of_mine_is_adopted() -> None:
+    zk = zookeeper()
+    zk.states[PartitionStateZNode.path(TP)] = replace(OLD, isr=(1,), zk_version=11)
+    (result,) = propose(zk, (1, 2, 3), {3: 103})
+    assert result == IsrResult(Outcome.COMMITTED, replace(OLD, isr=(1,), zk_version=11))
+
+
+def test_a_topic_that_is_gone_is_a_conflict() -> None:
+    zk = zookeeper()
+    zk.states.clear()
+    assert propose(zk, (1,))[0].outcome is Outcome.CONFLICT
+
+
+@pytest.mark.parametrize("brokers", [{1: 101, 2: 102}, {1: 101, 2: 102, 3: 999}])
+def test_a_newcomer_that_died_or_bounced_is_refused(brokers: dict[int, int]) -> None:
+    """INV-14, BUG-23."""
+    zk = zookeeper()
+    zk.brokers = brokers
+    assert propose(zk, (1, 2, 3), {3: 103})[0].outcome is Outcome.REFUSED
+    assert zk.writes == 0
+
+
+def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
+    zk = zookeeper()
+    read = zk.exists
+
+    async def exists_then_bounce(path: str) -> Stat | None:
+        stat = await read(path)
+        zk.brokers[3] = 999
+        return stat
+
+    zk.exists = exists_then_bounce  # type: ignore[method-assign]
+    (result,) = propose(zk, (1, 2, 3), {3: 103})
+    assert (result.outcome, result.doubtful) == (Outcome.COMMITTED, (3,))
+
+
+def test_what_is_not_wanted_any_more_is_not_written() -> None:
+    zk = zookeeper()
+    assert propose(zk, (1,), wanted=False) == []
+    assert zk.writes == 0

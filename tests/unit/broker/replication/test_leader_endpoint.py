@@ -1,0 +1,180 @@
+"""The follower's requests on the wire, read back by the codecs of the server's side; incremental sessions (KIP-227)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from broker.replication.fetch_session import LAST_EPOCH, FetchSession
+from broker.replication.leader_endpoint import (
+    EARLIEST,
+    EpochAnswer,
+    EpochQuestion,
+    FetchPosition,
+    FetchSettings,
+    LeaderUnavailable,
+    NetworkLeaderEndpoint,
+)
+from broker.replication.truncation import EpochEnd
+from protocol.errors import ErrorCode
+from protocol.kafka import fetch_codec, messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from protocol.kafka.framing import parse_request_header, response_header
+from protocol.network_client import Disconnected
+from protocol.types import TopicPartition
+
+TOPIC_ID = uuid.UUID(int=7)
+TP = TopicPartition("t", 3)
+Answer = Callable[[int, int, Any], Sequence[Any]]
+
+
+class FakeNetwork:
+    """A network client whose peer is `answer(api key, version, request)`."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def send(self, address: tuple[str, int], encode: Callable[[int], Sequence[Any]]) -> memoryview:
+        assert address == ("leader", 9092)
+        frame = memoryview(b"".join(bytes(part) for part in encode(41)))
+        header = parse_request_header(frame)
+        decode = fetch_codec.decode_request if header.api_key == ApiKey.FETCH else None
+        if decode is not None:
+            request: Any = decode(header.api_version, frame, header.body_offset)
+        else:
+            request = messages.decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        parts = self._answer(header.api_key, header.api_version, request)
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        return memoryview(b"".join([head, *(bytes(part) for part in parts)]))
+
+    def close(self) -> None:
+        return None
+
+
+def endpoint(answer: Answer, address: tuple[str, int] | None = ("leader", 9092)) -> NetworkLeaderEndpoint:
+    settings = FetchSettings(2, lambda: 102, 500, 1, 10_000, 1000)
+    return NetworkLeaderEndpoint(settings, lambda: address, lambda: FakeNetwork(answer))  # type: ignore[arg-type,return-value]
+
+
+def position(offset: int) -> FetchPosition:
+    return FetchPosition(TOPIC_ID, FetchRequestPartition(TP.partition, 5, offset, 4, 0, 1000))
+
+
+def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
+    seen: list[FetchRequest] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append(request)
+        data = FetchPartitionData(TP.partition, 0, 9, 9, 0, [b"abc"], diverging_epoch=(4, 8))
+        topics = [(TOPIC_ID, [data])] if request.topics else []
+        return fetch_codec.encode_response(version, 0, 0, 77, topics)
+
+    async def run() -> None:
+        leader = endpoint(answer)
+        first = await leader.fetch({TP: position(10)})
+        assert (bytes(first[TP].records[0]), first[TP].diverging_epoch, first[TP].high_watermark) == (b"abc", (4, 8), 9)
+        assert await leader.fetch({TP: position(10)}) == {}
+        await leader.fetch({TP: position(11)})
+        await leader.fetch({})
+
+    asyncio.run(run())
+    assert {(r.replica_id, r.replica_epoch, r.max_wait_ms) for r in seen} == {(2, 102, 500)}
+    assert [(r.session_id, r.session_epoch) for r in seen] == [(0, 0), (77, 1), (77, 2), (77, 3)]
+    assert [[(key, [p.fetch_offset for p in ps]) for key, ps in r.topics] for r in seen] == [
+        [(TOPIC_ID, [10])],
+        [],
+        [(TOPIC_ID, [11])],
+        [],
+    ]
+    assert [(key, list(numbers)) for key, numbers in seen[3].forgotten] == [(TOPIC_ID, [TP.partition])]
+
+
+def test_a_lost_session_is_begun_again() -> None:
+    errors = [0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0]
+    seen: list[tuple[int, int, int]] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append((request.session_id, request.session_epoch, len(request.topics)))
+        return fetch_codec.encode_response(version, 0, errors.pop(0), 77, [])
+
+    async def run() -> None:
+        leader = endpoint(answer)
+        await leader.fetch({TP: position(10)})
+        with pytest.raises(LeaderUnavailable):
+            await leader.fetch({TP: position(10)})
+        await leader.fetch({TP: position(10)})
+
+    asyncio.run(run())
+    assert seen == [(0, 0, 1), (77, 1, 0), (0, 0, 1)]
+
+
+def test_epoch_questions() -> None:
+    def answer(key: int, version: int, request: Any) -> Sequence[Any]:
+        assert (key, request.replica_id) == (ApiKey.OFFSET_FOR_LEADER_EPOCH, 2)
+        (topic,) = request.topics
+        (partition,) = topic.partitions
+        assert (topic.topic, partition.partition) == TP
+        assert (partition.current_leader_epoch, partition.leader_epoch) == (5, 4)
+        entry = {"error_code": 0, "partition": 3, "leader_epoch": 4, "end_offset": 88}
+        return [
+            messages.encode_response(
+                key, version, {"throttle_time": 0, "topics": [{"topic": "t", "partitions": [entry]}]}
+            )
+        ]
+
+    answers = asyncio.run(endpoint(answer).epoch_ends({TP: EpochQuestion(5, 4)}))
+    assert answers == {TP: EpochAnswer(ErrorCode.NONE, EpochEnd(4, 88))}
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_list_offset(error: ErrorCode) -> None:
+    def answer(key: int, version: int, request: Any) -> Sequence[Any]:
+        assert (key, request.replica_id) == (ApiKey.LIST_OFFSETS, 2)
+        assert request.topics[0].partitions[0].current_leader_epoch == 5
+        entry = {"partition_index": 3, "error_code": error, "timestamp": -1, "offset": 12, "leader_epoch": 5}
+        return [
+            messages.encode_response(
+                key, version, {"throttle_time": 0, "topics": [{"name": "t", "partitions": [entry]}]}
+            )
+        ]
+
+    ask = endpoint(answer).list_offset(TP, 5, EARLIEST)
+    if error is ErrorCode.NONE:
+        assert asyncio.run(ask) == 12
+    else:
+        with pytest.raises(LeaderUnavailable):
+            asyncio.run(ask)
+
+
+def test_every_failure_of_the_network_is_leader_unavailable() -> None:
+    def refuse(key: int, version: int, request: Any) -> Sequence[Any]:
+        raise Disconnected("test")
+
+    for leader in (endpoint(refuse), endpoint(refuse, None), endpoint(lambda *_: [b"rubbish"])):
+        for ask in (leader.fetch({TP: position(1)}), leader.epoch_ends({TP: EpochQuestion(5, 4)})):
+            with pytest.raises(LeaderUnavailable):
+                asyncio.run(ask)
+
+
+def test_the_session_epoch_wraps() -> None:
+    session = FetchSession()
+    session.next_request({})
+    session.answered(5)
+    session._epoch = LAST_EPOCH
+    assert session.next_request({}).session_epoch == LAST_EPOCH
+    session.answered(5)
+    assert session.next_request({}).session_epoch == 1
+
+
+def test_a_leader_that_keeps_no_session_gets_whole_requests() -> None:
+    session = FetchSession()
+    wanted = {(TOPIC_ID, 3): position(1).wanted}
+    for _ in range(2):
+        request = session.next_request(wanted)
+        assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, wanted)
+        session.answered(0)

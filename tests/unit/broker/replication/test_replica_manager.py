@@ -1,0 +1,495 @@
+"""Replication of one partition over two or three brokers in one process: REP-1..5, REP-8, LAI-2..4, INV-10..17."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.replication.partition import Role
+from broker.replication.replica_fetcher import ReplicaFetcher
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
+from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+
+
+def play(directory: Path, scenario: Scenario) -> None:
+    asyncio.run(scenario(Cluster(directory)))
+
+
+def error_of(answer: list[FetchPartitionData]) -> ErrorCode:
+    return ErrorCode(answer[0].error)
+
+
+def test_acks_all_waits_for_the_whole_isr(tmp_path: Path) -> None:
+    """REP-1, REP-4: append, fetch, fetch again, acknowledged; consumers see it then and not before."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate(2, 3)
+        answer = cluster.produce(1, "a", "b")
+        assert answer == []
+        assert values_of(cluster.consume(1, 0)[0]) == []
+        await cluster.replicate(2, 3)  # they get the data
+        await cluster.replicate(2)  # only one tells that it has it
+        assert answer == []
+        await cluster.replicate(3)
+        assert [(r.error, r.base_offset) for r in answer] == [(ErrorCode.NONE, 0)]
+        assert values_of(cluster.consume(1, 0)[0]) == ["a", "b"]
+        assert cluster.nodes[2].records() == cluster.nodes[3].records() == ["a", "b"]
+        await cluster.replicate(2)
+        assert cluster.nodes[2].partition().high_watermark == 2
+        assert cluster.nodes[1].manager.waiting() == (0, 0)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_other_acks_are_answered_by_the_append(tmp_path: Path, acks: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        assert cluster.produce(1, "a", acks=acks)[0].base_offset == 0
+        assert cluster.nodes[1].partition().high_watermark == 0
+
+    play(tmp_path, scenario)
+
+
+def test_a_sole_member_acknowledges_at_once(tmp_path: Path) -> None:
+    """BUG-22."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1,), replicas=(1, 2))
+        assert cluster.produce(1, "a")[0].error == ErrorCode.NONE
+        assert cluster.nodes[1].partition().high_watermark == 1
+
+    play(tmp_path, scenario)
+
+
+def test_an_append_below_min_insync_appends_nothing(tmp_path: Path) -> None:
+    """INV-17."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1,), replicas=(1, 2), overrides={"min.insync.replicas": "2"})
+        assert cluster.produce(1, "a")[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert cluster.nodes[1].records() == []
+        assert cluster.produce(1, "a", acks=1)[0].error == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+def test_an_isr_that_shrinks_after_the_append_is_told(tmp_path: Path) -> None:
+    """INV-17, REP-3, INV-10: the proposed ISR acknowledges nothing before ZooKeeper has it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides={"min.insync.replicas": "2"})
+        await cluster.replicate(2)
+        answer = cluster.produce(1, "a", timeout_ms=60_000)
+        cluster.pass_time(LAG_S + 1)
+        cluster.nodes[1].manager.check_lag()
+        assert [p.state.isr for p in cluster.isr.proposals] == [(1,)]
+        assert answer == []
+        assert cluster.nodes[1].partition().high_watermark == 0
+        assert cluster.isr.apply() == [(1,)]
+        cluster.time.turn()
+        assert answer[0].error == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    play(tmp_path, scenario)
+
+
+def test_a_conflicting_isr_write_stops_all_progress_until_the_controller_speaks(tmp_path: Path) -> None:
+    """BUG-2, BUG-6: the follower that was to be dropped may lead already."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        answer = cluster.produce(1, "a", timeout_ms=60_000)
+        cluster.pass_time(LAG_S + 1)
+        cluster.nodes[1].manager.check_lag()
+        cluster.lead(2, 1, (2,), replicas=(1, 2), to=(2,))
+        assert cluster.isr.apply() == []
+        await cluster.replicate()
+        cluster.pass_time(LAG_S + 1)
+        cluster.nodes[1].manager.check_lag()
+        assert cluster.isr.proposals == []
+        assert answer == []
+        cluster.lead(2, 1, (2,), replicas=(1, 2), to=(1,))
+        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(tmp_path, scenario)
+
+
+def test_the_timeout_answers_the_producer(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        answer = cluster.produce(1, "a", timeout_ms=1500)
+        cluster.pass_time(1.6)
+        assert answer[0].error == ErrorCode.REQUEST_TIMED_OUT
+
+    play(tmp_path, scenario)
+
+
+def test_one_high_watermark_move_answers_all_its_producers(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.replicate(2)
+        answers = [cluster.produce(1, f"v{n}") for n in range(5)]
+        await cluster.replicate(2)
+        assert answers == [[]] * 5
+        cluster.follower_fetch(1, 2, 3, epoch=0)
+        assert [[r.base_offset for r in answer] for answer in answers] == [[0], [1], [2], [], []]
+
+    play(tmp_path, scenario)
+
+
+def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_them_later(tmp_path: Path) -> None:
+    """BUG-10: leadership away, the record cut, leadership back, another record at the same offset."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.replicate(2)
+        answer = cluster.produce(1, "lost")
+        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
+        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await cluster.replicate(1)
+        assert cluster.nodes[1].records() == []
+        cluster.lead(1, 2, (1, 2), replicas=(1, 2))
+        kept = cluster.produce(1, "kept")
+        await cluster.replicate(2, rounds=2)
+        assert kept[0].base_offset == 0
+        assert cluster.nodes[2].records() == ["kept"]
+        assert len(answer) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_producer_survives_a_new_epoch_of_the_same_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        answer = cluster.produce(1, "a")
+        cluster.kill(3)
+        cluster.lead(1, 1, (1, 2))
+        assert answer == []
+        await cluster.replicate(2, rounds=2)
+        assert answer[0].error == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+def test_consumers_are_bounded_by_the_high_watermark(tmp_path: Path) -> None:
+    """REP-2, BAD-31."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.replicate(2)
+        cluster.produce(1, "a")
+        await cluster.replicate(2, rounds=2)
+        cluster.produce(1, "b")
+        assert values_of(cluster.consume(1, 0)[0]) == ["a"]
+        for offset in (1, 2):
+            between = cluster.consume(1, offset)[0]
+            assert (between.error, values_of(between), between.high_watermark) == (ErrorCode.NONE, [], 1)
+        for offset in (3, -1):
+            assert error_of(cluster.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    play(tmp_path, scenario)
+
+
+def test_a_parked_consumer_is_answered_when_the_high_watermark_moves(tmp_path: Path) -> None:
+    """REP-5."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await cluster.replicate(2)
+        answer = cluster.consume(1, 0, max_wait_ms=1000)
+        cluster.produce(1, "a")
+        cluster.time.turn()
+        assert answer == []
+        await cluster.replicate(2, rounds=2)
+        assert values_of(answer[0]) == ["a"]
+        assert cluster.nodes[1].manager.waiting() == (0, 0)
+
+    play(tmp_path, scenario)
+
+
+def test_a_parked_consumer_waits_for_min_bytes_and_gets_everything(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        cluster.lead(1, 0, (1,), replicas=(1,))
+        answer = cluster.consume(1, 0, max_wait_ms=1000, min_bytes=150)
+        for value in ("a", "b"):
+            cluster.produce(1, value)
+            cluster.time.turn()
+            assert answer == []
+        cluster.produce(1, "c")
+        cluster.time.turn()
+        assert values_of(answer[0]) == ["a", "b", "c"]
+        late = cluster.consume(1, 2, max_wait_ms=1000, min_bytes=1000)
+        cluster.pass_time(1.1)
+        assert values_of(late[0]) == ["c"]
+
+    play(tmp_path, scenario)
+
+
+def test_parked_followers_are_answered_once_per_turn_with_all_that_is_new(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
+        cluster.produce(1, "a")
+        cluster.produce(1, "b")
+        assert answer == []
+        cluster.time.turn()
+        assert [values_of(data) for data in answer] == [["a", "b"]]
+
+    play(tmp_path, scenario)
+
+
+def test_a_follower_that_asks_for_epochs_gets_its_parked_fetch_back(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
+        cluster.nodes[1].manager.offset_for_leader_epoch(TP, 0, 0, 2)
+        assert len(answer) == 1
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH), (1, ErrorCode.NONE)]
+)
+def test_fencing_by_leader_epoch(tmp_path: Path, epoch: int, error: ErrorCode) -> None:
+    """REP-8, BUG-3."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+        assert error_of(cluster.consume(1, 0, epoch=epoch)) is error
+        assert error_of(cluster.follower_fetch(1, 2, 0, epoch=epoch)) is error
+        manager = cluster.nodes[1].manager
+        for ask in (
+            lambda: manager.list_offset(TP, -2, epoch),
+            lambda: manager.offset_for_leader_epoch(TP, epoch, 1),
+        ):
+            if error is ErrorCode.NONE:
+                ask()
+            else:
+                with pytest.raises(KafkaError) as raised:
+                    ask()
+                assert raised.value.code is error
+
+    play(tmp_path, scenario)
+
+
+def test_a_fetch_in_another_epoch_does_not_move_the_leaders_view(tmp_path: Path) -> None:
+    """INV-12: also without an epoch, of a former life of the broker, and by a broker that is not a replica."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+        life = cluster.nodes[2].epoch
+        answer = cluster.produce(1, "a")
+        for epoch, follower, its_life in ((0, 2, life), (2, 2, life), (-1, 2, life), (1, 2, life - 1), (1, 3, 99)):
+            refused = cluster.follower_fetch(1, follower, 1, epoch=epoch, life=its_life)
+            assert error_of(refused) is not ErrorCode.NONE
+            assert answer == []
+        cluster.follower_fetch(1, 2, 1, epoch=1)
+        assert answer[0].error == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+def test_unknown_and_unled_partitions(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        assert cluster.produce(1, "a")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert error_of(cluster.consume(1, 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        cluster.lead(1, 3, (1, 2), replicas=(1, 2))
+        refused = cluster.produce(2, "a")[0]
+        assert (refused.error, refused.leader_id, refused.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 3)
+        data = cluster.consume(2, 0)[0]
+        assert (data.error, data.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (1, 3))
+
+    play(tmp_path, scenario)
+
+
+def test_leader_and_isr_is_checked_per_partition(tmp_path: Path) -> None:
+    """LAI-1, LAI-2, LAI-3, INV-8."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.controller_epoch = 5
+        assert cluster.lead(1, 3, (1, 2), replicas=(1, 2))[1].partitions == ()
+        for epoch in (3, 2):
+            (refused,) = cluster.lead(2, epoch, (1, 2), replicas=(1, 2), to=(1,))[1].partitions
+            assert refused.error == ErrorCode.STALE_CONTROLLER_EPOCH
+        (refused,) = cluster.lead(2, 9, (2,), replicas=(2,), to=(1,))[1].partitions
+        assert refused.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        cluster.controller_epoch = 4
+        answer = cluster.lead(2, 9, (1, 2), replicas=(1, 2), to=(1,))[1]
+        assert (answer.error, answer.partitions) == (ErrorCode.STALE_CONTROLLER_EPOCH, ())
+        assert cluster.nodes[1].partition().role is Role.LEADER
+        assert cluster.nodes[1].partition().leader_epoch == 3
+
+    play(tmp_path, scenario)
+
+
+def test_list_offsets(tmp_path: Path) -> None:
+    """INV-16: the HW for consumers, the LEO for replicas; nothing while a fresh leader's HW lags."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        cluster.produce(1, "a")
+        await cluster.replicate(2, 3)
+        await cluster.replicate(2, 3)
+        cluster.produce(1, "b")
+        manager = cluster.nodes[1].manager
+        assert manager.list_offset(TP, -1) == (-1, 1, 0)
+        assert manager.list_offset(TP, -1, replica_id=2) == (-1, 2, 0)
+        assert manager.list_offset(TP, -2) == (-1, 0, 0)
+        assert manager.list_offset(TP, 1000) == (1000, 0, 0)
+        assert manager.list_offset(TP, 1001) == (-1, -1, -1)
+        await cluster.replicate(2)
+        # 2 leads now, with both records but a HW of 1.
+        cluster.lead(2, 1, (2, 3), to=(2,))
+        with pytest.raises(KafkaError) as raised:
+            cluster.nodes[2].manager.list_offset(TP, -1)
+        assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+
+    play(tmp_path, scenario)
+
+
+def test_stop_replica(tmp_path: Path) -> None:
+    """LAI-6, BUG-20: a late one is fenced by the leader epoch; a delete removes the log."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 4, (1, 2), replicas=(1, 2))
+        answer = cluster.produce(1, "a")
+        node = cluster.nodes[1]
+
+        def stop(epoch: int, *, delete: bool) -> tuple[int, ...]:
+            request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, epoch, delete),))
+            return tuple(error for _, _, error in node.manager.stop_replicas(request).partitions)
+
+        assert stop(3, delete=True) == (ErrorCode.FENCED_LEADER_EPOCH,)
+        assert node.records() == ["a"]
+        assert stop(4, delete=False) == ()
+        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert stop(-2, delete=True) == ()
+        assert node.logs.get(TP) is None
+        assert stop(-2, delete=True) == ()
+
+    play(tmp_path, scenario)
+
+
+def test_a_topic_made_again_starts_with_an_empty_log(tmp_path: Path) -> None:
+    """FLT-36."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        cluster.lead(1, 5, (1,), replicas=(1,))
+        cluster.produce(1, "old")
+        cluster.lead(1, 0, (1,), replicas=(1,), topic_id="AAAAAAAAAAAAAAAAAAAAWA")
+        assert cluster.nodes[1].records() == []
+        cluster.produce(1, "new")
+        assert cluster.nodes[1].records() == ["new"]
+        assert cluster.nodes[1].partition().leader_epoch == 0
+
+    play(tmp_path, scenario)
+
+
+def test_a_lost_session_stops_leading_and_the_same_epoch_is_taken_again(tmp_path: Path) -> None:
+    """STA-4."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        answer = cluster.produce(1, "a")
+        manager = cluster.nodes[1].manager
+        manager.step_down_all("test")
+        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert manager.fenced_broker_epoch == cluster.nodes[1].epoch
+        assert cluster.lead(1, 0, (1, 2), replicas=(1, 2), to=(1,))[1].partitions == ()
+        assert cluster.produce(1, "c", acks=1)[0].base_offset == 1
+        (refused,) = cluster.lead(1, 0, (1, 2), replicas=(1, 2), to=(1,))[1].partitions
+        assert refused.error == ErrorCode.STALE_CONTROLLER_EPOCH
+
+    play(tmp_path, scenario)
+
+
+def test_after_standing_still_nothing_is_acknowledged_before_the_session_is_confirmed(tmp_path: Path) -> None:
+    """FLT-6: also by callbacks that run before any timer; FLT-5: the ISR stays as it is."""
+
+    class Session:
+        session_id = 0
+
+        async def heartbeat(self) -> None:
+            return None
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        node = cluster.nodes[1]
+        node.lease.tick(0)
+        waiting = cluster.produce(1, "a", timeout_ms=60_000)
+        cluster.time.now += 3 * LAG_S
+        assert error_of(cluster.follower_fetch(1, 2, 1, epoch=0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert cluster.produce(1, "b", acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        node.manager.check_lag()
+        assert cluster.isr.proposals == []
+        assert waiting == []
+        assert await node.lease.confirm(Session())
+        node.manager.check_lag()
+        assert cluster.isr.proposals == []
+        cluster.follower_fetch(1, 2, 1, epoch=0)
+        assert waiting[0].error == ErrorCode.NONE
+        assert node.records() == ["a"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_failed_log_directory_takes_its_partitions_offline(tmp_path: Path) -> None:
+    """LOG-6, FLT-28."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        answer = cluster.produce(1, "a")
+        node = cluster.nodes[1]
+        log = node.partition().log
+        assert log is not None
+        node.manager.log_dir_failed(log.log_dir)
+        assert answer[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert error_of(cluster.consume(1, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
+        (refused,) = cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,))[1].partitions
+        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+    play(tmp_path, scenario)

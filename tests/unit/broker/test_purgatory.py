@@ -1,0 +1,128 @@
+"""Delayed operations: completed once, forgotten everywhere (REP-5, INV-27)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.purgatory import DelayedOperation, Purgatory, Verdict
+from tests.support.fake_time import FakeTime
+
+
+class Waiting(DelayedOperation[str]):
+    """Done once `verdict` says so; notes what happened to it."""
+
+    def __init__(self, verdict: Verdict = Verdict.WAIT) -> None:
+        super().__init__()
+        self.verdict = verdict
+        self.asked: list[tuple[str, ...]] = []
+        self.completions: list[bool] = []
+
+    def try_complete(self, keys: Collection[str]) -> Verdict:
+        self.asked.append(tuple(keys))
+        return self.verdict
+
+    def on_complete(self, *, expired: bool) -> None:
+        self.completions.append(expired)
+
+
+def test_what_can_be_answered_never_waits() -> None:
+    time = FakeTime()
+    purgatory: Purgatory[str] = Purgatory(time)
+    operation = Waiting(Verdict.DONE)
+    assert purgatory.try_complete_else_watch(operation, ["a"], 10)
+    assert operation.completions == [False]
+    assert (len(purgatory), purgatory.watched_keys(), time.armed()) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1])
+def test_without_time_it_expires_at_once(timeout_s: float) -> None:
+    purgatory: Purgatory[str] = Purgatory(FakeTime())
+    operation = Waiting()
+    assert purgatory.try_complete_else_watch(operation, ["a"], timeout_s)
+    assert operation.completions == [True]
+
+
+def test_the_timeout_completes_and_forgets() -> None:
+    time = FakeTime()
+    purgatory: Purgatory[str] = Purgatory(time)
+    operation = Waiting()
+    assert not purgatory.try_complete_else_watch(operation, ["a", "b"], 0.5)
+    time.advance(0.49)
+    assert operation.completions == []
+    time.advance(0.01)
+    assert operation.completions == [True]
+    assert (len(purgatory), purgatory.watched_keys()) == (0, 0)
+
+
+def test_a_check_asks_those_that_watch_the_key_only() -> None:
+    purgatory: Purgatory[str] = Purgatory(FakeTime())
+    one, other = Waiting(), Waiting()
+    purgatory.watch(one, ["a", "b"], 1)
+    purgatory.watch(other, ["c"], 1)
+    assert purgatory.check("b") == 0
+    assert (one.asked, other.asked) == ([("b",)], [])
+
+
+def test_a_check_stops_where_all_later_ones_must_wait() -> None:
+    purgatory: Purgatory[str] = Purgatory(FakeTime())
+    first, second, third = Waiting(Verdict.DONE), Waiting(Verdict.WAIT_AND_SO_DO_LATER), Waiting(Verdict.DONE)
+    for operation in (first, second, third):
+        purgatory.watch(operation, ["a"], 1)
+    assert purgatory.check("a") == 1
+    assert (len(second.asked), third.asked) == (1, [])
+
+
+def test_check_all_asks_each_operation_once_with_its_touched_keys() -> None:
+    purgatory: Purgatory[str] = Purgatory(FakeTime())
+    operation = Waiting()
+    purgatory.watch(operation, ["a", "b", "c"], 1)
+    purgatory.check_all(["c", "x", "a"])
+    assert operation.asked == [("c", "a")]
+
+
+def test_an_answer_may_cause_more_answers() -> None:
+    """A completion that checks the same key again does not complete anything twice."""
+    purgatory: Purgatory[str] = Purgatory(FakeTime())
+
+    class Chain(Waiting):
+        def on_complete(self, *, expired: bool) -> None:
+            super().on_complete(expired=expired)
+            purgatory.check("a")
+
+    chain = [Chain(Verdict.DONE) for _ in range(3)]
+    for operation in chain:
+        purgatory.watch(operation, ["a"], 1)
+    purgatory.check("a")
+    assert [operation.completions for operation in chain] == [[False]] * 3
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("abcd"), min_size=1), max_size=12),
+    st.lists(st.tuples(st.sampled_from(["check", "check_all", "now", "advance"]), st.integers(0, 11)), max_size=30),
+)
+def test_every_operation_is_completed_exactly_once_and_nothing_is_left(
+    watched: list[set[str]], events: list[tuple[str, int]]
+) -> None:
+    time = FakeTime()
+    purgatory: Purgatory[str] = Purgatory(time)
+    operations = [Waiting() for _ in watched]
+    for operation, keys in zip(operations, watched, strict=True):
+        purgatory.watch(operation, sorted(keys), 5)
+    for event, number in events:
+        if number < len(operations):
+            operations[number].verdict = Verdict.DONE
+        if event == "check":
+            purgatory.check("abcd"[number % 4])
+        elif event == "check_all":
+            purgatory.check_all("abcd"[: number % 4])
+        elif event == "now" and number < len(operations):
+            operations[number].complete_now()
+        elif event == "advance":
+            time.advance(0.3)
+    time.advance(10)
+    assert all(len(operation.completions) == 1 for operation in operations)
+    assert (len(purgatory), purgatory.watched_keys(), time.armed()) == (0, 0, 0)

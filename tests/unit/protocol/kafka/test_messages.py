@@ -1,0 +1,209 @@
+"""Messages through kio: what goes in comes out, in every served version, and broken frames are malformed (BAD-10, 11)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import struct
+import subprocess
+import sys
+import types
+import typing
+import uuid
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import ErrorCode
+from protocol.kafka import messages
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.framing import MalformedRequest, parse_request_header, response_header
+from tests.support.kafka_values import durations_ms, error_codes, int16s, int32s, int64s, names, times_ms, uuids
+from tests.support.mutations import mutated
+
+SERVED = [(key, version) for key, served in SUPPORTED.items() for version in range(served.min, served.max + 1)]
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "int8": st.integers(-128, 127),
+    "int16": int16s,
+    "int32": int32s,
+    "int64": int64s,
+    "string": names,
+    "bytes": st.binary(max_size=20),
+    "records": st.binary(max_size=20),
+    "error_code": error_codes,
+    "timedelta_i32": durations_ms,
+    "timedelta_i64": durations_ms,
+    "datetime_i64": times_ms,
+    "uuid": uuids,
+}
+
+
+@cache
+def bodies(schema: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Bodies in our form for any of kio's schemas."""
+    hints = typing.get_type_hints(schema)
+    return st.fixed_dictionaries(
+        {field.name: values(hints[field.name], field.metadata.get("kafka_type")) for field in fields(schema)}
+    )
+
+
+def values(hint: Any, kafka_type: str | None) -> st.SearchStrategy[Any]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = values(next(a for a in typing.get_args(hint) if a is not type(None)), kafka_type)
+        return inner if kafka_type in ("datetime_i64", "uuid") else st.none() | inner
+    if typing.get_origin(hint) is tuple:
+        return st.lists(values(typing.get_args(hint)[0], kafka_type), max_size=2)
+    if is_dataclass(hint):
+        return bodies(hint)
+    assert kafka_type is not None
+    return VALUES[kafka_type]
+
+
+def as_body(value: Any) -> Any:
+    """kio's entity in our form."""
+    if is_dataclass(value):
+        return {field.name: as_body(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [as_body(element) for element in value]
+    if isinstance(value, datetime.timedelta | datetime.datetime):
+        return messages.milliseconds(value)
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else value
+
+
+def same(found: Any, sent: Any) -> bool:
+    """Equal, but for a time that is not there: None in kio, -1 on our side."""
+    if isinstance(found, dict):
+        return found.keys() == sent.keys() and all(same(found[name], sent[name]) for name in found)
+    if isinstance(found, list):
+        return len(found) == len(sent) and all(map(same, found, sent))
+    return bool(found == sent or (found is None and sent == -1))
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_requests_survive(key: ApiKey, version: int, data: st.DataObject) -> None:
+    body = data.draw(bodies(messages.kio.index.load_request_schema(key, version)))
+    frame = messages.encode_request(key, version, 3, "c", body)
+    header = parse_request_header(frame)
+    assert header[:4] == (key, version, 3, "c")
+    if key == ApiKey.API_VERSIONS and version < 3:
+        assert header.body_offset == len(frame)
+    assert same(as_body(messages.decode_request(key, version, frame, header.body_offset)), body)
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_responses_survive(key: ApiKey, version: int, data: st.DataObject) -> None:
+    body = data.draw(bodies(messages.kio.index.load_response_schema(key, version)))
+    frame = response_header(key, version, 9) + messages.encode_response(key, version, body)
+    correlation_id, entity = messages.decode_response(key, version, frame)
+    assert correlation_id == 9
+    assert same(as_body(entity), body)
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_nothing_but_malformed_comes_out_of_broken_frames(key: ApiKey, version: int, data: st.DataObject) -> None:
+    body = data.draw(bodies(messages.kio.index.load_request_schema(key, version)))
+    frame = messages.encode_request(key, version, 3, "c", body)
+    offset = parse_request_header(frame).body_offset
+    broken = frame[:offset] + data.draw(mutated(frame[offset:]))
+    with contextlib.suppress(MalformedRequest):
+        messages.decode_request(key, version, broken, offset)
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_nothing_but_malformed_comes_out_of_broken_answers(key: ApiKey, version: int, data: st.DataObject) -> None:
+    body = data.draw(bodies(messages.kio.index.load_response_schema(key, version)))
+    good = response_header(key, version, 9) + messages.encode_response(key, version, body)
+    with contextlib.suppress(MalformedRequest):
+        messages.decode_response(key, version, data.draw(mutated(good)))
+
+
+def test_fields_of_other_versions_are_left_out_and_missing_ones_take_defaults() -> None:
+    body = {"topics": [{"name": "t", "topic_id": uuid.UUID(int=5)}], "allow_auto_topic_creation": True}
+    old = messages.encode_request(ApiKey.METADATA, 1, 1, None, body)
+    assert old.endswith(b"\x00\x00\x00\x01\x00\x01t")
+    new = messages.encode_request(ApiKey.METADATA, 12, 1, None, body)
+    entity = messages.decode_request(ApiKey.METADATA, 12, new, parse_request_header(new).body_offset)
+    assert entity.topics[0].topic_id == uuid.UUID(int=5)
+    assert entity.include_topic_authorized_operations is False
+
+
+def test_a_needed_field_that_is_missing_is_our_bug() -> None:
+    with pytest.raises(KeyError, match="needs error_code"):
+        messages.encode_response(ApiKey.API_VERSIONS, 0, {})
+
+
+def test_our_error_codes_and_no_uuid_are_taken() -> None:
+    body = {
+        "throttle_time": 0,
+        "topics": [{"name": "t", "topic_id": None, "error_code": ErrorCode.TOPIC_ALREADY_EXISTS}],
+    }
+    body["topics"][0] |= {"error_message": None, "configs": None}  # type: ignore[index]
+    frame = bytes(4) + b"\x00" + messages.encode_response(ApiKey.CREATE_TOPICS, 7, body)
+    (topic,) = messages.decode_response(ApiKey.CREATE_TOPICS, 7, frame)[1].topics
+    assert topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert topic.topic_id is None
+
+
+HUGE = struct.pack(">i", 2**31 - 1)
+HUGE_VARINT = b"\xff\xff\xff\xff\x07"
+
+ABSURD = [
+    (ApiKey.METADATA, 1, HUGE + bytes(20)),
+    (ApiKey.METADATA, 12, HUGE_VARINT + bytes(20)),
+    (ApiKey.METADATA, 12, b"\x01\x00\x00\x01\x00" + HUGE_VARINT),
+    (ApiKey.METADATA, 1, struct.pack(">i", 1_000_001) + bytes(2_000_002)),
+    (ApiKey.LIST_OFFSETS, 1, bytes(4) + b"\x00\x00\x00\x01\x00\x01t" + HUGE),
+    (ApiKey.CREATE_TOPICS, 2, b"\x00\x00\x00\x01\x00\x01t" + bytes(6) + HUGE),
+    (ApiKey.CREATE_TOPICS, 7, b"\x02\x02t" + bytes(6) + HUGE_VARINT),
+    (ApiKey.CREATE_TOPICS, 2, b"\x00\x00\x00\x01\x7f\xff"),
+    (ApiKey.API_VERSIONS, 3, HUGE_VARINT + b"abc"),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, bytes(4) + HUGE),
+    (ApiKey.FETCH, 17, bytes(21) + HUGE_VARINT),
+]
+
+
+@pytest.mark.parametrize(("key", "version", "body"), ABSURD)
+def test_absurd_counts_are_malformed(key: ApiKey, version: int, body: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        messages.decode_request(key, version, body, 0)
+
+
+def test_absurd_counts_allocate_nothing() -> None:
+    """kio alone aborts the process here: its native reader reserves memory for the announced number of elements."""
+    pytest.importorskip("resource")
+    code = f"""
+import resource
+from protocol.kafka import messages
+from protocol.kafka.framing import MalformedRequest
+for key, version, body in {[(int(key), version, body[:100]) for key, version, body in ABSURD]!r}:
+    messages.kio.index.load_request_schema(key, version)
+    try:
+        messages.decode_request(key, version, b'', 0)
+    except MalformedRequest:
+        pass
+used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000, used + 20_000_000))
+for key, version, body in {[(int(key), version, body[:100]) for key, version, body in ABSURD]!r}:
+    try:
+        messages.decode_request(key, version, body, 0)
+    except MalformedRequest:
+        continue
+    raise SystemExit(f'{{key}} {{version}} was taken')
+print('all refused')
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "all refused"), done.stderr[-500:]

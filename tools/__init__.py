@@ -1,0 +1,1 @@
+"""The command `ottla` and what it does: clusters on this machine, administration, load replay."""

@@ -1,0 +1,1 @@
+"""Administration of any Kafka-compatible cluster through the public protocol."""

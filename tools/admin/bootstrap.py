@@ -1,0 +1,61 @@
+"""Where the cluster is: `--bootstrap-server`, else the environment, else the local run directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+BOOTSTRAP_VARIABLE = "OTTLA_BOOTSTRAP_SERVER"
+DEFAULT_RUN_DIRECTORY = Path("ottla-cluster")
+DEFAULT_CONTROL_PLANE_LISTENER = "CONTROLLER"
+
+
+class NoBootstrapServer(ValueError):
+    """Nothing says where the cluster is; the message says what to do."""
+
+
+def find_bootstrap_servers(
+    given: str | None,
+    environment: Mapping[str, str] | None = None,
+    run_directory: Path = DEFAULT_RUN_DIRECTORY,
+) -> str:
+    """`host:port[,host:port...]` from the first source that has it. Raises NoBootstrapServer."""
+    variables = os.environ if environment is None else environment
+    servers = given or variables.get(BOOTSTRAP_VARIABLE) or ",".join(run_directory_endpoints(run_directory))
+    if not servers:
+        raise NoBootstrapServer(
+            f"no cluster to talk to: give --bootstrap-server host:port, set {BOOTSTRAP_VARIABLE}, "
+            f"or start one here with `ottla cluster start` (./{run_directory} holds none)"
+        )
+    return servers
+
+
+def run_directory_endpoints(run_directory: Path) -> list[str]:
+    """The client endpoints `host:port` of the brokers of a run directory (RUN-1), in the order of broker ids."""
+    files = sorted(run_directory.glob("broker-*/server.properties"), key=lambda path: (len(path.parent.name), path))
+    return [endpoint for path in files for endpoint in client_endpoints(parse_properties(path.read_text()))]
+
+
+def client_endpoints(properties: Mapping[str, str]) -> list[str]:
+    """What clients are told: the advertised listeners, else the listeners, without the control plane's."""
+    control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)
+    listeners = properties.get("advertised.listeners") or properties.get("listeners", "")
+    endpoints = []
+    for listener in listeners.split(","):
+        name, separator, address = listener.strip().partition("://")
+        if separator and name != control_plane and not address.endswith(":0"):
+            endpoints.append(address if not address.startswith(":") else f"localhost{address}")
+    return endpoints
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The `key=value` lines of a properties file; comments and lines without a separator are passed over."""
+    return dict(_property_lines(text))
+
+
+def _property_lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        key, separator, value = line.strip().partition("=")
+        if separator and not key.startswith(("#", "!")):
+            yield key.strip(), value.strip()

@@ -1,0 +1,290 @@
+"""`ottla topic create|list|describe`: options, tables and wording of Kafka's own tool, against any Kafka cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
+from tools.admin.kafka_admin import AdminError, KafkaAdmin, TopicExists
+from tools.admin.topic_views import (
+    PartitionFilter,
+    TopicView,
+    describe_json,
+    describe_lines,
+    header_line,
+    partition_line,
+    partition_predicate,
+    select_topics,
+)
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def connection_options(command: Command) -> Command:
+    """`--bootstrap-server`, `--command-config` and `--format`, the same on every command."""
+    for option in (
+        click.option(
+            "--format",
+            "output",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            help="text for people, json for scripts",
+        ),
+        click.option(
+            "--command-config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="properties file with client settings",
+        ),
+        click.option(
+            "--bootstrap-server",
+            metavar="HOST:PORT[,HOST:PORT...]",
+            help="default: $OTTLA_BOOTSTRAP_SERVER, else the cluster in ./ottla-cluster",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def topic_argument(command: Command) -> Command:
+    """The topic as Kafka has it (`--topic NAME`) or as an argument."""
+    command = click.option("--topic", "topic_option", metavar="TOPIC", help="the topic (Kafka's form)")(command)
+    return click.argument("topic_name", required=False, metavar="[TOPIC]")(command)
+
+
+@click.group()
+def topic() -> None:
+    """Create, list and describe topics."""
+
+
+@topic.command()
+@topic_argument
+@click.option("--partitions", type=click.IntRange(min=1), help="default: the brokers' num.partitions")
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 32767), help="default: the brokers' default.replication.factor"
+)
+@click.option("--replica-assignment", metavar="1:2:3,2:3:1,...", help="broker ids of each partition, the leader first")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="a topic config; may be repeated")
+@click.option("--if-not-exists", is_flag=True, help="a topic that exists is no error")
+@connection_options
+def create(
+    topic_name: str | None,
+    topic_option: str | None,
+    partitions: int | None,
+    replication_factor: int | None,
+    replica_assignment: str | None,
+    configs: Sequence[str],
+    if_not_exists: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Create a topic."""
+    name = _one_topic(topic_name, topic_option)
+    if name is None:
+        raise click.UsageError("which topic? Give its name.")
+    assignment = None if replica_assignment is None else parse_replica_assignment(replica_assignment)
+    if assignment is not None and (partitions is not None or replication_factor is not None):
+        raise click.UsageError("--replica-assignment already says the partitions and replicas: leave the others out.")
+    overrides = parse_configs(configs)
+    created = True
+    try:
+        admin = _connect(bootstrap_server, command_config)
+        admin.cluster()
+        admin.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            replica_assignment=assignment,
+            configs=overrides,
+        )
+    except TopicExists as problem:
+        if not if_not_exists:
+            raise click.ClickException(str(problem)) from None
+        created = False
+    except AdminError as problem:
+        raise click.ClickException(str(problem)) from None
+    if output == "json":
+        click.echo(json.dumps({"topic": name, "created": created}))
+    else:
+        click.echo(f"Created topic {name}." if created else f"Topic {name} exists already.")
+
+
+@topic.command("list")
+@topic_argument
+@click.option("--exclude-internal", is_flag=True, help="without the cluster's own topics")
+@connection_options
+def list_topics(
+    topic_name: str | None,
+    topic_option: str | None,
+    exclude_internal: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """List topics: all, or those that a regular expression matches."""
+    patterns = _patterns(_one_topic(topic_name, topic_option))
+    try:
+        counts = _connect(bootstrap_server, command_config).cluster().partition_counts
+    except AdminError as problem:
+        raise click.ClickException(str(problem)) from None
+    names = _select(counts, patterns, exclude_internal)
+    if output == "json":
+        _print_json([{"topic": name, "partition_count": counts[name]} for name in names])
+    else:
+        for name in names:
+            click.echo(name)
+
+
+@topic.command()
+@topic_argument
+@click.option("--under-replicated-partitions", "filters", flag_value=PartitionFilter.UNDER_REPLICATED, multiple=True)
+@click.option("--unavailable-partitions", "filters", flag_value=PartitionFilter.UNAVAILABLE, multiple=True)
+@click.option("--under-min-isr-partitions", "filters", flag_value=PartitionFilter.UNDER_MIN_ISR, multiple=True)
+@click.option("--at-min-isr-partitions", "filters", flag_value=PartitionFilter.AT_MIN_ISR, multiple=True)
+@click.option("--topics-with-overrides", is_flag=True, help="only topics with configs of their own, one line each")
+@click.option("--exclude-internal", is_flag=True, help="without the cluster's own topics")
+@click.option("--if-exists", is_flag=True, help="a topic that does not exist is no error")
+@connection_options
+def describe(
+    topic_name: str | None,
+    topic_option: str | None,
+    filters: Sequence[PartitionFilter],
+    topics_with_overrides: bool,
+    exclude_internal: bool,
+    if_exists: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Describe topics: all, or those that a regular expression matches."""
+    if len(filters) + topics_with_overrides > 1:
+        raise click.UsageError("one filter at a time, please.")
+    patterns = _patterns(_one_topic(topic_name, topic_option))
+    try:
+        admin = _connect(bootstrap_server, command_config)
+        cluster = admin.cluster()
+        names = _select(cluster.partition_counts, patterns, exclude_internal)
+        if patterns and not names and not if_exists:
+            raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows those that do")
+        views = admin.describe_topics(names)
+    except AdminError as problem:
+        raise click.ClickException(str(problem)) from None
+    if topics_with_overrides:
+        _print_overridden(views, output)
+    elif filters:
+        _print_partitions(views, filters[0], cluster.live_brokers, output)
+    elif output == "json":
+        _print_json([describe_json(view) for view in views])
+    else:
+        for view in views:
+            for line in describe_lines(view):
+                click.echo(line)
+
+
+def parse_replica_assignment(text: str) -> list[list[int]]:
+    """`1:2:3,2:3:1` -> [[1, 2, 3], [2, 3, 1]]. Raises UsageError for doubled or unequal replicas, as Kafka does."""
+    try:
+        assignment = [[int(broker_id) for broker_id in replicas.split(":")] for replicas in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--replica-assignment {text!r}: broker ids like 1:2:3,2:3:1 are needed.") from None
+    for partition, replicas in enumerate(assignment):
+        if len(set(replicas)) != len(replicas):
+            raise click.UsageError(f"--replica-assignment: partition {partition} names a broker twice.")
+        if len(replicas) != len(assignment[0]):
+            raise click.UsageError(
+                f"--replica-assignment: partition {partition} has {len(replicas)} replicas, partition 0 has "
+                f"{len(assignment[0])}: all need the same number."
+            )
+    return assignment
+
+
+def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
+    """`["k=v", ...]` -> {k: v}. Raises UsageError for a pair without key or `=`."""
+    configs = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise click.UsageError(f"--config {pair!r}: KEY=VALUE is needed.")
+        configs[key.strip()] = value.strip()
+    return configs
+
+
+def _one_topic(argument: str | None, option: str | None) -> str | None:
+    if argument is not None and option is not None:
+        raise click.UsageError("name the topic once: as argument or with --topic.")
+    return argument if argument is not None else option
+
+
+def _patterns(text: str | None) -> list[str]:
+    """Kafka's comma-separated list of regular expressions. Raises UsageError for one that is none."""
+    patterns = [pattern for pattern in (text or "").split(",") if pattern]
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise click.UsageError(f"topic {pattern!r} is no regular expression: {problem}.") from None
+    return patterns
+
+
+def _select(names: Any, patterns: Sequence[str], exclude_internal: bool) -> list[str]:
+    return select_topics(names, patterns, exclude_internal=exclude_internal)
+
+
+def _connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaAdmin:
+    """Raises ClickException when nothing says where the cluster is, AdminError for bad client settings."""
+    try:
+        servers = find_bootstrap_servers(bootstrap_server)
+    except NoBootstrapServer as problem:
+        raise click.ClickException(str(problem)) from None
+    return KafkaAdmin(servers, command_config)
+
+
+def _print_overridden(views: Sequence[TopicView], output: str) -> None:
+    _require_configs(views, "--topics-with-overrides")
+    overridden = [view for view in views if view.has_overrides]
+    if output == "json":
+        _print_json([{**describe_json(view), "partitions": []} for view in overridden])
+        return
+    for view in overridden:
+        click.echo(header_line(view))
+
+
+def _print_partitions(views: Sequence[TopicView], kind: PartitionFilter, live: frozenset[int], output: str) -> None:
+    """Only the partitions that the filter lets through, without header lines, as Kafka prints them."""
+    if kind.needs_configs:
+        _require_configs(views, kind.value)
+    matches = partition_predicate(kind, live)
+    found = [(view, partition) for view in views for partition in view.partitions if matches(view, partition)]
+    if output == "json":
+        rows = [
+            {
+                "topic": view.topic,
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "replicas": partition.replicas,
+                "isr": partition.isr,
+            }
+            for view, partition in found
+        ]
+        _print_json(rows)
+        return
+    for view, partition in found:
+        click.echo(partition_line(view, partition))
+
+
+def _require_configs(views: Sequence[TopicView], option: str) -> None:
+    if any(view.configs is None for view in views):
+        raise click.ClickException(
+            f"{option} needs the topics' configs, which this cluster does not serve (no DescribeConfigs); leave it out"
+        )
+
+
+def _print_json(rows: Sequence[dict[str, Any]]) -> None:
+    click.echo(json.dumps(rows, indent=2))

@@ -1,0 +1,147 @@
+"""What `ottla topic list|describe` shows: plain values, Kafka's filters, Kafka's text. No client library here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+MIN_ISR = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition as the cluster's metadata has it; `leader` is None while there is none."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigView:
+    """One topic config. `is_override`: set on the topic itself; `is_default`: nobody set it anywhere."""
+
+    value: str
+    is_default: bool
+    is_override: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic; `configs` is None when the cluster does not serve DescribeConfigs."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[PartitionView, ...]
+    configs: Mapping[str, ConfigView] | None
+
+    @property
+    def replication_factor(self) -> int:
+        """Of the first partition, as Kafka's tool counts it."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+    @property
+    def set_configs(self) -> dict[str, str]:
+        """Configs that somebody set, for the topic or for its brokers: what Kafka's tool prints."""
+        configs = self.configs or {}
+        return {key: config.value for key, config in configs.items() if not config.is_default}
+
+    @property
+    def has_overrides(self) -> bool:
+        """Whether a config was set on the topic itself."""
+        return any(config.is_override for config in (self.configs or {}).values())
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """Raises KeyError when the configs are not known."""
+        return int((self.configs or {})[MIN_ISR].value)
+
+
+class PartitionFilter(Enum):
+    """The partition filters of `topic describe`; the value is the option's name."""
+
+    UNDER_REPLICATED = "--under-replicated-partitions"
+    UNAVAILABLE = "--unavailable-partitions"
+    UNDER_MIN_ISR = "--under-min-isr-partitions"
+    AT_MIN_ISR = "--at-min-isr-partitions"
+
+    @property
+    def needs_configs(self) -> bool:
+        """Whether min.insync.replicas must be known."""
+        return self in (PartitionFilter.UNDER_MIN_ISR, PartitionFilter.AT_MIN_ISR)
+
+
+def partition_predicate(
+    kind: PartitionFilter, live_brokers: Collection[int]
+) -> Callable[[TopicView, PartitionView], bool]:
+    """Kafka's meaning of a filter; `live_brokers` are the ids that the metadata lists."""
+    match kind:
+        case PartitionFilter.UNDER_REPLICATED:
+            return lambda _, partition: len(partition.isr) < len(partition.replicas)
+        case PartitionFilter.UNAVAILABLE:
+            return lambda _, partition: partition.leader not in live_brokers
+        case PartitionFilter.UNDER_MIN_ISR:
+            return lambda topic, partition: len(partition.isr) < topic.min_insync_replicas
+        case PartitionFilter.AT_MIN_ISR:
+            return lambda topic, partition: len(partition.isr) == topic.min_insync_replicas
+
+
+def select_topics(names: Iterable[str], patterns: Collection[str], *, exclude_internal: bool = False) -> list[str]:
+    """The names that a pattern matches wholly (all of them without patterns), sorted. Raises re.error.
+
+    A pattern that is the name of a topic means just that topic, though a dot is also a wildcard.
+    """
+    known = set(names)
+    matchers = [re.compile(re.escape(pattern) if pattern in known else pattern) for pattern in patterns]
+    return sorted(
+        name
+        for name in known
+        if not (exclude_internal and name in INTERNAL_TOPICS)
+        and (not matchers or any(matcher.fullmatch(name) for matcher in matchers))
+    )
+
+
+def describe_lines(topic: TopicView) -> Iterator[str]:
+    """Kafka's lines for one topic: the header, then one per partition."""
+    yield header_line(topic)
+    for partition in topic.partitions:
+        yield partition_line(topic, partition)
+
+
+def header_line(topic: TopicView) -> str:
+    """`Topic: T  TopicId: …  PartitionCount: n  ReplicationFactor: n  Configs: k=v,…`, tabs between."""
+    configs = ",".join(f"{key}={value}" for key, value in sorted(topic.set_configs.items()))
+    return (
+        f"Topic: {topic.topic}\tTopicId: {topic.topic_id}\tPartitionCount: {len(topic.partitions)}"
+        f"\tReplicationFactor: {topic.replication_factor}\tConfigs: {configs}"
+    )
+
+
+def partition_line(topic: TopicView, partition: PartitionView) -> str:
+    """`Topic: T  Partition: 0  Leader: 1  Replicas: 1,2,3  Isr: 1,2,3`, a tab before and between."""
+    leader = "none" if partition.leader is None else partition.leader
+    return (
+        f"\tTopic: {topic.topic}\tPartition: {partition.partition}\tLeader: {leader}"
+        f"\tReplicas: {_ids(partition.replicas)}\tIsr: {_ids(partition.isr)}"
+    )
+
+
+def describe_json(topic: TopicView) -> dict[str, Any]:
+    """The same for scripts; `configs` is null when the cluster does not serve DescribeConfigs."""
+    return {
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "partition_count": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+        "configs": None if topic.configs is None else topic.set_configs,
+        "partitions": [asdict(partition) for partition in topic.partitions],
+    }
+
+
+def _ids(broker_ids: Iterable[int]) -> str:
+    return ",".join(str(broker_id) for broker_id in broker_ids)

@@ -1,0 +1,296 @@
+"""`ottla cluster ...` and `ottla broker`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster
+from tools.cluster.views import cluster_json, node_table
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+BROKERS_DEFAULT = 3
+WATCH_S = 0.5
+SIGNALS = sorted(number.name.removeprefix("SIG") for number in signal.Signals)
+
+
+def directory_option(command: Command) -> Command:
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULT_DIRECTORY,
+        show_default=True,
+        help="the cluster's run directory",
+    )(command)
+
+
+def format_option(command: Command) -> Command:
+    return click.option(
+        "--format",
+        "output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="text for people, json for scripts",
+    )(command)
+
+
+@click.group()
+def cluster() -> None:
+    """Start, look at, harm and stop a cluster on this machine."""
+
+
+@cluster.command()
+@directory_option
+@click.option(
+    "--brokers", type=click.IntRange(1, 1000), help=f"how many, for a new cluster  [default: {BROKERS_DEFAULT}]"
+)
+@click.option(
+    "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="another ZooKeeper than one of the cluster's own"
+)
+@click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a broker setting; may be repeated")
+@click.option("--foreground", is_flag=True, help="stay until Ctrl-C, then stop the cluster")
+@format_option
+def start(
+    directory: Path,
+    brokers: int | None,
+    zookeeper: str | None,
+    overrides: Sequence[str],
+    foreground: bool,
+    output: str,
+) -> None:
+    """Start a cluster: a new one, or the one that the directory has, as it is."""
+    settings = parse_overrides(overrides)
+    local = LocalCluster(directory)
+    is_new = not local.exists()
+    with errors_in_one_line(), termination_as_interrupt():
+        try:
+            if is_new:
+                local.create(brokers or BROKERS_DEFAULT, zookeeper, settings)
+            elif brokers is not None or zookeeper is not None or settings:
+                raise ClusterError(
+                    f"{directory} has a cluster already, which starts as it is: leave --brokers, --zookeeper and "
+                    f"--override out and edit {directory}/broker-*/server.properties, or use another --dir"
+                )
+            local.start()
+        except BaseException:
+            if is_new:
+                local.destroy()  # it never served anybody: the next attempt, with other options, starts afresh
+            raise
+        try:
+            click.echo(json.dumps(cluster_json(local)) if output == "json" else "\n".join(started_lines(local)))
+            if foreground:
+                stay(local)
+        except BaseException:
+            if foreground:
+                stop_and_say(local)
+            raise
+
+
+@cluster.command()
+@directory_option
+@format_option
+def status(directory: Path, output: str) -> None:
+    """Show the nodes of the cluster. The exit code is 1 unless all of them serve."""
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        view = cluster_json(local)
+        if output == "json":
+            click.echo(json.dumps(view))
+        else:
+            click.echo("\n".join(node_table(view, with_state=True)))
+            click.echo(f"\nbootstrap servers: {view['bootstrap_servers']}")
+    if any(node["state"] != "running" for node in view["nodes"]):
+        sys.exit(1)
+
+
+@cluster.command()
+@directory_option
+def stop(directory: Path) -> None:
+    """Stop brokers and ZooKeeper; all data stay."""
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        if not local.exists():
+            raise ClusterError(f"there is no cluster in {directory}")
+        if not local.running():
+            click.echo(f"The cluster in {directory} does not run.")
+            return
+        stop_and_say(local)
+
+
+@cluster.command()
+@directory_option
+@click.option("--yes", is_flag=True, help="do not ask")
+def destroy(directory: Path, yes: bool) -> None:
+    """Stop the cluster and remove it with all its data."""
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        if not local.exists():
+            raise ClusterError(f"there is no cluster in {directory}")
+        if not yes:
+            count = len(local.broker_ids)
+            click.confirm(f"Remove the cluster in {directory}, {count} brokers with all their data?", abort=True)
+        local.destroy()
+        click.echo(f"Removed the cluster in {directory}.")
+
+
+@cluster.command("restart-broker")
+@click.argument("broker_id", type=int, metavar="ID")
+@directory_option
+def restart_broker(broker_id: int, directory: Path) -> None:
+    """Stop a broker if it runs, and start it again with its port and data."""
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        local.restart_broker(broker_id)
+        click.echo(f"Broker {broker_id} serves at {local.address(broker_id)} (pid {local.pid(broker_id)}).")
+
+
+@cluster.command()
+@click.argument("broker_id", type=int, metavar="ID")
+@click.option("--signal", "name", default="KILL", show_default=True, help="name or number")
+@directory_option
+def kill(broker_id: int, name: str, directory: Path) -> None:
+    """Send a signal to a broker."""
+    number = parse_signal(name)
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        if number is signal.SIGKILL:
+            local.kill(broker_id)
+        else:
+            local.signal(broker_id, number)
+        click.echo(f"Sent {number.name} to broker {broker_id}.")
+
+
+@cluster.command()
+@click.argument("broker_id", type=int, metavar="ID")
+@directory_option
+def pause(broker_id: int, directory: Path) -> None:
+    """Let a broker stand still (SIGSTOP)."""
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        local.pause(broker_id)
+        click.echo(f"Broker {broker_id} stands still; `ottla cluster resume {broker_id}` lets it go on.")
+
+
+@cluster.command()
+@click.argument("broker_id", type=int, metavar="ID")
+@directory_option
+def resume(broker_id: int, directory: Path) -> None:
+    """Let a paused broker go on (SIGCONT)."""
+    local = LocalCluster(directory)
+    with errors_in_one_line():
+        local.resume(broker_id)
+        click.echo(f"Broker {broker_id} goes on.")
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    required=True,
+    help="server.properties",
+)
+@click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a setting that wins over the file")
+def broker(config_file: Path, overrides: Sequence[str]) -> None:
+    """Run one broker in the foreground (the same as `python -m broker`)."""
+    given = [argument for text in overrides for argument in ("--override", text)]
+    # Another program in this process: signals, exit code and output are the broker's own.
+    os.execv(sys.executable, [sys.executable, "-m", "broker", "--config", str(config_file), *given])
+
+
+def parse_overrides(texts: Sequence[str]) -> dict[str, str]:
+    """`key=value` texts as a dict. Raises click.UsageError."""
+    settings = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise click.UsageError(f"--override {text}: write KEY=VALUE, as replica.lag.time.max.ms=10000")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def parse_signal(text: str) -> signal.Signals:
+    """`KILL`, `SIGKILL`, `kill` or `9`. Raises click.UsageError."""
+    with contextlib.suppress(ValueError):
+        if text.isdigit():
+            return signal.Signals(int(text))
+    name = text.upper().removeprefix("SIG")
+    if name not in SIGNALS:
+        raise click.UsageError(f"--signal {text}: no such signal; as KILL, TERM, STOP, CONT or a number")
+    return signal.Signals[f"SIG{name}"]
+
+
+def started_lines(local: LocalCluster) -> list[str]:
+    """What is said after a start: the nodes, the address, what to do next."""
+    where = "" if local.directory == DEFAULT_DIRECTORY.absolute() else f" --dir {os.path.relpath(local.directory)}"
+    return [
+        *node_table(cluster_json(local), with_state=False),
+        "",
+        f"bootstrap servers: {local.bootstrap_servers}",
+        "",
+        f"`ottla cluster status{where}` shows it, `ottla cluster stop{where}` stops it.",
+    ]
+
+
+def stay(local: LocalCluster) -> None:
+    """Until Ctrl-C. Says when a node ends."""
+    click.echo("Ctrl-C stops the cluster.")
+    running = {process.name for process in local.running()}
+    while running:
+        time.sleep(WATCH_S)
+        now = {process.name for process in local.running()}
+        for name in sorted(running - now):
+            click.echo(f"{name} has ended; its log is in {local.directory}", err=True)
+        running = now
+    raise ClusterError("all nodes of the cluster have ended")
+
+
+def stop_and_say(local: LocalCluster) -> None:
+    """Stops; a second Ctrl-C does not leave processes behind."""
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for name in local.stop():
+            click.echo(f"{name} did not stop by itself and was killed", err=True)
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    click.echo("Stopped.")
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """What goes wrong is said in one line on stderr, with exit code 1; 130 after Ctrl-C."""
+    try:
+        yield
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@contextlib.contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end what is inside as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    earlier: dict[signal.Signals, Any] = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

@@ -1,0 +1,335 @@
+"""A cluster of real processes on this machine, for the command line, the demo and tests. Synchronous.
+
+What `start` starts and cannot finish it stops again, also on Ctrl-C. Nothing is waited for longer than needed: brokers
+and ZooKeeper start at the same time (brokers try to connect until ZooKeeper is there).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.cluster.java import JavaNotFound, find_java
+from tools.cluster.ports import NoFreePorts, accepts_connections, free_ports, is_free
+from tools.cluster.processes import ServerProcess, stop_all
+from tools.cluster.readiness import broker_view, not_ready
+from tools.cluster.run_directory import (
+    DEFAULT_DIRECTORY,
+    BrokerDirectory,
+    ClusterError,
+    RunDirectory,
+    local_profile,
+    parse_address,
+)
+from tools.cluster.zookeeper import ZooKeeperError, class_path
+
+__all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster"]
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+READY_POLL_S = 0.03
+ANSWER_TIMEOUT_S = 2.0
+ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
+NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+
+
+class LocalCluster:
+    """The cluster of one run directory."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self._files = RunDirectory(Path(directory))
+        self._processes: dict[int, ServerProcess] = {}
+
+    # what it is
+
+    @property
+    def directory(self) -> Path:
+        return self._files.path
+
+    def exists(self) -> bool:
+        """True when the directory has a cluster, running or not."""
+        return bool(self._files.brokers())
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(broker.id for broker in self._files.brokers())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port,...` of all brokers, by id."""
+        return ",".join(broker.client_endpoint() for broker in self._existing())
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """What the brokers have as `zookeeper.connect`."""
+        return self._existing()[0].properties().get("zookeeper.connect", "")
+
+    @property
+    def zookeeper(self) -> ServerProcess | None:
+        """The embedded ZooKeeper's process, None when the cluster uses another one."""
+        return self._files.zookeeper.process if self._files.zookeeper.exists() else None
+
+    def broker_directory(self, broker_id: int) -> Path:
+        return self._broker(broker_id).path
+
+    def address(self, broker_id: int) -> str:
+        """`host:port` for clients."""
+        return self._broker(broker_id).client_endpoint()
+
+    def port(self, broker_id: int) -> int:
+        """The client port."""
+        return self._broker(broker_id).address()[1]
+
+    def pid(self, broker_id: int) -> int | None:
+        """The pid of a broker that runs (or is paused), else None."""
+        return self._process(broker_id).pid()
+
+    def is_paused(self, broker_id: int) -> bool:
+        return self._process(broker_id).is_paused()
+
+    def running(self) -> list[ServerProcess]:
+        """All processes of the cluster that run, ZooKeeper last."""
+        everything = [self._process(broker_id) for broker_id in self.broker_ids]
+        if self.zookeeper is not None:
+            everything.append(self.zookeeper)
+        return [process for process in everything if process.pid() is not None]
+
+    def controller_id(self) -> int:
+        """The controller as the first broker that answers knows it, -1 when none does."""
+        for broker in self._existing():
+            view = broker_view(broker.address(), ANSWER_TIMEOUT_S) if self.pid(broker.id) else None
+            if view is not None and view.controller_id >= 0:
+                return view.controller_id
+        return -1
+
+    def problems(self) -> dict[int, str]:
+        """Broker id -> why it does not serve, for those that do not."""
+        running = {broker.id: broker.address() for broker in self._existing() if self._may_answer(broker.id)}
+        reasons, _ = not_ready(running, running, ANSWER_TIMEOUT_S)
+        for broker_id in self.broker_ids:
+            if broker_id not in running:
+                reasons[broker_id] = "paused" if self.is_paused(broker_id) else "stopped"
+        return dict(sorted(reasons.items()))
+
+    # making and removing
+
+    def create(
+        self, brokers: int = 3, zookeeper: str | None = None, overrides: Mapping[str, str] | None = None
+    ) -> None:
+        """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1.
+
+        `zookeeper` is `host:port[/chroot]` of another ZooKeeper than the embedded one; `overrides` are Kafka's keys for
+        every broker. Raises ClusterError when the directory has a cluster already, or nothing can be made.
+        """
+        if self.exists():
+            raise ClusterError(
+                f"{self.directory} has a cluster already: start it as it is, or remove it with `ottla cluster destroy`"
+            )
+        if brokers < 1:
+            raise ClusterError(f"a cluster has at least one broker, not {brokers}")
+        for key in NOT_FOR_ALL_BROKERS:
+            if key in (overrides or {}):
+                raise ClusterError(
+                    f"{key} cannot be the same for all brokers: change it in broker-<id>/server.properties"
+                )
+        if zookeeper is None:
+            _require_embedded_zookeeper()
+        settings = {**local_profile(brokers), **(overrides or {})}
+        try:
+            zookeeper_port, *ports = free_ports(1 + 2 * brokers)
+            if zookeeper is None:
+                self._files.zookeeper.create(zookeeper_port)
+                zookeeper = self._files.zookeeper.connect
+            for index in range(brokers):
+                broker = self._files.broker_directory(index + 1)
+                broker.create(zookeeper, ports[2 * index], ports[2 * index + 1], settings)
+        except (OSError, NoFreePorts) as error:
+            self._files.remove()
+            raise ClusterError(f"no cluster could be made in {self.directory}: {error}") from None
+        except BaseException:
+            self._files.remove()
+            raise
+
+    def destroy(self) -> None:
+        """Ends all processes at once and removes brokers and ZooKeeper with their data."""
+        for process in self.running():
+            process.kill()
+        self._files.remove()
+
+    # starting and stopping
+
+    def start(self, timeout: float = READY_TIMEOUT_S) -> None:
+        """Starts ZooKeeper, if it is the cluster's own, and all brokers; returns when all are ready to serve.
+
+        Raises ClusterError after stopping again what was started; `timeout` is in seconds.
+        """
+        with self._files.locked():
+            brokers = self._existing()
+            self._refuse_if_in_use(brokers)
+            try:
+                self._start_zookeeper()
+                for broker in brokers:
+                    self._spawn(broker)
+                self.wait_ready(timeout)
+            except BaseException:
+                for process in self.running():
+                    process.kill()
+                raise
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT_S, brokers: Sequence[int] | None = None) -> None:
+        """Until each of `brokers` (default: all) answers Metadata, lists them all and knows a controller.
+
+        Raises ClusterError when one of them ended, or `timeout` seconds have passed.
+        """
+        deadline = time.monotonic() + timeout
+        waiting = {
+            broker.id: broker.address() for broker in self._existing() if brokers is None or broker.id in brokers
+        }
+        expected = frozenset(waiting)
+        while waiting:
+            self._refuse_the_dead(expected)
+            reasons, _ = not_ready(waiting, expected, ANSWER_TIMEOUT_S)
+            waiting = {broker_id: address for broker_id, address in waiting.items() if broker_id in reasons}
+            if waiting and time.monotonic() > deadline:
+                broker_id, reason = next(iter(reasons.items()))
+                log = self._process(broker_id).log_file
+                raise ClusterError(f"after {timeout:g} s broker {broker_id} {reason}; its log is {log}")
+            if waiting:
+                time.sleep(READY_POLL_S)
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> list[str]:
+        """Stops brokers, then ZooKeeper, and keeps all data. Returns the names of those that had to be killed after `timeout` s."""
+        running = self.running()
+        brokers = [process for process in running if process is not self.zookeeper]
+        late = stop_all(brokers, timeout)
+        for process in running:
+            if process is self.zookeeper:
+                process.kill()  # its data are in its transaction log: there is nothing for it to tidy up
+        return [process.name for process in late]
+
+    # one broker
+
+    def start_broker(self, broker_id: int) -> None:
+        """Starts a broker that does not run, and does not wait for it: `wait_ready` does. Raises ClusterError."""
+        broker = self._broker(broker_id)
+        pid = self.pid(broker_id)
+        if pid is not None:
+            raise ClusterError(f"broker {broker_id} runs already (pid {pid})")
+        self._refuse_taken_ports([broker])
+        self._spawn(broker)
+
+    def stop_broker(self, broker_id: int, timeout: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, so that leaderships move away first; SIGKILL after `timeout` seconds."""
+        stop_all([self._process(broker_id)], timeout)
+
+    def restart_broker(self, broker_id: int, timeout: float = READY_TIMEOUT_S) -> None:
+        """Stops the broker if it runs, starts it and waits until it serves. It keeps port and data."""
+        self.stop_broker(broker_id)
+        self.start_broker(broker_id)
+        self.wait_ready(timeout, brokers=[broker_id])
+
+    def signal(self, broker_id: int, number: signal.Signals) -> None:
+        """Sends a signal to a broker. Raises ClusterError when it does not run."""
+        if not self._process(broker_id).send(number):
+            raise ClusterError(f"broker {broker_id} does not run: `ottla cluster restart-broker {broker_id}` starts it")
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self.signal(broker_id, signal.SIGKILL)
+        self._process(broker_id).kill()
+
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP: the broker stands still until `resume`."""
+        self.signal(broker_id, signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        """SIGCONT."""
+        self.signal(broker_id, signal.SIGCONT)
+
+    # inside
+
+    def _existing(self) -> list[BrokerDirectory]:
+        brokers = self._files.brokers()
+        if not brokers:
+            raise ClusterError(f"there is no cluster in {self.directory}: `ottla cluster start` makes one")
+        return brokers
+
+    def _broker(self, broker_id: int) -> BrokerDirectory:
+        for broker in self._existing():
+            if broker.id == broker_id:
+                return broker
+        ids = ", ".join(map(str, self.broker_ids))
+        raise ClusterError(f"there is no broker {broker_id} in {self.directory}: its brokers are {ids}")
+
+    def _process(self, broker_id: int) -> ServerProcess:
+        if broker_id not in self._processes:
+            self._processes[broker_id] = self._broker(broker_id).process()
+        return self._processes[broker_id]
+
+    def _may_answer(self, broker_id: int) -> bool:
+        return self.pid(broker_id) is not None and not self.is_paused(broker_id)
+
+    def _spawn(self, broker: BrokerDirectory) -> None:
+        command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
+        paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
+        self._process(broker.id).start(command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+
+    def _start_zookeeper(self) -> None:
+        """The embedded one is started without waiting for it; another one must be there."""
+        try:
+            if self.zookeeper is not None:
+                self._files.zookeeper.start()
+                return
+        except (ZooKeeperError, JavaNotFound) as error:
+            raise ClusterError(str(error)) from None
+        addresses = self.zookeeper_connect.partition("/")[0]
+        hosts = [parse_address(text.strip(), Path("zookeeper.connect")) for text in addresses.split(",")]
+        if not any(accepts_connections(host, port, ZOOKEEPER_CONNECT_TIMEOUT_S) for host, port in hosts):
+            raise ClusterError(f"no ZooKeeper answers at {addresses}: is it running, and is the address right?")
+
+    def _refuse_if_in_use(self, brokers: Sequence[BrokerDirectory]) -> None:
+        running = self.running()
+        if running:
+            names = ", ".join(f"{process.name} (pid {process.pid()})" for process in running)
+            raise ClusterError(
+                f"{self.directory} is in use by a running cluster: {names}; `ottla cluster stop` stops it, "
+                "`ottla cluster restart-broker ID` starts one broker"
+            )
+        self._refuse_taken_ports(brokers)
+        zookeeper = self._files.zookeeper
+        if zookeeper.exists() and not is_free(*zookeeper.address):
+            raise ClusterError(_taken("ZooKeeper", zookeeper.address[1], zookeeper.config_file))
+
+    def _refuse_taken_ports(self, brokers: Sequence[BrokerDirectory]) -> None:
+        for broker in brokers:
+            for host, port in broker.listener_addresses():
+                if not is_free(host, port):
+                    raise ClusterError(_taken(f"broker {broker.id}", port, broker.config_file))
+
+    def _refuse_the_dead(self, broker_ids: frozenset[int]) -> None:
+        """Raises ClusterError with the last words of a process that should run and does not."""
+        expected = [self._process(broker_id) for broker_id in sorted(broker_ids)]
+        if self.zookeeper is not None:
+            expected.insert(0, self.zookeeper)  # brokers end because of it, not the other way round
+        for process in expected:
+            if process.pid() is None:
+                words = process.last_words() or "it said nothing"
+                raise ClusterError(f"{process.name} did not start: {words} (its log: {process.log_file})")
+
+
+def _taken(name: str, port: int, config_file: Path) -> str:
+    return f"port {port} of {name} is in use by another program: end that one, or change the port in {config_file}"
+
+
+def _require_embedded_zookeeper() -> None:
+    """Before anything is written: Java and the jars are there."""
+    try:
+        find_java()
+        class_path()
+    except (ZooKeeperError, JavaNotFound) as error:
+        raise ClusterError(str(error)) from None

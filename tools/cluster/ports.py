@@ -1,0 +1,72 @@
+"""Free ports for servers that keep them: outside the range from which the kernel gives ports to outgoing connections.
+
+A port from that range could be taken by any client's connection while its server is being restarted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import socket
+from pathlib import Path
+
+LOCAL_HOST = "127.0.0.1"
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LOWEST = 10_000
+HIGHEST = 65_535
+ATTEMPTS = 10_000
+
+
+class NoFreePorts(Exception):
+    """Too few ports are free on this machine."""
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports of 127.0.0.1 that nobody listens at. Random, so that two callers seldom choose the same."""
+    low, high = _ephemeral_range()
+    candidates = range(LOWEST, low) if low - LOWEST > 2000 else range(high + 1, HIGHEST + 1)
+    if len(candidates) < 2000:
+        candidates = range(LOWEST, HIGHEST + 1)
+    chosen: list[int] = []
+    for _ in range(ATTEMPTS):
+        if len(chosen) == count:
+            return chosen
+        port = random.choice(candidates)
+        if port not in chosen and is_free(LOCAL_HOST, port):
+            chosen.append(port)
+    raise NoFreePorts(f"found only {len(chosen)} of {count} free ports on {LOCAL_HOST}")
+
+
+def is_free(host: str, port: int) -> bool:
+    """True when a server could listen there now. An address that is not this machine's counts as free: others judge it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError:
+        return True
+    with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
+    """True when somebody listens there."""
+    try:
+        with socket.create_connection((host, port), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def _ephemeral_range() -> tuple[int, int]:
+    try:
+        low, high = map(int, EPHEMERAL_RANGE.read_text().split())
+    except (OSError, ValueError):
+        return 32768, 60999
+    return low, high

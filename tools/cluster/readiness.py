@@ -1,0 +1,71 @@
+"""Whether brokers serve: each answers Metadata, knows a controller and lists all the others."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import MalformedRequest
+from protocol.kafka.messages import decode_response, encode_request
+
+METADATA_VERSION = 9
+CLIENT_ID = "ottla-cluster"
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """The cluster as one broker tells it; `controller_id` is -1 when it knows none."""
+
+    broker_ids: frozenset[int]
+    controller_id: int
+
+
+def broker_view(address: tuple[str, int], timeout_s: float) -> BrokerView | None:
+    """What the broker at `address` answers, None when nothing comes that is an answer."""
+    request = encode_request(
+        ApiKey.METADATA, METADATA_VERSION, 1, CLIENT_ID, {"topics": [], "allow_auto_topic_creation": False}
+    )
+    try:
+        with socket.create_connection(address, timeout_s) as connection:
+            connection.sendall(struct.pack("!i", len(request)) + request)
+            (size,) = struct.unpack("!i", _receive(connection, 4))
+            if not 4 <= size <= ANSWER_BYTES_MAX:
+                return None
+            _, answer = decode_response(ApiKey.METADATA, METADATA_VERSION, _receive(connection, size))
+    except (OSError, MalformedRequest):
+        return None
+    return BrokerView(frozenset(broker.node_id for broker in answer.brokers), answer.controller_id)
+
+
+def not_ready(
+    addresses: Mapping[int, tuple[str, int]], expected: Collection[int], timeout_s: float
+) -> tuple[dict[int, str], int]:
+    """Broker id -> what it still lacks, for those of `addresses` that lack something; and the controller that they name."""
+    reasons: dict[int, str] = {}
+    controller_id = -1
+    for broker_id, address in addresses.items():
+        view = broker_view(address, timeout_s)
+        if view is None:
+            reasons[broker_id] = "does not answer"
+        elif view.controller_id < 0:
+            reasons[broker_id] = "knows no controller"
+        elif not view.broker_ids >= set(expected):
+            missing = ", ".join(map(str, sorted(set(expected) - view.broker_ids)))
+            reasons[broker_id] = f"does not know broker {missing}"
+        else:
+            controller_id = view.controller_id
+    return reasons, controller_id
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise ConnectionResetError("the broker closed the connection")
+        data += chunk
+    return bytes(data)

@@ -1,0 +1,160 @@
+"""The files of a cluster's run directory (RUN-1) and how they are made. A file that is there is never overwritten (RUN-2).
+
+DIR/broker-<id>/{server.properties,server.log,pid,data/}
+DIR/zookeeper/{zoo.cfg,server.log,pid,data/}             with the embedded ZooKeeper only
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.admin.bootstrap import client_endpoints, parse_properties
+from tools.cluster.ports import LOCAL_HOST
+from tools.cluster.processes import ServerProcess
+from tools.cluster.zookeeper import EmbeddedZooKeeper
+
+DEFAULT_DIRECTORY = Path("ottla-cluster")
+BROKER_DIRECTORY = re.compile(r"broker-(\d+)")
+BROKER_MARKER = "broker"
+REPLICATION_FACTOR_MAX = 3
+
+HEADER = """\
+# Broker {broker_id}, made by `ottla cluster start`; changes are kept and take effect when the broker is started again.
+"""
+
+
+class ClusterError(Exception):
+    """A cluster command cannot do what it was asked; the message says why and what to do."""
+
+
+def local_profile(broker_count: int) -> dict[str, str]:
+    """What a local cluster has other than Kafka's defaults: short time-outs, so that a failover is quick."""
+    return {
+        "default.replication.factor": str(min(REPLICATION_FACTOR_MAX, broker_count)),
+        "zookeeper.session.timeout.ms": "3000",
+        "replica.lag.time.max.ms": "5000",
+        "controlled.shutdown.retry.backoff.ms": "500",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDirectory:
+    """`DIR/broker-<id>`."""
+
+    id: int
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "server.properties"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    def process(self) -> ServerProcess:
+        return ServerProcess(f"broker {self.id}", self.path, self.config_file, BROKER_MARKER)
+
+    def create(self, zookeeper_connect: str, client_port: int, control_port: int, settings: Mapping[str, str]) -> None:
+        """Writes `server.properties`; `settings` win over what is chosen here."""
+        properties = {
+            "broker.id": str(self.id),
+            "listeners": f"PLAINTEXT://{LOCAL_HOST}:{client_port},CONTROLLER://{LOCAL_HOST}:{control_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "control.plane.listener.name": "CONTROLLER",
+            "log.dirs": str(self.data),
+            "zookeeper.connect": zookeeper_connect,
+            **settings,
+        }
+        self.path.mkdir(parents=True)
+        lines = "".join(f"{key}={value}\n" for key, value in properties.items())
+        self.config_file.write_text(HEADER.format(broker_id=self.id) + lines)
+
+    def properties(self) -> dict[str, str]:
+        """The settings as they are in the file now. Raises ClusterError."""
+        try:
+            return parse_properties(self.config_file.read_text())
+        except OSError as error:
+            raise ClusterError(f"{self.config_file} cannot be read: {error.strerror}") from None
+
+    def address(self) -> tuple[str, int]:
+        """Where clients reach this broker. Raises ClusterError."""
+        return parse_address(self.client_endpoint(), self.config_file)
+
+    def client_endpoint(self) -> str:
+        """`host:port` that clients are told. Raises ClusterError."""
+        endpoints = client_endpoints(self.properties())
+        if not endpoints:
+            raise ClusterError(
+                f"{self.config_file} has no listener for clients with a port, as listeners=PLAINTEXT://host:port"
+            )
+        return endpoints[0]
+
+    def listener_addresses(self) -> list[tuple[str, int]]:
+        """All that this broker will listen at, with ports that are known before."""
+        found = []
+        for listener in self.properties().get("listeners", "").split(","):
+            host, _, port = listener.partition("://")[2].strip().rpartition(":")
+            if port.isdigit() and int(port):
+                found.append((host.strip("[]"), int(port)))
+        return found
+
+
+class RunDirectory:
+    """`DIR`: finds what is there, makes what is not, removes what was made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.zookeeper = EmbeddedZooKeeper(self.path / "zookeeper")
+
+    def brokers(self) -> list[BrokerDirectory]:
+        """The brokers that have a configuration, by id."""
+        found = []
+        with contextlib.suppress(OSError):
+            for entry in self.path.iterdir():
+                match = BROKER_DIRECTORY.fullmatch(entry.name)
+                if match and (entry / "server.properties").exists():
+                    found.append(BrokerDirectory(int(match.group(1)), entry))
+        return sorted(found, key=lambda broker: broker.id)
+
+    def broker_directory(self, broker_id: int) -> BrokerDirectory:
+        return BrokerDirectory(broker_id, self.path / f"broker-{broker_id}")
+
+    def remove(self) -> None:
+        """Removes brokers and ZooKeeper with their data, and the directory itself unless something else is in it."""
+        for broker in self.brokers():
+            shutil.rmtree(broker.path, ignore_errors=True)
+        if self.zookeeper.exists():
+            shutil.rmtree(self.zookeeper.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """For commands that start or stop: two at a time are refused. The lock goes with the process, whatever happens."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ClusterError(f"another command is starting or stopping the cluster in {self.path}") from None
+            yield
+        finally:
+            os.close(handle)
+
+
+def parse_address(text: str, where: Path) -> tuple[str, int]:
+    """`host:port`. Raises ClusterError."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise ClusterError(f"{where}: {text!r} is no host:port")
+    return host.strip("[]") or LOCAL_HOST, int(port)

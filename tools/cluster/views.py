@@ -1,0 +1,76 @@
+"""A cluster as tables and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tools.cluster.local_cluster import LocalCluster
+
+
+def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
+    """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes: [{name, id, address, pid, state, reason, directory}]}`.
+
+    `state` is running, paused, stopped, or not ready with the reason; `id` is None for ZooKeeper.
+    """
+    nodes: list[dict[str, Any]] = []
+    zookeeper = cluster.zookeeper
+    if zookeeper is not None:
+        pid = zookeeper.pid()
+        nodes.append(
+            {
+                "name": "zookeeper",
+                "id": None,
+                "address": cluster.zookeeper_connect,
+                "pid": pid,
+                "state": "stopped" if pid is None else "paused" if zookeeper.is_paused() else "running",
+                "reason": None,
+                "directory": str(zookeeper.directory),
+            }
+        )
+    problems = cluster.problems()
+    for broker_id in cluster.broker_ids:
+        problem = problems.get(broker_id)
+        nodes.append(
+            {
+                "name": f"broker {broker_id}",
+                "id": broker_id,
+                "address": cluster.address(broker_id),
+                "pid": cluster.pid(broker_id),
+                "state": "running" if problem is None else problem if problem in ("stopped", "paused") else "not ready",
+                "reason": None if problem in ("stopped", "paused") else problem,
+                "directory": str(cluster.broker_directory(broker_id)),
+            }
+        )
+    return {
+        "directory": str(cluster.directory),
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "zookeeper_connect": cluster.zookeeper_connect,
+        "controller": cluster.controller_id(),
+        "nodes": nodes,
+    }
+
+
+def node_table(view: dict[str, Any], *, with_state: bool) -> list[str]:
+    """The nodes of `cluster_json` as aligned columns under a heading."""
+    rows = [["NODE", "ADDRESS", "PID", *(["STATE"] if with_state else []), "DIRECTORY"]]
+    for node in view["nodes"]:
+        state = node["state"] if node["reason"] is None else f"{node['state']}: {node['reason']}"
+        if node["id"] == view["controller"] and node["state"] == "running":
+            state += ", controller"
+        rows.append(
+            [
+                node["name"],
+                node["address"],
+                str(node["pid"] or "-"),
+                *([state] if with_state else []),
+                node["directory"],
+            ]
+        )
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns two spaces apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

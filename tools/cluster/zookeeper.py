@@ -1,0 +1,157 @@
+"""A real ZooKeeper as a process of its own, from the jars that come with pyspark."""
+
+from __future__ import annotations
+
+import glob
+import os
+import socket
+import time
+from importlib import util
+from pathlib import Path
+
+from tools.cluster.java import find_java
+from tools.cluster.ports import LOCAL_HOST
+from tools.cluster.processes import POLL_S, ServerProcess
+
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+JARS = (
+    "zookeeper-*",
+    "slf4j-api-*",
+    "log4j-api-*",
+    "log4j-core-*",
+    "log4j-slf4j2-impl-*",
+    "netty-*",
+    "metrics-core-*",
+    "snappy-java-*",
+)
+"""What the server needs. All of pyspark's jars would do too, and take a second longer to start."""
+
+JVM_OPTIONS = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dlog4j2.disableJmx=true",
+)
+
+ZOO_CFG = """\
+# Made by `ottla cluster start`; changes are kept. Milliseconds where no unit is said.
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=60000
+dataDir={data}
+clientPortAddress={host}
+clientPort={port}
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr,ruok,stat,mntr,dump,cons
+preAllocSize=4096
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
+
+LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %-5p %m (%c{1})%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+class ZooKeeperError(Exception):
+    """ZooKeeper cannot be run; the message says why and what to do."""
+
+
+class EmbeddedZooKeeper:
+    """The ZooKeeper of a run directory: `directory/{zoo.cfg,log4j2.properties,server.log,pid,data/}`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.absolute()
+        self.config_file = self.directory / "zoo.cfg"
+        self.process = ServerProcess("ZooKeeper", self.directory, self.config_file, MAIN_CLASS)
+
+    def exists(self) -> bool:
+        return self.config_file.exists()
+
+    def create(self, port: int) -> None:
+        """Writes the configuration. Files that are there are kept."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self.config_file.exists():
+            self.config_file.write_text(ZOO_CFG.format(data=self.directory / "data", host=LOCAL_HOST, port=port))
+        logging = self.directory / "log4j2.properties"
+        if not logging.exists():
+            logging.write_text(LOGGING)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, as `zoo.cfg` says. Raises ZooKeeperError."""
+        host, port = LOCAL_HOST, ""
+        for line in self.config_file.read_text().splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "clientPort":
+                port = value.strip()
+            elif key.strip() == "clientPortAddress":
+                host = value.strip()
+        if not port.isdigit():
+            raise ZooKeeperError(f"{self.config_file} has no clientPort=<number>")
+        return host, int(port)
+
+    @property
+    def connect(self) -> str:
+        """`host:port`, for `zookeeper.connect`."""
+        host, port = self.address
+        return f"{host}:{port}"
+
+    def start(self) -> None:
+        """Starts the process without waiting for it. Raises ZooKeeperError, JavaNotFound."""
+        java = find_java()
+        command = [
+            java,
+            *JVM_OPTIONS,
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            "-cp",
+            class_path(),
+            MAIN_CLASS,
+            str(self.config_file),
+        ]
+        self.process.start(command, os.environ)
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Waits until it serves. Raises ZooKeeperError when it ended, or does not serve in time."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_serving():
+            if self.process.pid() is None:
+                raise ZooKeeperError(f"ZooKeeper did not start: {self.process.last_words()} ({self.process.log_file})")
+            if time.monotonic() > deadline:
+                raise ZooKeeperError(
+                    f"ZooKeeper at {self.connect} does not serve after {timeout_s:g} s; see {self.process.log_file}"
+                )
+            time.sleep(POLL_S)
+
+    def is_serving(self, timeout_s: float = 1.0) -> bool:
+        """True when it answers its `ruok` command."""
+        try:
+            with socket.create_connection(self.address, timeout_s) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+def class_path() -> str:
+    """The jars of ZooKeeper and of what it needs. Raises ZooKeeperError."""
+    package = util.find_spec("pyspark")
+    if package is None or package.origin is None:
+        raise ZooKeeperError(
+            "the embedded ZooKeeper comes with pyspark, which is not installed: "
+            "run `pip install 'ottla[replay]'`, or use another ZooKeeper with --zookeeper host:port"
+        )
+    jars = Path(package.origin).parent / "jars"
+    found = [jar for pattern in JARS for jar in sorted(glob.glob(f"{glob.escape(str(jars))}/{pattern}.jar"))]
+    if not any(Path(jar).name.startswith("zookeeper-") for jar in found):
+        raise ZooKeeperError(f"{jars} has no ZooKeeper: use another one with --zookeeper host:port")
+    return os.pathsep.join(found)

@@ -1,0 +1,188 @@
+"""`ottla demo`: a real cluster, a real event stream through it, a killed leader, and what was measured."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import click
+from confluent_kafka.admin import AdminClient
+from tqdm import tqdm
+
+from tools.admin.kafka_admin import AdminError, KafkaAdmin, TopicExists
+from tools.cluster.local_cluster import LocalCluster
+from tools.replay.clients import QUIET, ReplayError, ignore_error, partition_leaders
+from tools.replay.interrupts import ignore_from_now
+from tools.replay.leader_kill import LeaderKill
+from tools.replay.plan import OutputDirectory
+from tools.replay.runner import Replay, Target, exit_code, print_summary
+from tools.replay.schedule import busiest_partition
+from tools.replay.trace import TOPIC, write_flights_trace
+
+PARTITIONS = 6
+REPLICATION_FACTOR = 3
+MIN_INSYNC_REPLICAS = 2
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The demo's flags. `bootstrap_servers`: an outside cluster, which is neither started nor killed nor stopped."""
+
+    start_day: date
+    days: int
+    speed: float
+    brokers: int
+    kill: bool
+    output: Path
+    directory: Path | None
+    bootstrap_servers: str | None
+    zookeeper: str | None
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Runs it all and returns the exit code. Whatever was started is stopped, however it ends."""
+    began = time.monotonic()
+    started = ExitStack()
+    try:
+        code = run_steps(options, started)
+    finally:
+        ignore_from_now()
+        started.close()
+    click.echo(f"\nEverything that was started is stopped. It took {time.monotonic() - began:.0f} s.")
+    return code
+
+
+def run_steps(options: DemoOptions, started: ExitStack) -> int:
+    output = OutputDirectory(options.output)
+    output.path.mkdir(parents=True, exist_ok=True)
+    write_flights_trace(output.trace, options.start_day, options.days)
+    cluster = None
+    if options.bootstrap_servers is None:
+        cluster = start_cluster(options, started)
+    bootstrap_servers = options.bootstrap_servers or str(cluster.bootstrap_servers if cluster else "")
+    create_topic(bootstrap_servers, options.brokers)
+    replay = Replay(Target(bootstrap_servers, TOPIC), output.trace, output, options.speed)
+    started.callback(replay.job.stop)
+    click.echo(
+        f"\nReplaying {options.days} day(s) of flights from {options.start_day}: {replay.summary.produces:,} events, "
+        f"{options.speed:,.0f} times as fast as they happened, so about {replay.plan.duration_s:.0f} s."
+    )
+    if cluster is None or not options.kill:
+        analysis = replay.run()
+    else:
+        analysis = replay.run(leader_kill(cluster, bootstrap_servers, replay).step)
+    print_summary(analysis, output)
+    if cluster is not None:
+        print_next_steps(bootstrap_servers, cluster_directory(options), output)
+    return exit_code(analysis)
+
+
+def cluster_directory(options: DemoOptions) -> Path:
+    return options.directory if options.directory is not None else options.output / "cluster"
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    click.echo(f"{what} ...", nl=False)
+    began = time.monotonic()
+    yield
+    click.echo(f" {time.monotonic() - began:.1f} s")
+
+
+def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
+    """Starts ZooKeeper and the brokers and prints where they are."""
+    directory = cluster_directory(options)
+    if options.directory is None:
+        remove_earlier_cluster(directory)
+    cluster = LocalCluster(directory)
+    started.callback(cluster.stop)
+    if not (directory / "broker-1").exists():
+        cluster.create(brokers=options.brokers, zookeeper=own_chroot(options.zookeeper))
+    with timed(f"Starting ZooKeeper and {options.brokers} brokers under {directory}"):
+        cluster.start(START_TIMEOUT_S)
+        cluster.wait_ready(START_TIMEOUT_S)
+    print_nodes(cluster, directory)
+    return cluster
+
+
+def remove_earlier_cluster(directory: Path) -> None:
+    """Removes the cluster of the last demo, which lies in a place of the demo's own: its log would hold its events."""
+    if directory.exists():
+        LocalCluster(directory).destroy()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def own_chroot(zookeeper: str | None) -> str | None:
+    """An outside ZooKeeper without a chroot gets one: a new cluster must not find an old one's topics."""
+    if zookeeper is None or "/" in zookeeper:
+        return zookeeper
+    return f"{zookeeper}/ottla-demo-{time.time_ns() // 1_000_000}"
+
+
+def print_nodes(cluster: LocalCluster, directory: Path) -> None:
+    click.echo(f"\n  {'node':<12}{'address':<24}{'pid':>8}  directory")
+    click.echo(f"  {'zookeeper':<12}{cluster.zookeeper_connect:<24}{'':>8}  {directory / 'zookeeper'}")
+    for broker, address in zip(cluster.broker_ids, cluster.bootstrap_servers.split(","), strict=True):
+        name = f"broker {broker}"
+        click.echo(f"  {name:<12}{address:<24}{cluster.pid(broker) or '-':>8}  {directory / f'broker-{broker}'}")
+    click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
+
+
+def create_topic(bootstrap_servers: str, brokers: int) -> None:
+    """Makes the topic through the public API; one that is there is used as it is."""
+    replication_factor = min(REPLICATION_FACTOR, brokers)
+    min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
+    try:
+        admin = KafkaAdmin(bootstrap_servers)
+        admin.cluster()  # an address where nobody answers is found out in seconds
+        admin.create_topic(
+            TOPIC,
+            partitions=PARTITIONS,
+            replication_factor=replication_factor,
+            configs={"min.insync.replicas": str(min_insync)},
+        )
+    except TopicExists:
+        click.echo(f"Topic {TOPIC} exists and is used as it is; reading starts at its end.")
+        return
+    except AdminError as problem:
+        raise ReplayError(str(problem)) from None
+    click.echo(
+        f"Topic {TOPIC}: {PARTITIONS} partitions, replication factor {replication_factor}, "
+        f"min.insync.replicas={min_insync}"
+    )
+
+
+def leader_kill(cluster: LocalCluster, bootstrap_servers: str, replay: Replay) -> LeaderKill:
+    """The fault of the demo, at the partition where most happens."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap_servers, "error_cb": ignore_error})
+    partition = busiest_partition(replay.summary.produces_by_key, replay.plan.partition_count)
+    return LeaderKill(
+        cluster,
+        lambda: partition_leaders(admin, TOPIC),
+        partition,
+        replay.plan.duration_s,
+        replay.output,
+        lambda text: tqdm.write(f"  {text}", file=sys.stdout),
+    )
+
+
+def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory) -> None:
+    found = shutil.which("ottla")
+    command = "ottla" if found else str(Path(sys.executable).parent / "ottla")
+    click.echo("\nTo try next:")
+    for line, what in (
+        (f"{command} cluster start --dir {directory}", "the same cluster again, with all its data"),
+        (f"{command} topic describe {TOPIC} --bootstrap-server {bootstrap_servers}", "leaders and replicas"),
+        (f"kcat -C -e -b {bootstrap_servers} -t {TOPIC}", "the events, by any Kafka client"),
+        (f"{command} cluster kill 1 --dir {directory}", "your own fault; restart-broker 1 ends it"),
+        (f"{command} replay run --trace {output.trace} --bootstrap-server {bootstrap_servers}", "once more"),
+        (f"{command} cluster stop --dir {directory}", "stop it"),
+    ):
+        click.echo(f"  {line}\n      {what}")

@@ -1,0 +1,155 @@
+"""What a replay is told to do (`plan.json`), the rows it writes, and the files of its output directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+OPERATIONS_DDL = (
+    "op string, client string, task int, event_id bigint, scheduled double, sent double, answered double, "
+    "bytes int, error string, topic string, partition int, offset bigint, leader int"
+)
+PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
+"""Set in the job's environment when its standard input is a pipe that its parent holds open as long as it lives."""
+
+
+class OperationRow(NamedTuple):
+    """One operation as it went (RPL-2). Times are seconds since 1970 UTC; None where it did not come to that.
+
+    A produce is `sent` when the client library took the record and `answered` when the cluster's answer was handed
+    back; a fetch is `sent` when the poll that brought the record began and `answered` when it returned. A failed one
+    has its `error`; one that was never answered has an error and no `answered`. `leader` is the partition's leader by
+    the newest metadata at the time (sampled every half second, by a connection of its own).
+    """
+
+    op: str
+    client: str
+    task: int
+    event_id: int
+    scheduled: float
+    sent: float | None
+    answered: float | None
+    bytes: int
+    error: str | None
+    topic: str
+    partition: int
+    offset: int | None
+    leader: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that the Spark job needs. `first_time_us` is the trace's time that is due at the replay's start."""
+
+    run: str
+    trace: str
+    directory: str
+    bootstrap_servers: str
+    topic: str
+    start_offsets: list[int]
+    """The end of each partition before the replay: reading starts there."""
+    first_time_us: int
+    last_time_us: int
+    speed: float
+    producers: int
+    readers: int
+    answer_timeout_s: float
+    """How long the producing tasks wait for answers after the last operation was due."""
+    read_timeout_s: float
+    """How long the reading tasks go on after that until all that was acknowledged is read."""
+    read_everything: bool
+    """The trace has no fetch operations: every event that it produces is fetched when it is due."""
+    progress_address: str | None
+    """host:port to which tasks send UDP datagrams about their progress; None: nobody listens."""
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.start_offsets)
+
+    @property
+    def task_count(self) -> int:
+        return self.producers + self.readers
+
+    @property
+    def duration_s(self) -> float:
+        return (self.last_time_us - self.first_time_us) / 1e6 / self.speed
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something done to the cluster during the replay: `kind` is `kill` or `return`, `at` seconds since 1970 UTC."""
+
+    kind: str
+    broker: int
+    at: float
+    partitions: list[int]
+    """The partitions that the broker led just before."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDirectory:
+    """Where everything about one replay lies."""
+
+    path: Path
+
+    @property
+    def trace(self) -> Path:
+        return self.path / "trace.parquet"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def operations(self) -> Path:
+        return self.path / "operations.parquet"
+
+    @property
+    def faults(self) -> Path:
+        return self.path / "faults.json"
+
+    @property
+    def analysis(self) -> Path:
+        return self.path / "analysis.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def scratch(self) -> Path:
+        """What Spark needs while it runs; removed when it is stopped."""
+        return self.path / "spark-scratch"
+
+    @property
+    def spark_log(self) -> Path:
+        return self.path / "spark.log"
+
+    def read_plan(self) -> Plan:
+        return Plan(**json.loads(self.plan.read_text()))
+
+    def write_plan(self, plan: Plan) -> None:
+        write_json(self.plan, asdict(plan))
+
+    def read_faults(self) -> list[Fault]:
+        if not self.faults.exists():
+            return []
+        return [Fault(**fault) for fault in json.loads(self.faults.read_text())]
+
+    def write_faults(self, faults: list[Fault]) -> None:
+        write_json(self.faults, [asdict(fault) for fault in faults])
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes all of it or nothing: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(path.suffix + ".new")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(unfinished, path)
