@@ -46,8 +46,12 @@ class BrokerConfig:
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")
     advertised_listeners: str = setting("", doc="what clients are told; default: listeners")
     listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT", doc="NAME:PROTOCOL[,...]")
-    inter_broker_listener_name: str = setting("", doc="listener of the followers' fetches; default: the first that is not the control plane's")
-    control_plane_listener_name: str = setting("", doc="listener of the control RPC; default: CONTROLLER, made on a free port when listeners has none")
+    inter_broker_listener_name: str = setting(
+        "", doc="of the followers' fetches; default: the first that is not the control plane's"
+    )
+    control_plane_listener_name: str = setting(
+        "", doc="of the control RPC; default: CONTROLLER, made on a free port if missing"
+    )
 
     # the log
     log_dirs: str = setting("/tmp/ottla-logs", doc="comma-separated directories")
@@ -87,15 +91,21 @@ class BrokerConfig:
     num_replica_fetchers: int = setting(1, minimum=1, maximum=INT_MAX)
 
     # network
-    num_network_threads: int = setting(3, minimum=1, maximum=INT_MAX, doc="processors of a listener; all run on the broker's one loop")
+    num_network_threads: int = setting(
+        3, minimum=1, maximum=INT_MAX, doc="processors of a listener; all run on the broker's one loop"
+    )
     socket_request_max_bytes: int = setting(100 * 1024**2, minimum=1, maximum=INT_MAX)
     queued_max_requests: int = setting(500, minimum=1, maximum=INT_MAX)
     queued_max_request_bytes: int = setting(256 * 1024**2, minimum=-1)
     connections_max_idle_ms: int = setting(600000, minimum=-1)
     max_connections: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
     max_connections_per_ip: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
-    max_in_flight_requests_per_connection: int = setting(100, minimum=1, doc="ottla's own: pipelined requests of one connection held at once")
-    socket_frame_timeout_ms: int = setting(60000, minimum=1, doc="ottla's own: how long a begun frame may take to arrive (BAD-4)")
+    max_in_flight_requests_per_connection: int = setting(
+        100, minimum=1, doc="ottla's own: pipelined requests of one connection"
+    )
+    socket_frame_timeout_ms: int = setting(
+        60000, minimum=1, doc="ottla's own: how long a begun frame may take to arrive (BAD-4)"
+    )
     request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
     max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
     fetch_max_bytes: int = setting(55 * 1024**2, minimum=1024, maximum=INT_MAX)

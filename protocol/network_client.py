@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from protocol.kafka.framing import Buffer, frame
 
@@ -130,11 +130,10 @@ class _Connection(asyncio.BufferedProtocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         if self._has_ended:  # Given up while it was being made.
-            transport.abort()
+            cast(asyncio.Transport, transport).abort()
             return
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:

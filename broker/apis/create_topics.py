@@ -67,9 +67,7 @@ def _new_topic(topic: Any) -> NewTopic:
     assignments: dict[int, tuple[int, ...]] = {}
     for row in topic.assignments:
         if row.partition_index in assignments:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {row.partition_index} is assigned twice"
-            )
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {row.partition_index} is assigned twice")
         assignments[row.partition_index] = tuple(row.broker_ids)
     configs = {config.name: config.value for config in topic.configs}
     return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignments, configs)
@@ -102,9 +100,7 @@ async def _without_leaders(context: ApiContext, topics: Sequence[PlannedTopic], 
 
 def _has_leaders(context: ApiContext, topic: PlannedTopic) -> bool:
     states = context.metadata.partitions_of(topic.name)
-    return all(
-        partition in states and states[partition].leader != NO_LEADER for partition in topic.assignment
-    )
+    return all(partition in states and states[partition].leader != NO_LEADER for partition in topic.assignment)
 
 
 def _success(context: ApiContext, topic: PlannedTopic, *, is_made: bool) -> dict[str, Any]:

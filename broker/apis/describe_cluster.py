@@ -25,9 +25,7 @@ def describe_cluster(context: ApiContext, request: Request) -> None:
         for broker in context.metadata.brokers():
             endpoint = broker.endpoint(listener)
             if endpoint is not None:
-                rows.append(
-                    {"broker_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
-                )
+                rows.append({"broker_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack})
     response = {
         "throttle_time": 0,
         "error_code": int(error),

@@ -115,9 +115,7 @@ def _move_to_end(session: FetchSession, partition: FetchedPartition) -> None:
 class FetchSessionCache:
     """All sessions of this broker. `random_id(low, high)` gives a number of that range, both ends included."""
 
-    def __init__(
-        self, slots: int, clock: Clock, metadata: MetadataCache, random_id: Callable[[int, int], int]
-    ) -> None:
+    def __init__(self, slots: int, clock: Clock, metadata: MetadataCache, random_id: Callable[[int, int], int]) -> None:
         self._slots = slots
         self._clock = clock
         self._metadata = metadata

@@ -76,9 +76,7 @@ def _describe(context: ApiContext, request: Request, name: str) -> MetadataTopic
     if not states:
         return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, None, name in INTERNAL_TOPICS, ())
     partitions = [_partition(context, request, states[index]) for index in sorted(states)]
-    return MetadataTopic(
-        ErrorCode.NONE, name, context.metadata.topic_id(name), name in INTERNAL_TOPICS, partitions
-    )
+    return MetadataTopic(ErrorCode.NONE, name, context.metadata.topic_id(name), name in INTERNAL_TOPICS, partitions)
 
 
 def _partition(context: ApiContext, request: Request, state: PartitionState) -> MetadataPartition:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.config import BrokerConfig, ConfigError
@@ -74,10 +74,14 @@ class PlannedTopic:
 class TopicAdmin:
     """Needs the metadata cache for the live brokers and the names there are."""
 
-    def __init__(self, config: BrokerConfig, zk: ZooKeeperSession, metadata: MetadataCache) -> None:
+    def __init__(
+        self, config: BrokerConfig, zk: ZooKeeperSession, metadata: MetadataCache, random_below: Callable[[int], int]
+    ) -> None:
+        """`random_below(n)` gives a number from 0 to n - 1, for placing replicas."""
         self._config = config
         self._zk = zk
         self._metadata = metadata
+        self._random_below = random_below
         self._being_made: set[str] = set()
 
     def plan(self, topic: NewTopic) -> PlannedTopic:
@@ -199,7 +203,8 @@ class TopicAdmin:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {factor} is larger than the {len(brokers)} live brokers",
             )
-        return place(brokers, partitions, factor)
+        start, shift = self._random_below(len(brokers)), self._random_below(len(brokers))
+        return replica_placement.place(brokers, partitions, factor, start_index=start, shift=shift)
 
 
 def _bad_assignment(reason: str) -> KafkaError:

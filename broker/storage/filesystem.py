@@ -83,13 +83,23 @@ class FileSystem:
         """Waits until the file's data and size are on the disk."""
         os.fdatasync(fd)
 
+    def sync_path(self, path: str) -> None:
+        """`sync` of a file by its name; one that was removed meanwhile is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+
     def sync_directory(self, path: str) -> None:
-        """Waits until what was made, renamed and removed in the directory is on the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        """Waits until what was made, renamed and removed in the directory is on the disk; one that is gone is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

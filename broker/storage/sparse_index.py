@@ -1,16 +1,16 @@
 """The two sparse indexes of a segment, in Kafka's bytes (LOG-1). Entries are looked up by binary search in memory.
 
     <base>.index       int32 offset - base offset | int32 position of a batch that holds it or begins before it
-    <base>.timeindex   int64 timestamp (ms)       | int32 offset - base offset of the first record with that timestamp
+    <base>.timeindex   int64 timestamp (ms)       | int32 offset - base offset in the batch that has that timestamp
 
 An index is a function of the log: one that is missing, torn or not ordered is made anew by the segment (FLT-27). It is
-read when it is first needed, and its file is opened when it is first written.
+read when it is first needed, and its file is opened when it is written.
 """
 
 from __future__ import annotations
 
-import itertools
 import struct
+from array import array
 from bisect import bisect_right
 
 from broker.storage.filesystem import FileSystem
@@ -21,18 +21,20 @@ class IndexCorrupt(ValueError):
 
 
 class SparseIndex:
-    """Pairs of (key, value), both increasing, appended at the end. `layout` packs one pair."""
+    """Pairs of (key, value), both increasing, appended at the end. `layout` packs one pair, `key_type` is its array's."""
 
     layout: struct.Struct
+    key_type: str
 
     def __init__(self, filesystem: FileSystem, path: str, base_offset: int) -> None:
         self.path = path
+        self.is_loaded = False
+        self.is_unsynced = False
         self._filesystem = filesystem
         self._base = base_offset
-        self._keys: list[int] = []
-        self._values: list[int] = []
+        self._keys = array(self.key_type)
+        self._values = array("i")
         self._fd: int | None = None
-        self._is_loaded = False
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -43,7 +45,7 @@ class SparseIndex:
 
     def load(self) -> None:
         """Reads the file once. Raises IndexCorrupt; nothing is kept then."""
-        if self._is_loaded:
+        if self.is_loaded:
             return
         data = self._filesystem.read_file(self.path)
         if data is None:
@@ -51,20 +53,24 @@ class SparseIndex:
         if len(data) % self.layout.size:
             raise IndexCorrupt(f"{self.path}: {len(data)} bytes are no whole entries")
         rows = list(self.layout.iter_unpack(data))
-        if any(b[0] <= a[0] or b[1] < a[1] for a, b in itertools.pairwise(rows)) or (rows and rows[0][1] < 0):
+        keys = [row[0] for row in rows]
+        values = [row[1] for row in rows]
+        if sorted(set(keys)) != keys or sorted(values) != values or (values and min(keys[0], values[0]) < 0):
             raise IndexCorrupt(f"{self.path}: the entries are not in order")
-        self._keys = [row[0] for row in rows]
-        self._values = [row[1] for row in rows]
-        self._is_loaded = True
+        self._keys = array(self.key_type, keys)
+        self._values = array("i", values)
+        self.is_loaded = True
 
     def reset(self) -> None:
         """Empties index and file, to be filled from the log."""
-        self._keys.clear()
-        self._values.clear()
-        self._is_loaded = True
+        del self._keys[:], self._values[:]
+        self.is_loaded = True
         self._filesystem.truncate(self._file(), 0)
+        # Most segments of small topics never get an entry: their index needs no open file.
+        self.close()
 
     def _file(self) -> int:
+        self.is_unsynced = True
         if self._fd is None:
             self._fd = self._filesystem.open(self.path)
         return self._fd
@@ -77,16 +83,11 @@ class SparseIndex:
     def _keep(self, count: int) -> None:
         """Drops all entries but the first `count`."""
         if count < len(self._keys):
-            del self._keys[count:]
-            del self._values[count:]
+            del self._keys[count:], self._values[count:]
             self._filesystem.truncate(self._file(), self.size_in_bytes)
 
-    def sync(self) -> None:
-        """Waits for the disk; for a thread."""
-        if self._fd is not None:
-            self._filesystem.sync(self._fd)
-
     def close(self) -> None:
+        """Closes the file; the next write opens it again."""
         if self._fd is not None:
             self._filesystem.close(self._fd)
             self._fd = None
@@ -96,6 +97,7 @@ class OffsetIndex(SparseIndex):
     """Offset -> position in the segment's log file."""
 
     layout = struct.Struct(">ii")
+    key_type = "i"
 
     def append(self, offset: int, position: int) -> None:
         """`offset` is the last of the batch at `position` (as Kafka writes it)."""
@@ -103,14 +105,14 @@ class OffsetIndex(SparseIndex):
         if not self._keys or relative > self._keys[-1]:
             self._append(relative, position)
 
-    def position_before(self, offset: int) -> int:
-        """The largest known position of a batch that does not begin after `offset`; 0 when none is known."""
+    def entry_before(self, offset: int) -> tuple[int, int] | None:
+        """(offset, position) of the last entry not above `offset`; None when there is none."""
         at = bisect_right(self._keys, offset - self._base)
-        return self._values[at - 1] if at else 0
+        return (self._keys[at - 1] + self._base, self._values[at - 1]) if at else None
 
-    def truncate_to(self, offset: int) -> None:
-        """Drops entries for `offset` and beyond."""
-        self._keep(bisect_right(self._keys, offset - self._base - 1))
+    def truncate_to(self, offset: int, position: int) -> None:
+        """Drops entries for `offset` and beyond, and those that point to `position` and beyond."""
+        self._keep(min(bisect_right(self._keys, offset - self._base - 1), bisect_right(self._values, position - 1)))
 
     def last(self) -> tuple[int, int] | None:
         """(offset, position) of the last entry."""
@@ -121,16 +123,17 @@ class TimeIndex(SparseIndex):
     """Timestamp -> offset: every record before that offset has a smaller or equal timestamp than the entry's."""
 
     layout = struct.Struct(">qi")
+    key_type = "q"
 
     def append(self, timestamp: int, offset: int) -> None:
         """Ignored unless the timestamp is larger than the last: timestamps that go back add nothing."""
         if timestamp >= 0 and (not self._keys or timestamp > self._keys[-1]):
             self._append(timestamp, offset - self._base)
 
-    def offset_before(self, timestamp: int) -> int:
-        """An offset at or before the first record with at least `timestamp`; the base offset when none is known."""
+    def entry_before(self, timestamp: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the last entry below `timestamp`: no record before that offset has reached it."""
         at = bisect_right(self._keys, timestamp - 1)
-        return self._values[at - 1] + self._base if at else self._base
+        return (self._keys[at - 1], self._values[at - 1] + self._base) if at else None
 
     def truncate_to(self, offset: int) -> None:
         """Drops entries for `offset` and beyond."""

@@ -146,8 +146,6 @@ def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
         state, at = _read_request_tags(frame, at, version)
         if state is not None:
             replica_id, replica_epoch = state
-    if at != len(frame):
-        raise MalformedRequest(f"{len(frame) - at} bytes after the request")
     return FetchRequest(
         replica_id,
         replica_epoch,
@@ -355,8 +353,6 @@ def decode_response(version: int, frame: memoryview, offset: int) -> FetchRespon
         at = skip_tagged_fields(frame, at)
     except struct.error:
         raise MalformedRequest("the frame ends inside the fetch response") from None
-    if at != len(frame):
-        raise MalformedRequest(f"{len(frame) - at} bytes after the response")
     return FetchResponse(throttle_ms, error, session_id, topics)
 
 

@@ -1,8 +1,9 @@
-"""Walks a frame along its schema and checks every announced length, before anything is made of it. Pure.
+"""Walks a frame along its schema before kio reads it: checks every announced length, drops unknown tagged fields. Pure.
 
 kio's native reader reserves memory for as many elements as an array announces, and aborts the process when there is not
 that much: four bytes from anyone would end a broker (BAD-11). So each frame is walked first. It also bounds the number
-of elements, since reading tens of millions of them would hold the event loop past a ZooKeeper session.
+of elements, since reading tens of millions of them would hold the event loop past a ZooKeeper session. And kio refuses
+tagged fields that it does not know, which the protocol wants to be ignored (KIP-482): they are cut out.
 
 A schema is a dataclass as kio generates them: fields in wire order, with `kafka_type` and, for tagged ones, `tag` in
 their metadata; arrays are `tuple[X, ...]`.
@@ -12,16 +13,33 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from protocol.kafka.framing import Buffer, MalformedRequest, read_unsigned_varint, skip_tagged_fields
+from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields, unsigned_varint
 from protocol.kafka.wire import ELEMENTS_MAX, read_array_length
 
-Walk = Callable[[Buffer, int, list[int]], int]
-"""(frame, offset, [elements still allowed]) -> the offset after it."""
+
+class _Edit(NamedTuple):
+    """Bytes of the frame to be replaced."""
+
+    begin: int
+    end: int
+    replacement: bytes
+
+
+class _State:
+    """What one walk has found: how many elements are still allowed, and what to cut out, in order."""
+
+    def __init__(self) -> None:
+        self.elements_left = ELEMENTS_MAX
+        self.edits: list[_Edit] = []
+
+
+Walk = Callable[[bytes, int, _State], int]
+"""(frame, offset, state) -> the offset after it."""
 
 _FIXED_SIZES = {
     "bool": 1,
@@ -42,12 +60,26 @@ _FIXED_SIZES = {
 }
 
 
-def check_lengths(schema: Any, frame: Buffer, offset: int) -> None:
-    """Raises MalformedRequest unless an entity of `schema` can lie from `offset` exactly to the frame's end."""
+def checked(schema: Any, frame: bytes, offset: int) -> bytes:
+    """The frame, without the tagged fields that `schema` does not have.
+
+    Raises MalformedRequest unless an entity of `schema` can lie between `offset` and the frame's end. Bytes after it
+    are no error, as in Kafka: librdkafka 2.16 sends three too many with Metadata v12.
+    """
     walk, _ = _entity_walk(schema)
-    end = walk(frame, offset, [ELEMENTS_MAX])
-    if end != len(frame):
+    state = _State()
+    end = walk(frame, offset, state)
+    if end > len(frame):
         raise MalformedRequest(f"{len(frame)} bytes in the frame, {end} in what it announces")
+    return _edited(frame, 0, end, state.edits) if state.edits else frame
+
+
+def _edited(frame: bytes, begin: int, end: int, edits: Sequence[_Edit]) -> bytes:
+    pieces = []
+    for edit in edits:
+        pieces += [frame[begin : edit.begin], edit.replacement]
+        begin = edit.end
+    return b"".join((*pieces, frame[begin:end]))
 
 
 @cache
@@ -71,9 +103,9 @@ def _entity_walk(schema: Any) -> tuple[Walk, int]:
     if flexible:
         steps.append(_tags_walk(tagged))
 
-    def walk(frame: Buffer, at: int, budget: list[int]) -> int:
+    def walk(frame: bytes, at: int, state: _State) -> int:
         for step in steps:
-            at = at + step if isinstance(step, int) else step(frame, at, budget)
+            at = at + step if isinstance(step, int) else step(frame, at, state)
         if at > len(frame):
             raise MalformedRequest("the frame ends inside a field")
         return at
@@ -105,20 +137,20 @@ def _field_walk(hint: Any, kafka_type: str | None, flexible: bool) -> tuple[Walk
 def _as_walk(step: Walk | int) -> Walk:
     if isinstance(step, int):
         size = step
-        return lambda frame, at, budget: at + size
+        return lambda frame, at, state: at + size
     return step
 
 
 def _array_walk(step: Walk | int, size_min: int, flexible: bool) -> Walk:
-    def walk(frame: Buffer, at: int, budget: list[int]) -> int:
+    def walk(frame: bytes, at: int, state: _State) -> int:
         count, at = read_array_length(frame, at, flexible, size_min)
-        budget[0] -= count
-        if budget[0] < 0:
+        state.elements_left -= count
+        if state.elements_left < 0:
             raise MalformedRequest(f"more than {ELEMENTS_MAX} elements in one frame")
         if isinstance(step, int):
             return at + count * step
         for _ in range(count):
-            at = step(frame, at, budget)
+            at = step(frame, at, state)
         return at
 
     return walk
@@ -127,10 +159,10 @@ def _array_walk(step: Walk | int, size_min: int, flexible: bool) -> Walk:
 def _nullable_walk(inner: Walk) -> Walk:
     """An entity that a byte before it tells present (1) or null (-1)."""
 
-    def walk(frame: Buffer, at: int, budget: list[int]) -> int:
+    def walk(frame: bytes, at: int, state: _State) -> int:
         if at >= len(frame):
             raise MalformedRequest("the frame ends before an entity")
-        return at + 1 if frame[at] == 0xFF else inner(frame, at + 1, budget)
+        return at + 1 if frame[at] == 0xFF else inner(frame, at + 1, state)
 
     return walk
 
@@ -138,7 +170,7 @@ def _nullable_walk(inner: Walk) -> Walk:
 def _sized_walk(width: int) -> Walk:
     """A string or bytes with its length in `width` bytes, or (0) as a varint that is one too large; null has no bytes."""
 
-    def walk(frame: Buffer, at: int, budget: list[int]) -> int:
+    def walk(frame: bytes, at: int, state: _State) -> int:
         if width == 0:
             size, at = read_unsigned_varint(frame, at)
             size -= 1
@@ -155,17 +187,34 @@ def _sized_walk(width: int) -> Walk:
 
 
 def _tags_walk(tagged: dict[int, Walk]) -> Walk:
-    def walk(frame: Buffer, at: int, budget: list[int]) -> int:
-        end = skip_tagged_fields(frame, at)
-        if end == at + 1:
+    def walk(frame: bytes, at: int, state: _State) -> int:
+        begin, end = at, skip_tagged_fields(frame, at)
+        if end == begin + 1:
             return end
-        count, at = read_unsigned_varint(frame, at)
+        kept: dict[int, bytes] = {}
+        count, at = read_unsigned_varint(frame, begin)
+        is_changed = False
         for _ in range(count):
             tag, at = read_unsigned_varint(frame, at)
             size, at = read_unsigned_varint(frame, at)
-            if tag in tagged and tagged[tag](frame, at, budget) != at + size:
-                raise MalformedRequest(f"the tagged field {tag} is not as long as it announces")
+            if tag in kept:
+                raise MalformedRequest(f"tagged field {tag} comes twice")
+            if tag in tagged:
+                edits_before = len(state.edits)
+                if tagged[tag](frame, at, state) != at + size:
+                    raise MalformedRequest(f"tagged field {tag} is not as long as it announces")
+                edits = state.edits[edits_before:]
+                kept[tag] = _edited(frame, at, at + size, edits)
+                del state.edits[edits_before:]
+                is_changed = is_changed or bool(edits)
             at += size
+        if is_changed or len(kept) != count:
+            state.edits.append(_Edit(begin, end, _tags(kept)))
         return end
 
     return walk
+
+
+def _tags(kept: dict[int, bytes]) -> bytes:
+    fields_written = (unsigned_varint(tag) + unsigned_varint(len(data)) + data for tag, data in kept.items())
+    return unsigned_varint(len(kept)) + b"".join(fields_written)

@@ -25,7 +25,7 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
 from protocol.kafka.framing import Buffer, MalformedRequest, request_header, skip_tagged_fields
-from protocol.kafka.lengths import check_lengths
+from protocol.kafka.lengths import checked
 
 CORRELATION_ID_SIZE = 4
 
@@ -85,13 +85,11 @@ def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
 
 
 def _decode(schema: Any, data: bytes, offset: int) -> Any:
-    check_lengths(schema, data, offset)
+    data = checked(schema, data, offset)
     try:
-        entity, size = _reader(schema)(data, offset)
+        entity, _ = _reader(schema)(data, offset)
     except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
         raise MalformedRequest(f"{schema.__name__} v{schema.__version__}: {error!r}") from None
-    if offset + size != len(data):
-        raise MalformedRequest(f"{schema.__name__} v{schema.__version__}: {len(data) - offset - size} bytes after it")
     return entity
 
 

@@ -97,8 +97,6 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
         topics.append((name, partitions))
     if flexible:
         at = skip_tagged_fields(frame, at)
-    if at != len(frame):
-        raise MalformedRequest(f"{len(frame) - at} bytes after the request")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

@@ -6,6 +6,8 @@ from protocol.network_client import NetworkClient
 from protocol.rpc import framing
 from protocol.rpc.messages import ControlRequest, ControlResponse
 
+LENGTH_SIZE = 4
+
 
 class ControlClient:
     """What `send` raises is the network client's: Disconnected or RequestTimedOut; ValueError for a broken answer."""
@@ -16,7 +18,7 @@ class ControlClient:
     async def send(self, address: tuple[str, int], request: ControlRequest) -> ControlResponse:
         """The answer of the broker whose control listener is at `address`."""
         answer = await self._network.send(
-            address, lambda correlation_id: (framing.request_frame(correlation_id, request),)
+            address, lambda correlation_id: (framing.request_payload(correlation_id, request),)
         )
         return framing.parse_response(answer)[1]
 

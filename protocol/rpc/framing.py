@@ -12,23 +12,32 @@ import msgpack
 from protocol.rpc import messages
 from protocol.rpc.messages import ControlRequest, ControlResponse
 
-_LENGTH_AND_ID = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
 _ID = struct.Struct(">i")
 
 
-def _frame(correlation_id: int, body: object) -> bytes:
+def _payload(correlation_id: int, body: object) -> bytes:
     packed: bytes = msgpack.packb(body)
-    return _LENGTH_AND_ID.pack(len(packed) + _ID.size, correlation_id) + packed
+    return _ID.pack(correlation_id) + packed
+
+
+def request_payload(correlation_id: int, request: ControlRequest) -> bytes:
+    """The frame without its length, which the network client puts before it."""
+    return _payload(correlation_id, messages.request_body(request))
 
 
 def request_frame(correlation_id: int, request: ControlRequest) -> bytes:
     """The whole frame, with its length."""
-    return _frame(correlation_id, messages.request_body(request))
+    return _with_length(request_payload(correlation_id, request))
 
 
 def response_frame(correlation_id: int, response: ControlResponse) -> bytes:
     """The whole frame, with its length."""
-    return _frame(correlation_id, messages.response_body(response))
+    return _with_length(_payload(correlation_id, messages.response_body(response)))
+
+
+def _with_length(payload: bytes) -> bytes:
+    return _LENGTH.pack(len(payload)) + payload
 
 
 def _parse(frame: bytes | memoryview) -> tuple[int, list[object]]:

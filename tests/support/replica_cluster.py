@@ -226,6 +226,11 @@ class Cluster:
         _abandon(self.nodes.pop(broker).logs)
         self.tell_metadata()
 
+    def close(self) -> None:
+        """Gives back the files of all brokers."""
+        for node in self.nodes.values():
+            _abandon(node.logs)
+
     def brokers(self) -> tuple[BrokerInfo, ...]:
         return tuple(
             BrokerInfo(node.id, node.epoch, (Endpoint("PLAINTEXT", "h", node.id),)) for node in self.nodes.values()

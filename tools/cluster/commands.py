@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster
+from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
 from tools.cluster.views import cluster_json, node_table
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -73,10 +73,9 @@ def start(
     """Start a cluster: a new one, or the one that the directory has, as it is."""
     settings = parse_overrides(overrides)
     local = LocalCluster(directory)
-    is_new = not local.exists()
     with errors_in_one_line(), termination_as_interrupt():
         try:
-            if is_new:
+            if not local.exists():
                 local.create(brokers or BROKERS_DEFAULT, zookeeper, settings)
             elif brokers is not None or zookeeper is not None or settings:
                 raise ClusterError(
@@ -84,9 +83,10 @@ def start(
                     f"--override out and edit {directory}/broker-*/server.properties, or use another --dir"
                 )
             local.start()
+        except NotServing:
+            raise  # its logs are kept
         except BaseException:
-            if is_new:
-                local.destroy()  # it never served anybody: the next attempt, with other options, starts afresh
+            local.undo_create()  # it never served anybody: the next attempt, with other options, starts afresh
             raise
         try:
             click.echo(json.dumps(cluster_json(local)) if output == "json" else "\n".join(started_lines(local)))
@@ -276,6 +276,7 @@ def errors_in_one_line() -> Iterator[None]:
     except ClusterError as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
         sys.exit(130)
 
 

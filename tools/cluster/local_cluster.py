@@ -6,7 +6,9 @@ and ZooKeeper start at the same time (brokers try to connect until ZooKeeper is 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -27,7 +29,7 @@ from tools.cluster.run_directory import (
 )
 from tools.cluster.zookeeper import ZooKeeperError, class_path
 
-__all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster"]
+__all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -35,7 +37,13 @@ READY_POLL_S = 0.03
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
+OWN_WORDS = "ottla broker: "
+"""How a broker begins the one line that says why it does not start."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
+
+
+class NotServing(ClusterError):
+    """A process ended without a word for people, or does not get ready: its log is worth reading."""
 
 
 class LocalCluster:
@@ -44,6 +52,7 @@ class LocalCluster:
     def __init__(self, directory: Path | str) -> None:
         self._files = RunDirectory(Path(directory))
         self._processes: dict[int, ServerProcess] = {}
+        self._made: list[Path] = []
 
     # what it is
 
@@ -102,7 +111,7 @@ class LocalCluster:
     def controller_id(self) -> int:
         """The controller as the first broker that answers knows it, -1 when none does."""
         for broker in self._existing():
-            view = broker_view(broker.address(), ANSWER_TIMEOUT_S) if self.pid(broker.id) else None
+            view = broker_view(broker.address(), ANSWER_TIMEOUT_S) if self._may_answer(broker.id) else None
             if view is not None and view.controller_id >= 0:
                 return view.controller_id
         return -1
@@ -140,20 +149,42 @@ class LocalCluster:
         if zookeeper is None:
             _require_embedded_zookeeper()
         settings = {**local_profile(brokers), **(overrides or {})}
-        try:
-            zookeeper_port, *ports = free_ports(1 + 2 * brokers)
-            if zookeeper is None:
-                self._files.zookeeper.create(zookeeper_port)
-                zookeeper = self._files.zookeeper.connect
-            for index in range(brokers):
-                broker = self._files.broker_directory(index + 1)
-                broker.create(zookeeper, ports[2 * index], ports[2 * index + 1], settings)
-        except (OSError, NoFreePorts) as error:
-            self._files.remove()
-            raise ClusterError(f"no cluster could be made in {self.directory}: {error}") from None
-        except BaseException:
-            self._files.remove()
-            raise
+        with self._files.locked():
+            try:
+                self._make_files(brokers, zookeeper, settings)
+            except (OSError, NoFreePorts) as error:
+                self.undo_create()
+                raise ClusterError(f"no cluster could be made in {self.directory}: {error}") from None
+            except BaseException:
+                self.undo_create()
+                raise
+
+    def _make_files(self, brokers: int, zookeeper: str | None, settings: Mapping[str, str]) -> None:
+        zookeeper_port, *ports = free_ports(1 + 2 * brokers)
+        if zookeeper is None:
+            self._note_new(self._files.zookeeper.directory)
+            self._files.zookeeper.create(zookeeper_port)
+            zookeeper = self._files.zookeeper.connect
+        for index in range(brokers):
+            broker = self._files.broker_directory(index + 1)
+            self._note_new(broker.path)
+            broker.create(zookeeper, ports[2 * index], ports[2 * index + 1], settings)
+
+    def _note_new(self, path: Path) -> None:
+        if not path.exists():
+            self._made.append(path)
+
+    def undo_create(self) -> None:
+        """Ends the processes and removes the files of a cluster that this object made; touches nothing else."""
+        if not self._made:
+            return
+        for process in self.running():
+            process.kill()
+        for path in self._made:
+            shutil.rmtree(path, ignore_errors=True)
+        self._made.clear()
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
 
     def destroy(self) -> None:
         """Ends all processes at once and removes brokers and ZooKeeper with their data."""
@@ -198,7 +229,7 @@ class LocalCluster:
             if waiting and time.monotonic() > deadline:
                 broker_id, reason = next(iter(reasons.items()))
                 log = self._process(broker_id).log_file
-                raise ClusterError(f"after {timeout:g} s broker {broker_id} {reason}; its log is {log}")
+                raise NotServing(f"after {timeout:g} s broker {broker_id} {reason}; its log is {log}")
             if waiting:
                 time.sleep(READY_POLL_S)
 
@@ -206,10 +237,12 @@ class LocalCluster:
         """Stops brokers, then ZooKeeper, and keeps all data. Returns the names of those that had to be killed after `timeout` s."""
         running = self.running()
         brokers = [process for process in running if process is not self.zookeeper]
-        late = stop_all(brokers, timeout)
-        for process in running:
-            if process is self.zookeeper:
-                process.kill()  # its data are in its transaction log: there is nothing for it to tidy up
+        # The controller comes last: it hands over what the others lead, and nobody waits for its successor.
+        controller_id = self.controller_id() if len(brokers) > 1 else -1
+        last = [process for process in brokers if controller_id >= 0 and process is self._process(controller_id)]
+        late = stop_all([process for process in brokers if process not in last], timeout) + stop_all(last, timeout)
+        if self.zookeeper is not None:
+            self.zookeeper.kill()  # its data are in its transaction log: there is nothing for it to tidy up
         return [process.name for process in late]
 
     # one broker
@@ -318,8 +351,12 @@ class LocalCluster:
             expected.insert(0, self.zookeeper)  # brokers end because of it, not the other way round
         for process in expected:
             if process.pid() is None:
-                words = process.last_words() or "it said nothing"
-                raise ClusterError(f"{process.name} did not start: {words} (its log: {process.log_file})")
+                words = process.last_words()
+                if words.startswith(OWN_WORDS):
+                    raise ClusterError(f"{process.name} did not start: {words.removeprefix(OWN_WORDS)}")
+                raise NotServing(
+                    f"{process.name} did not start: {words or 'it said nothing'}; its log is {process.log_file}"
+                )
 
 
 def _taken(name: str, port: int, config_file: Path) -> str:

@@ -18,6 +18,8 @@ from pathlib import Path
 POLL_S = 0.02
 KILL_TIMEOUT_S = 10.0
 PROC = Path("/proc")
+OVER = ("Z", "X", "?")
+"""Process states, as ps shows them, in which nothing is left but an exit code to fetch."""
 
 
 @dataclass
@@ -34,6 +36,7 @@ class ServerProcess:
 
     def __post_init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
+        self._last_pid: int | None = None
 
     @property
     def pid_file(self) -> Path:
@@ -60,6 +63,12 @@ class ServerProcess:
 
     def pid(self) -> int | None:
         """The pid if it runs (a paused one runs), else None."""
+        pid = self._find()
+        if pid is not None:
+            self._last_pid = pid
+        return pid
+
+    def _find(self) -> int | None:
         if self._child is not None:
             if self._child.poll() is None:
                 return self._child.pid
@@ -69,10 +78,6 @@ class ServerProcess:
             if self._is_this(pid):
                 return pid
         return next((pid for pid in _all_pids() if self._is_this(pid)), None)
-
-    def exit_code(self) -> int | None:
-        """How the process that `start` started here ended; None while it runs or when another command started it."""
-        return None if self._child is None else self._child.poll()
 
     def is_paused(self) -> bool:
         """True while stopped by SIGSTOP."""
@@ -93,10 +98,12 @@ class ServerProcess:
     def wait_gone(self, timeout_s: float) -> bool:
         """Waits for its end. False when it still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        while self.pid() is not None:
+        # A process that ends loses its command line first and closes its sockets a moment later.
+        while self.pid() is not None or (self._last_pid is not None and _state(self._last_pid) not in OVER):
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_S)
+        self._last_pid = None
         with contextlib.suppress(FileNotFoundError):
             self.pid_file.unlink()
         return True

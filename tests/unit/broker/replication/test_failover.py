@@ -25,7 +25,11 @@ def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(directory: Path, scenario: Scenario) -> None:
-    asyncio.run(scenario(Cluster(directory)))
+    cluster = Cluster(directory)
+    try:
+        asyncio.run(scenario(cluster))
+    finally:
+        cluster.close()
 
 
 def test_a_lagging_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:

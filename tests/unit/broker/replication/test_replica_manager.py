@@ -24,7 +24,11 @@ def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(directory: Path, scenario: Scenario) -> None:
-    asyncio.run(scenario(Cluster(directory)))
+    cluster = Cluster(directory)
+    try:
+        asyncio.run(scenario(cluster))
+    finally:
+        cluster.close()
 
 
 def error_of(answer: list[FetchPartitionData]) -> ErrorCode:

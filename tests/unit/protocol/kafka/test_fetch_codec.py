@@ -146,7 +146,7 @@ def response_body(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_requests_are_read_as_kio_writes_them(version: int, data: st.DataObject) -> None:
     request = data.draw(requests(version))
     frame = messages.encode_request(ApiKey.FETCH, version, 1, "c", request_body(request))
@@ -159,7 +159,7 @@ def test_requests_are_read_as_kio_writes_them(version: int, data: st.DataObject)
 
 @pytest.mark.parametrize("version", FLEXIBLE)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_own_requests_are_read_back_by_kio(version: int, data: st.DataObject) -> None:
     request = data.draw(requests(version))
     frame = fetch_codec.encode_request(version, 7, "ottla", request)
@@ -186,7 +186,7 @@ def test_a_request_with_directory_ids_is_read_past_them() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data(), throttle_ms=durations_ms, error=error_codes, session_id=int32s, nodes=endpoints)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_responses_are_kios_byte_for_byte_and_read_back(
     version: int, data: st.DataObject, throttle_ms: int, error: int, session_id: int, nodes: list[NodeEndpoint]
 ) -> None:
@@ -235,7 +235,7 @@ def sample_request(version: int) -> FetchRequest:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nothing_but_malformed_comes_out_of_a_broken_request(version: int, data: st.DataObject) -> None:
     frame = messages.encode_request(ApiKey.FETCH, version, 1, "c", request_body(sample_request(version)))
     offset = parse_request_header(frame).body_offset
@@ -246,7 +246,7 @@ def test_nothing_but_malformed_comes_out_of_a_broken_request(version: int, data:
 
 @pytest.mark.parametrize("version", FLEXIBLE)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nothing_but_malformed_comes_out_of_a_broken_response(version: int, data: st.DataObject) -> None:
     key: str | uuid.UUID = uuid.UUID(int=9) if version >= 13 else "departures"
     partition = FetchPartitionData(0, 0, 1, 2, 3, [bytes(10)], (1, 2), (3, 4), 5, [(6, 7)])

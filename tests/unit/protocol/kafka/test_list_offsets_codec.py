@@ -18,7 +18,7 @@ results = st.builds(ListOffsetsPartitionResult, int32s, error_codes, int64s, int
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(topics=st.lists(st.tuples(names, st.lists(results, max_size=3)), max_size=3), throttle_ms=durations_ms)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_responses_are_kios_byte_for_byte(
     version: int, topics: list[tuple[str, list[ListOffsetsPartitionResult]]], throttle_ms: int
 ) -> None:

@@ -77,7 +77,7 @@ def kio_bytes(
     throttle_ms=durations_ms,
     operations=int32s,
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_responses_are_kios_byte_for_byte(
     version: int,
     brokers: list[MetadataBroker],

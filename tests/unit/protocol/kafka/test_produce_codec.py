@@ -70,7 +70,7 @@ def one_partition(records: bytes) -> dict[str, object]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(body=requests)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_requests_are_read_as_kio_writes_them(version: int, body: dict[str, object]) -> None:
     frame, offset = request_frame(version, body)
     found = produce_codec.decode_request(version, memoryview(frame), offset)
@@ -110,7 +110,7 @@ def test_one_partition_of_any_size_is_a_slice_of_the_frame(version: int, size: i
     throttle_ms=durations_ms,
     nodes=endpoints,
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_responses_are_kios_byte_for_byte(
     version: int,
     topics: list[tuple[str, list[ProducePartitionResult]]],
@@ -146,7 +146,7 @@ def test_responses_are_kios_byte_for_byte(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nothing_but_malformed_comes_out_of_a_broken_frame(version: int, data: st.DataObject) -> None:
     frame, offset = request_frame(version, data.draw(st.sampled_from([one_partition(bytes(30))]) | requests))
     broken = frame[:offset] + data.draw(mutated(frame[offset:]))

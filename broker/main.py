@@ -1,0 +1,379 @@
+"""The composition root: builds a broker from its settings, starts and stops its parts in order (STA-1, STA-2).
+
+    start  log directories -> ZooKeeper -> cluster id -> ports bound -> control listener -> znode -> controller -> clients served
+    stop   leaderships moved away -> controller resigns -> waiters answered, clients closed -> logs flushed -> session closed
+
+Nothing else makes threads, reads clocks, or chooses what talks to what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import uvloop
+
+from broker import config_sources, registration
+from broker.apis.context import ApiContext
+from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.topic_admin import TopicAdmin
+from broker.clock import Clock, SystemClock
+from broker.config import BrokerConfig, ConfigError
+from broker.control.listener import ControlListener
+from broker.controller_client import ControllerClient
+from broker.event_log import EventLog
+from broker.listeners import listeners_of
+from broker.metadata_cache import MetadataCache
+from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
+from broker.network.processor import Limits
+from broker.network.request_channel import RequestChannel
+from broker.registration import BrokerIdInUse, Registration
+from broker.replication.isr_updates import IsrUpdates
+from broker.replication.lease import LeadershipLease
+from broker.replication.replica_manager import ReplicaManager
+from broker.request_handler import RequestHandler
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectoryError
+from broker.storage.log_manager import LogManager
+from controller.controller import Controller, ControllerSettings
+from protocol.network_client import NetworkClient
+from protocol.rpc.client import ControlClient
+from protocol.types import BrokerInfo, Endpoint, TopicPartition
+from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
+from protocol.zk.znodes import ConfigZNode
+
+log = logging.getLogger("broker")
+
+EVENT_LOG_NAME = "events.jsonl"
+METADATA_TIMEOUT_S = 10.0
+GC_THRESHOLDS = (50_000, 20, 50)
+"""Requests make many short-lived objects and no cycles: the default would look for garbage hundreds of times a second."""
+
+
+class PortInUse(Exception):
+    """A listener's port is taken; the text names it."""
+
+
+class Broker:
+    """One broker, from settings to `run`."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, event_log_path: Path | None) -> None:
+        """Raises ConfigError. Needs a running loop."""
+        self._config = config
+        self._clock = clock
+        self._listeners = listeners_of(config)
+        self._events = EventLog(event_log_path, clock)
+        self._zk = ZooKeeperSession(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
+        self._network = NetworkClient(
+            clock, request_timeout_ms=config.controller_socket_timeout_ms, random=random.random
+        )
+        self._log_manager = LogManager(config.log_directories, config.topic_defaults(), FileSystem(), clock)
+        self._metadata = MetadataCache()
+        self._lease = LeadershipLease(clock, config.zookeeper_session_timeout_ms)
+        self._registration: Registration | None = None
+        self._replicas = ReplicaManager(
+            config,
+            clock,
+            self._log_manager,
+            self._metadata,
+            IsrUpdates(self._zk, self._events),
+            self._open_fetch_client,
+            self._lease,
+            self._events,
+            own_broker_epoch=self._broker_epoch,
+        )
+        self._log_manager.on_log_dir_failure = self._replicas.log_dir_failed
+        self._log_manager.high_watermark_of = self._high_watermark_of
+        self._controller = Controller(
+            ControllerSettings(
+                broker_id=config.broker_id,
+                control_listener=self._listeners.control_plane,
+                unclean_leader_election_enable=config.unclean_leader_election_enable,
+                auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
+                leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
+                leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+            ),
+            self._zk,
+            self._network,
+            clock,
+            self._events,
+        )
+        self._control = ControlListener(
+            self._replicas, self._broker_epoch, self._load_topic_overrides, self._controller.controlled_shutdown
+        )
+        self._acceptors: dict[str, Acceptor] = {}
+        self._handler: RequestHandler | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Starts, serves until `stop` is set, stops. Raises what `main` has a line for when it cannot start."""
+        try:
+            await self._open()
+            async with asyncio.TaskGroup() as background:
+                tasks = [
+                    background.create_task(self._lease.run(self._zk)),
+                    background.create_task(self._log_manager.run()),
+                ]
+                await self._join(stop)
+                await stop.wait()
+                await self._leave()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self._close()
+
+    async def _open(self) -> None:
+        """Everything that can be refused: directories, ZooKeeper, ports."""
+        await self._log_manager.start()
+        await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
+        await registration.prepare_paths(self._zk)
+        cluster_id = await registration.cluster_id(self._zk)
+        self._log_manager.ensure_meta(self._config.broker_id, cluster_id)
+        await self._bind(cluster_id)
+
+    async def _bind(self, cluster_id: str) -> None:
+        config = self._config
+        context = ApiContext(
+            config=config,
+            clock=self._clock,
+            cluster_id=cluster_id,
+            metadata=self._metadata,
+            replica_manager=self._replicas,
+            fetch_sessions=FetchSessionCache(
+                config.max_incremental_fetch_session_cache_slots, self._clock, self._metadata, random.randint
+            ),
+            topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
+            is_controller=lambda: self._controller.is_active,
+        )
+        self._handler = RequestHandler(context)
+        channel = RequestChannel(
+            asyncio.get_running_loop(),
+            self._handler.handle,
+            max_requests=config.queued_max_requests,
+            max_large_bytes=config.queued_max_request_bytes,
+        )
+        counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip)
+        ports: dict[str, int] = {}
+        for name in self._listeners.client_names:
+            acceptor = Acceptor(self._acceptor_settings(name), channel, self._clock, counts)
+            endpoint = self._listeners.bound[name]
+            with _port_errors(endpoint):
+                ports[name] = await acceptor.bind(endpoint.host, endpoint.port)
+            self._acceptors[name] = acceptor
+        control = self._listeners.bound[self._listeners.control_plane]
+        with _port_errors(control):
+            ports[control.listener] = await self._control.start(control.host, control.port)
+        self._listeners = self._listeners.with_ports(ports)
+
+    def _acceptor_settings(self, listener: str) -> AcceptorSettings:
+        config = self._config
+        idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else None
+        limits = Limits(
+            frame_bytes_max=config.socket_request_max_bytes,
+            in_flight_max=config.max_in_flight_requests_per_connection,
+            frame_timeout_s=config.socket_frame_timeout_ms / 1000,
+            idle_timeout_s=idle_s,
+        )
+        is_brokers_own = listener == self._listeners.inter_broker and len(self._listeners.client_names) > 1
+        return AcceptorSettings(listener, config.num_network_threads, limits, is_limited=not is_brokers_own)
+
+    async def _join(self, stop: asyncio.Event) -> None:
+        """Becomes part of the cluster, then serves clients."""
+        config = self._config
+        broker = BrokerInfo(
+            config.broker_id, -1, tuple(self._listeners.advertised.values()), config.broker_rack or None
+        )
+        self._registration = Registration(
+            self._zk, broker, self._clock, self._events, self._replicas.step_down_all, self._registered
+        )
+        await self._replicas.start()
+        self._zk.add_listener(self._session_changed)
+        await self._registration.start()
+        await self._controller.start()
+        await self._wait_for_metadata(stop)
+        gc.collect()
+        gc.freeze()
+        for acceptor in self._acceptors.values():
+            await acceptor.serve()
+        names = self._listeners.client_names
+        addresses = " ".join(str(self._listeners.advertised[name]) for name in names)
+        print(f"ottla broker {config.broker_id} ready: {addresses}", file=sys.stderr, flush=True)
+
+    async def _wait_for_metadata(self, stop: asyncio.Event) -> None:
+        """Until the controller has told this broker of the cluster: a client must not be told that there is none."""
+        told = asyncio.Event()
+        remove = self._metadata.on_change(lambda _: told.set())
+        try:
+            async with asyncio.timeout(METADATA_TIMEOUT_S):
+                while self._metadata.broker(self._config.broker_id) is None and not stop.is_set():
+                    await told.wait()
+                    told.clear()
+        except TimeoutError:
+            log.warning(
+                "no controller has told this broker of the cluster in %g s: serving all the same", METADATA_TIMEOUT_S
+            )
+        finally:
+            remove()
+
+    async def _leave(self) -> None:
+        """Hands over what it leads and answers who waits (STA-2)."""
+        assert self._registration is not None
+        log.info("stopping")
+        self._events.write("stopping")
+        if self._config.controlled_shutdown_enable and self._zk.state is SessionState.CONNECTED:
+            client = ControllerClient(
+                self._config,
+                self._zk,
+                ControlClient(self._network),
+                self._listeners.control_plane,
+                self._broker_epoch,
+            )
+            await client.controlled_shutdown()
+        self._registration.stop_watching()
+        for acceptor in self._acceptors.values():
+            acceptor.stop_accepting()
+        await self._controller.stop()
+        await self._control.close()
+        await self._replicas.shutdown()
+
+    async def _close(self) -> None:
+        """Gives back whatever was taken, also after a start that failed half-way."""
+        if self._registration is not None:
+            self._registration.stop_watching()
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+        if self._handler is not None:
+            await self._handler.close()
+        await self._controller.stop()
+        await self._control.close()
+        self._network.close()
+        await self._log_manager.shutdown()
+        await self._zk.close()
+        self._events.write("stopped")
+        self._events.close()
+
+    # -- what the parts ask of each other -------------------------------------------------------------------------------
+
+    def _broker_epoch(self) -> int:
+        return self._registration.epoch if self._registration is not None else registration.NO_EPOCH
+
+    def _session_changed(self, state: SessionState) -> None:
+        self._events.write("zookeeper_session", state=state.value)
+        if state is SessionState.EXPIRED:
+            self._controller.on_session_expired()
+
+    async def _registered(self, epoch: int) -> None:
+        self._controller.on_session_restored()
+
+    def _open_fetch_client(self) -> NetworkClient:
+        """A connection of its own for each fetcher, so that a slow leader delays nobody else."""
+        return NetworkClient(
+            self._clock,
+            request_timeout_ms=self._config.replica_socket_timeout_ms,
+            random=random.random,
+            backoff_max_ms=max(self._config.replica_fetch_backoff_ms, 1),
+        )
+
+    def _high_watermark_of(self, tp: TopicPartition) -> int:
+        partition = self._replicas.partitions.get(tp)
+        return partition.high_watermark if partition is not None else 0
+
+    async def _load_topic_overrides(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """From `/config/topics`; topics without settings are left out. Raises ZkError."""
+        found = await self._zk.get_many([ConfigZNode.path("topics", topic) for topic in topics])
+        overrides: dict[str, Mapping[str, str]] = {}
+        for topic, node in zip(topics, found, strict=True):
+            if node is None:
+                continue
+            try:
+                overrides[topic] = ConfigZNode.decode(node[0])
+            except ValueError as error:
+                log.warning("the settings of topic %s cannot be read: %s", topic, error)
+        return overrides
+
+
+@contextlib.contextmanager
+def _port_errors(endpoint: Endpoint) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = f"{endpoint.host or '*'}:{endpoint.port}"
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(
+                f"port {endpoint.port} is in use: {endpoint.listener} cannot listen at {where}; stop what listens there "
+                "or change listeners"
+            ) from None
+        raise PortInUse(f"{endpoint.listener} cannot listen at {where}: {error.strerror or error}") from None
+
+
+def set_up_logging() -> None:
+    """To stderr, one line each, with ISO times."""
+    logging.Formatter.default_time_format = "%Y-%m-%dT%H:%M:%S"
+    logging.Formatter.default_msec_format = "%s.%03dZ"
+    logging.Formatter.converter = time.gmtime
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+
+
+async def serve(config: BrokerConfig, event_log_path: Path | None) -> None:
+    """Runs a broker until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Broker(config, SystemClock(), event_log_path).run(stop)
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m broker", description="One ottla broker in the foreground.")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="server.properties; KAFKA_* variables come after it"
+    )
+    parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="a setting that wins")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command. Exit code 1, with one line that says why, when the broker cannot start."""
+    asked = parse_arguments(arguments)
+    set_up_logging()
+    try:
+        text = asked.config.read_text(encoding="utf-8") if asked.config is not None else None
+        name = str(asked.config) if asked.config is not None else ""
+        loaded = config_sources.load(text, name, os.environ, asked.override)
+        for warning in loaded.warnings:
+            log.warning("%s", warning)
+        event_log_path = asked.config.absolute().parent / EVENT_LOG_NAME if asked.config is not None else None
+        gc.set_threshold(*GC_THRESHOLDS)
+        uvloop.run(serve(loaded.config, event_log_path))
+    except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, PortInUse) as error:
+        _fail(str(error))
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f"{asked.config}: {error}")
+    except BaseExceptionGroup as group:
+        known, others = group.split((ZkError, BrokerIdInUse, ConfigError, LogDirectoryError))
+        if known is None or others is not None:
+            raise
+        _fail(str(_first(known)))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def _fail(reason: str) -> None:
+    print(f"ottla broker: {reason}", file=sys.stderr, flush=True)
+    sys.exit(1)

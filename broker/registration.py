@@ -1,0 +1,251 @@
+"""This broker's life in ZooKeeper: `/brokers/ids/<id>` and `/cluster/id` (STA-1, STA-3, STA-4, BUG-7, BUG-17).
+
+    not registered --create the ephemeral node--> registered (its czxid is the broker epoch)
+    registered --session expired, or the node is gone while the session lives--> lost: nothing is led, register again
+
+The id may be taken:
+
+* by the node of this very session, when the answer to an earlier create was lost: that one is ours;
+* by a node with the addresses that this process has bound: they cannot be anybody else's, so it is what a killed earlier
+  life left behind until its session expires. It is deleted, after a look that it did not change, and made again;
+* by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise its session is
+  waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+
+from broker.clock import Clock
+from broker.event_log import EventLog
+from protocol.types import BrokerInfo, Endpoint
+from protocol.zk.session import (
+    BadVersion,
+    NodeExists,
+    NoNode,
+    SessionState,
+    Stat,
+    WatchEvent,
+    ZkError,
+    ZooKeeperSession,
+)
+from protocol.zk.znodes import PERSISTENT_PATHS, BrokerIdZNode, ClusterIdZNode
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+PROBE_TIMEOUT_S = 1.0
+NO_EPOCH = -1
+
+
+class BrokerIdInUse(Exception):
+    """Another live broker has this id; the text names it."""
+
+
+async def prepare_paths(zk: ZooKeeperSession) -> None:
+    """Makes the nodes that Kafka expects to be there."""
+    for path in PERSISTENT_PATHS:
+        await zk.ensure_path(path)
+
+
+async def cluster_id(zk: ZooKeeperSession) -> str:
+    """The cluster's id, chosen now if this is its first broker. Raises ValueError when the node holds something else."""
+    while True:
+        try:
+            data, _ = await zk.get(ClusterIdZNode.PATH)
+            return ClusterIdZNode.decode(data)
+        except NoNode:
+            chosen = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+            try:
+                await zk.create(ClusterIdZNode.PATH, ClusterIdZNode.encode(chosen))
+            except NodeExists:
+                continue
+            return chosen
+
+
+class Registration:
+    """Keeps this broker registered. `lost(reason)` and `registered(epoch)` tell main; `lost` is called at once."""
+
+    def __init__(
+        self,
+        zk: ZooKeeperSession,
+        broker: BrokerInfo,
+        clock: Clock,
+        events: EventLog,
+        lost: Callable[[str], None],
+        registered: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._zk = zk
+        self._broker = broker
+        self._path = BrokerIdZNode.path(broker.id)
+        self._clock = clock
+        self._events = events
+        self._lost = lost
+        self._registered = registered
+        self._epoch = NO_EPOCH
+        self._is_registered = False
+        self._is_closing = False
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch of this life, or of the last one while it is not registered; -1 before the first."""
+        return self._epoch
+
+    async def start(self) -> None:
+        """The first registration. Raises BrokerIdInUse, or ZkError when ZooKeeper goes away meanwhile."""
+        await self._register(is_first=True)
+        self._zk.add_listener(self._session_changed)
+
+    def stop_watching(self) -> None:
+        """This broker ends on purpose: that its node goes is no news any more."""
+        self._is_closing = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+
+    # -- losing it ----------------------------------------------------------------------------------------------------
+
+    def _session_changed(self, state: SessionState) -> None:
+        if self._is_closing:
+            return
+        if state is SessionState.EXPIRED:
+            self._lose("the ZooKeeper session expired")
+        elif state is SessionState.CONNECTED and not self._is_registered:
+            self._keep()
+
+    def _node_changed(self, session_id: int, _: WatchEvent) -> None:
+        """The one-shot watch on our own node fired."""
+        if not self._is_closing and self._is_registered and self._zk.session_id == session_id:
+            self._keep()
+
+    def _lose(self, reason: str) -> None:
+        if not self._is_registered:
+            return
+        self._is_registered = False
+        self._events.write("registration_lost", broker_epoch=self._epoch, reason=reason)
+        self._lost(reason)
+
+    # -- getting it back ----------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep_registered())
+
+    async def _keep_registered(self) -> None:
+        """Until registered with a watch set, or the session is not connected (then the session's next change goes on)."""
+        while not self._is_closing:
+            try:
+                if self._is_registered:
+                    if await self._is_still_there():
+                        return
+                    self._lose("the broker's znode is gone")
+                await self._register(is_first=False)
+                return
+            except BrokerIdInUse as error:
+                log.error("%s; trying again", error)
+            except ZkError as error:
+                log.warning("not registered: %s", error)
+                if self._zk.state is not SessionState.CONNECTED:
+                    return
+            await asyncio.sleep(RETRY_S)
+
+    async def _is_still_there(self) -> bool:
+        """Looks at our node and watches it."""
+        session_id = self._zk.session_id
+        stat = await self._zk.exists(self._path, lambda event: self._node_changed(session_id, event))
+        return stat is not None and stat.czxid == self._epoch
+
+    async def _register(self, *, is_first: bool) -> None:
+        data = BrokerIdZNode.encode(self._broker, self._clock.wall_ms())
+        waited_until: float | None = None
+        while True:
+            session_id = self._zk.session_id
+            try:
+                _, stat = await self._zk.create(self._path, data, ephemeral=True)
+            except NodeExists:
+                found = await self._found()
+                if found is None:
+                    continue
+                stat = found[1]
+                if stat.ephemeral_owner != session_id:
+                    waited_until = await self._make_way(*found, waited_until, is_first=is_first)
+                    continue
+            self._epoch = stat.czxid
+            if await self._is_still_there():
+                break
+        self._is_registered = True
+        log.info("registered as broker %d, broker epoch %d", self._broker.id, self._epoch)
+        self._events.write("registered", broker_epoch=self._epoch, session=self._zk.session_id)
+        await self._registered(self._epoch)
+
+    async def _found(self) -> tuple[BrokerInfo | None, Stat] | None:
+        """Who has our id: None in it for a node that nobody can read."""
+        try:
+            data, stat = await self._zk.get(self._path)
+        except NoNode:
+            return None
+        try:
+            return BrokerIdZNode.decode(self._broker.id, data, stat.czxid), stat
+        except ValueError as error:
+            log.warning("%s holds no broker: %s", self._path, error)
+            return None, stat
+
+    async def _make_way(
+        self, other: BrokerInfo | None, stat: Stat, waited_until: float | None, *, is_first: bool
+    ) -> float:
+        """One step towards a free id. Returns until when another's session is waited for. Raises BrokerIdInUse."""
+        endpoints = other.endpoints if other is not None else ()
+        is_mine = bool(_addresses(endpoints) & _addresses(self._broker.endpoints))
+        # On the first start our ports are bound but not served: who answers there is somebody else.
+        answering = None if is_mine and not is_first else await _first_that_answers(endpoints)
+        if answering is not None:
+            raise BrokerIdInUse(
+                f"broker id {self._broker.id} is registered by a live broker at {answering.host}:{answering.port}; "
+                "stop that one or choose another broker.id"
+            )
+        if is_mine:
+            await self._delete_earlier_life(stat)
+            return 0.0
+        now = self._clock.monotonic()
+        if waited_until is None:
+            log.info("broker id %d is registered by a session that has not expired yet: waiting", self._broker.id)
+            waited_until = now + 2 * self._zk.session_timeout_ms / 1000 + 1
+        elif now > waited_until:
+            raise BrokerIdInUse(
+                f"broker id {self._broker.id} is registered by the live ZooKeeper session 0x{stat.ephemeral_owner:x}; "
+                "stop its owner or choose another broker.id"
+            )
+        await asyncio.sleep(RETRY_S)
+        return waited_until
+
+    async def _delete_earlier_life(self, stat: Stat) -> None:
+        try:
+            _, now = await self._zk.get(self._path)
+            if now.czxid == stat.czxid:
+                log.info(
+                    "removing the node that an earlier life of broker %d left (epoch %d)", self._broker.id, stat.czxid
+                )
+                await self._zk.delete(self._path, now.version)
+        except (NoNode, BadVersion):
+            return
+
+
+def _addresses(endpoints: Iterable[Endpoint]) -> set[tuple[str, int]]:
+    return {(endpoint.host, endpoint.port) for endpoint in endpoints}
+
+
+async def _first_that_answers(endpoints: Iterable[Endpoint]) -> Endpoint | None:
+    loop = asyncio.get_running_loop()
+    for endpoint in endpoints:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+        except (OSError, TimeoutError):
+            continue
+        transport.close()
+        return endpoint
+    return None

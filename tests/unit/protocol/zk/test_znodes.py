@@ -1,0 +1,207 @@
+"""Znodes byte for byte as Kafka 3.9.1 wrote them, and decoders that survive anything a person may have written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
+from protocol.zk.znodes import (
+    BrokerIdZNode,
+    ClusterIdZNode,
+    ConfigChangeZNode,
+    ConfigZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
+    DeleteTopicZNode,
+    IsrChangeZNode,
+    PartitionStateZNode,
+    PreferredElectionZNode,
+    ReassignPartitionsZNode,
+    TopicZNode,
+    new_topic_id,
+    topic_id_text,
+    topic_id_uuid,
+)
+
+TP = TopicPartition("orders", 1)
+
+# What `get` showed in the ZooKeeper of a real Kafka 3.9.1 cluster.
+KAFKAS_BROKER = (
+    b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:47092"],'
+    b'"jmx_port":-1,"port":47092,"host":"127.0.0.1","version":5,"timestamp":"1795239635961"}'
+)
+KAFKAS_TOPIC = (
+    b'{"partitions":{"0":[0,1],"1":[1,0],"2":[0,1]},"topic_id":"1rFcP54aQjqV4bLapKQHXQ","adding_replicas":{},'
+    b'"removing_replicas":{},"version":3}'
+)
+KAFKAS_STATE = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1,0]}'
+KAFKAS_CONFIG = b'{"version":1,"config":{"retention.ms":"1000"}}'
+KAFKAS_CONTROLLER = b'{"version":2,"brokerid":0,"timestamp":"1795239636073","kraftControllerEpoch":-1}'
+KAFKAS_CLUSTER_ID = b'{"version":"1","id":"L0We6e1dQZGI5APqeQHGzQ"}'
+
+BROKER = BrokerInfo(7, 42, (Endpoint("PLAINTEXT", "127.0.0.1", 47092),))
+ASSIGNMENT = {0: Assignment((0, 1)), 1: Assignment((1, 0)), 2: Assignment((0, 1))}
+
+
+def test_contents_are_kafkas() -> None:
+    assert BrokerIdZNode.encode(BROKER, 1795239635961) == KAFKAS_BROKER
+    assert TopicZNode.encode("1rFcP54aQjqV4bLapKQHXQ", ASSIGNMENT) == KAFKAS_TOPIC
+    assert PartitionStateZNode.encode(LeaderAndIsr(1, 0, (1, 0), 1)) == KAFKAS_STATE
+    assert ConfigZNode.encode({"retention.ms": "1000"}) == KAFKAS_CONFIG
+    assert ClusterIdZNode.encode("L0We6e1dQZGI5APqeQHGzQ") == KAFKAS_CLUSTER_ID
+    assert ControllerEpochZNode.encode(1) == b"1"
+    assert IsrChangeZNode.encode([TP]) == b'{"version":1,"partitions":[{"topic":"orders","partition":1}]}'
+    assert ConfigChangeZNode.encode("topics/orders") == b'{"version":2,"entity_path":"topics/orders"}'
+    assert (
+        ReassignPartitionsZNode.encode({TP: (1, 2)})
+        == b'{"version":1,"partitions":[{"topic":"orders","partition":1,"replicas":[1,2]}]}'
+    )
+
+
+def test_kafkas_contents_are_understood() -> None:
+    assert BrokerIdZNode.decode(7, KAFKAS_BROKER, 42) == BROKER
+    assert TopicZNode.decode(KAFKAS_TOPIC) == ("1rFcP54aQjqV4bLapKQHXQ", ASSIGNMENT)
+    assert PartitionStateZNode.decode(KAFKAS_STATE, 5) == LeaderAndIsr(1, 0, (1, 0), 1, 5)
+    assert ConfigZNode.decode(KAFKAS_CONFIG) == {"retention.ms": "1000"}
+    assert ControllerZNode.decode(KAFKAS_CONTROLLER) == 0
+    assert ControllerZNode.decode(ControllerZNode.encode(3, 1)) == 3
+    assert ClusterIdZNode.decode(KAFKAS_CLUSTER_ID) == "L0We6e1dQZGI5APqeQHGzQ"
+    assert TopicZNode.decode(b'{"version":1,"partitions":{"0":[3]}}') == (None, {0: Assignment((3,))})
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (BrokerIdZNode.path(7), "/brokers/ids/7"),
+        (TopicZNode.path("orders"), "/brokers/topics/orders"),
+        (PartitionStateZNode.path(TP), "/brokers/topics/orders/partitions/1/state"),
+        (ConfigZNode.path("topics", "orders"), "/config/topics/orders"),
+        (DeleteTopicZNode.path("orders"), "/admin/delete_topics/orders"),
+        (ControllerZNode.PATH, "/controller"),
+        (ControllerEpochZNode.PATH, "/controller_epoch"),
+        (IsrChangeZNode.PATH_PREFIX, "/isr_change_notification/isr_change_"),
+        (ReassignPartitionsZNode.PATH, "/admin/reassign_partitions"),
+        (PreferredElectionZNode.PATH, "/admin/preferred_replica_election"),
+        (ClusterIdZNode.PATH, "/cluster/id"),
+    ],
+)
+def test_paths(path: str, expected: str) -> None:
+    assert path == expected
+
+
+def test_a_broker_with_rack_and_several_listeners() -> None:
+    broker = BrokerInfo(
+        1, 9, (Endpoint("IN", "::1", 19091, "SSL"), Endpoint("OUT", "host", 9092), Endpoint("CONTROLLER", "h", 1)), "r1"
+    )
+    data = BrokerIdZNode.encode(broker, 1)
+    assert BrokerIdZNode.decode(1, data, 9) == broker
+    assert b'"port":9092,"host":"host"' in data, "the old fields name the plaintext listener"
+
+
+numbers = st.integers(0, 2**31 - 1)
+replicas = st.lists(numbers, min_size=1, max_size=5, unique=True).map(tuple)
+
+
+@given(
+    st.dictionaries(
+        numbers, st.builds(Assignment, replicas, replicas | st.just(()), replicas | st.just(())), max_size=5
+    )
+)
+def test_an_assignment_survives(assignment: dict[int, Assignment]) -> None:
+    topic_id = topic_id_text(uuid.UUID(int=5))
+    assert TopicZNode.decode(TopicZNode.encode(topic_id, assignment)) == (topic_id, assignment)
+
+
+@given(st.builds(LeaderAndIsr, st.integers(-1, 9), numbers, replicas, numbers, st.just(3)))
+def test_a_partition_state_survives(state: LeaderAndIsr) -> None:
+    assert PartitionStateZNode.decode(PartitionStateZNode.encode(state), 3) == state
+
+
+@given(st.lists(st.builds(TopicPartition, st.text(min_size=1, max_size=9), numbers), max_size=5))
+def test_partition_lists_survive(partitions: list[TopicPartition]) -> None:
+    assert IsrChangeZNode.decode(IsrChangeZNode.encode(partitions)) == tuple(partitions)
+    assert PreferredElectionZNode.decode(PreferredElectionZNode.encode(partitions)) == tuple(partitions)
+
+
+@given(st.uuids())
+def test_topic_ids(value: uuid.UUID) -> None:
+    text = topic_id_text(value)
+    assert len(text) == 22
+    assert topic_id_uuid(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1rFcP54aQjqV4bLapKQHX", "1rFcP54aQjqV4bLapKQHXQ==", "1rFcP54aQjqV4bLapKQH/Q", "é" * 22]
+)
+def test_bad_topic_ids(text: str) -> None:
+    with pytest.raises(ValueError, match="topic id"):
+        topic_id_uuid(text)
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_new_topic_ids_are_random_uuids_that_look_like_no_option(random_bytes: bytes) -> None:
+    text = new_topic_id(random_bytes)
+    assert not text.startswith("-")
+    assert topic_id_uuid(text).version == 4
+
+
+DECODERS: list[Callable[[bytes], Any]] = [
+    lambda data: BrokerIdZNode.decode(1, data, 1),
+    TopicZNode.decode,
+    lambda data: PartitionStateZNode.decode(data, 1),
+    ControllerZNode.decode,
+    ControllerEpochZNode.decode,
+    ConfigZNode.decode,
+    ConfigChangeZNode.decode,
+    IsrChangeZNode.decode,
+    ReassignPartitionsZNode.decode,
+    PreferredElectionZNode.decode,
+    ClusterIdZNode.decode,
+]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = [
+    *("partitions", "replicas", "adding_replicas", "removing_replicas", "topic_id", "topic", "partition"),
+    *("leader", "leader_epoch", "isr", "controller_epoch", "brokerid", "id", "rack"),
+    *("config", "entity_path", "endpoints", "listener_security_protocol_map"),
+]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"1.5",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"partitions":5,"isr":5,"config":5,"id":""}',
+    ],
+)
+def test_rubbish_is_a_value_error(decode: Callable[[bytes], Any], data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(data)
+
+
+@given(st.sampled_from(DECODERS), st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_json_of_other_shapes_is_understood_or_a_value_error(
+    decode: Callable[[bytes], Any], value: dict[str, Any]
+) -> None:
+    with contextlib.suppress(ValueError):
+        decode(json.dumps(value).encode())

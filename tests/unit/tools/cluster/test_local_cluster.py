@@ -1,0 +1,176 @@
+"""LocalCluster's care with files, ports and processes, with a stand-in for the broker: a few lines that answer Metadata."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.cluster import local_cluster
+from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.ports import free_ports
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+TIMEOUT_S = 30
+
+STAND_IN = """
+import socket, struct, sys
+from pathlib import Path
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import frame, parse_request_header, response_header
+from protocol.kafka.messages import encode_response
+from tools.cluster.run_directory import RunDirectory
+
+config = Path(sys.argv[sys.argv.index("--config") + 1])
+directory = RunDirectory(config.parent.parent)
+me = next(broker for broker in directory.brokers() if broker.config_file == config)
+if "fail" in me.properties():
+    sys.exit("ottla broker: refused: " + me.properties()["fail"])
+server = socket.create_server(me.address(), reuse_port=False)
+brokers = [{"node_id": b.id, "host": "h", "port": 1, "rack": None} for b in directory.brokers()]
+answer = {"throttle_time": 0, "brokers": brokers, "cluster_id": "c", "controller_id": 1, "topics": []}
+while True:
+    connection, _ = server.accept()
+    with connection:
+        size = struct.unpack("!i", connection.recv(4))[0]
+        header = parse_request_header(connection.recv(size))
+        body = encode_response(ApiKey.METADATA, header.api_version, answer)
+        head = response_header(ApiKey.METADATA, header.api_version, header.correlation_id)
+        connection.sendall(b"".join(frame([head, body])))
+"""
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[str]:
+    """Something that accepts connections, which is all that LocalCluster asks of another ZooKeeper."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    package = tmp_path / "stand-in" / "broker"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(STAND_IN)
+    monkeypatch.setattr(local_cluster, "SOURCE_ROOT", package.parent)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    running = LocalCluster(tmp_path / "run")
+    yield running
+    running.destroy()
+
+
+def test_a_life(cluster: LocalCluster, zookeeper: str) -> None:
+    cluster.create(brokers=2, zookeeper=f"{zookeeper}/chroot", overrides={"num.partitions": "4"})
+    assert cluster.broker_ids == (1, 2)
+    assert cluster.zookeeper_connect == f"{zookeeper}/chroot"
+    assert cluster.zookeeper is None
+    assert cluster.bootstrap_servers == f"127.0.0.1:{cluster.port(1)},127.0.0.1:{cluster.port(2)}"
+    cluster.start(TIMEOUT_S)
+    assert cluster.problems() == {}
+    assert cluster.controller_id() == 1
+    with pytest.raises(ClusterError, match=r"in use by a running cluster: broker 1 \(pid \d+\)"):
+        LocalCluster(cluster.directory).start(TIMEOUT_S)
+
+    first, port = cluster.pid(1), cluster.port(1)
+    cluster.kill(1)
+    assert cluster.pid(1) is None
+    assert cluster.problems() == {1: "stopped"}
+    with pytest.raises(ClusterError, match="broker 1 does not run"):
+        cluster.kill(1)
+    cluster.start_broker(1)
+    with pytest.raises(ClusterError, match="runs already"):
+        cluster.start_broker(1)
+    cluster.wait_ready(TIMEOUT_S)
+    assert cluster.pid(1) not in (None, first)
+    assert cluster.port(1) == port
+
+    cluster.pause(2)
+    assert LocalCluster(cluster.directory).stop(TIMEOUT_S) == []
+    assert cluster.running() == []
+
+
+def test_files_are_kept_and_only_those_of_the_cluster_are_removed(cluster: LocalCluster, zookeeper: str) -> None:
+    cluster.create(brokers=1, zookeeper=zookeeper)
+    config = cluster.broker_directory(1) / "server.properties"
+    config.write_text(config.read_text() + "# mine\nnum.partitions=9\n")
+    (cluster.directory / "notes").write_text("keep")
+    with pytest.raises(ClusterError, match="has a cluster already"):
+        cluster.create(brokers=3, zookeeper=zookeeper)
+    cluster.undo_create()
+    assert not cluster.exists()
+    assert [path.name for path in cluster.directory.iterdir()] == ["notes"]
+
+
+def test_what_create_did_not_make_undo_does_not_remove(cluster: LocalCluster, zookeeper: str) -> None:
+    (cluster.directory / "broker-2" / "data").mkdir(parents=True)
+    with pytest.raises(ClusterError, match="broker-2"):
+        cluster.create(brokers=3, zookeeper=zookeeper)
+    assert [path.name for path in cluster.directory.iterdir()] == ["broker-2"]
+
+
+def test_a_broker_that_refuses_stops_the_others(cluster: LocalCluster, zookeeper: str) -> None:
+    cluster.create(brokers=2, zookeeper=zookeeper)
+    config = cluster.broker_directory(2) / "server.properties"
+    config.write_text(config.read_text() + "fail=because\n")
+    with pytest.raises(ClusterError, match=r"^broker 2 did not start: refused: because$"):
+        cluster.start(TIMEOUT_S)
+    assert cluster.running() == []
+
+
+def test_a_port_in_use_is_named_before_anything_starts(cluster: LocalCluster, zookeeper: str) -> None:
+    cluster.create(brokers=2, zookeeper=zookeeper)
+    with (
+        socket.create_server(("127.0.0.1", cluster.port(2))),
+        pytest.raises(ClusterError, match=rf"port {cluster.port(2)} of broker 2 is in use by another program"),
+    ):
+        cluster.start(TIMEOUT_S)
+    assert cluster.running() == []
+
+
+def test_zookeeper_unreachable(cluster: LocalCluster) -> None:
+    (port,) = free_ports(1)
+    cluster.create(brokers=1, zookeeper=f"127.0.0.1:{port}/x")
+    with pytest.raises(ClusterError, match=f"no ZooKeeper answers at 127.0.0.1:{port}:"):
+        cluster.start(TIMEOUT_S)
+
+
+def test_no_java(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise local_cluster.JavaNotFound("no Java: install it")
+
+    monkeypatch.setattr(local_cluster, "find_java", none)
+    with pytest.raises(ClusterError, match="no Java: install it"):
+        cluster.create()
+    assert not cluster.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"overrides": {"broker.id": "7"}}, "broker.id cannot be the same"),
+        ({"brokers": 0}, "at least one broker"),
+    ],
+)
+def test_bad_settings(cluster: LocalCluster, zookeeper: str, settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(ClusterError, match=reason):
+        cluster.create(zookeeper=zookeeper, **settings)  # type: ignore[arg-type]
+    assert not cluster.directory.exists()
+
+
+def test_no_cluster_there(cluster: LocalCluster, zookeeper: str) -> None:
+    for call in (cluster.start, lambda: cluster.kill(1), lambda: cluster.bootstrap_servers):
+        with pytest.raises(ClusterError, match="there is no cluster in"):
+            call()
+    cluster.create(brokers=2, zookeeper=zookeeper)
+    with pytest.raises(ClusterError, match=r"no broker 3 in .*: its brokers are 1, 2"):
+        cluster.kill(3)
+
+
+def test_ports_stay_free_for_their_servers() -> None:
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not [port for port in ports if low <= port <= high]

@@ -1,0 +1,102 @@
+"""Server processes: found again by another object, never mistaken for another program, always stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.cluster.processes import ServerProcess, stop_all
+
+WAIT = "import signal, sys; print('ready', flush=True); signal.pause()"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)\nwhile True: signal.pause()"
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    config = tmp_path / "server.conf"
+    config.write_text("")
+    process = ServerProcess("server", tmp_path, config, "marker")
+    yield process
+    process.kill()
+
+
+def start(server: ServerProcess, code: str) -> int:
+    pid = server.start([sys.executable, "-c", code, "marker", str(server.config_file)], os.environ)
+    deadline = time.monotonic() + TIMEOUT_S
+    while server.last_words() != "ready":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return pid
+
+
+def another(server: ServerProcess) -> ServerProcess:
+    """What another command sees."""
+    return ServerProcess(server.name, server.directory, server.config_file, server.marker)
+
+
+def test_a_process_is_found_by_pid_file_and_by_command_line(server: ServerProcess) -> None:
+    assert server.pid() is None
+    pid = start(server, WAIT)
+    assert server.pid() == pid
+    assert server.pid_file.read_text() == f"{pid}\n"
+    assert another(server).pid() == pid
+    server.pid_file.unlink()
+    assert another(server).pid() == pid
+    server.kill()
+    assert server.pid() is None
+    assert another(server).pid() is None
+    assert not server.pid_file.exists()
+
+
+def test_a_pid_of_another_program_is_not_believed(server: ServerProcess) -> None:
+    server.pid_file.write_text(f"{os.getpid()}\n")
+    assert server.pid() is None
+    assert not server.send(signal.SIGKILL)
+    server.pid_file.write_text("rubbish")
+    assert server.pid() is None
+
+
+def test_one_that_names_the_file_but_is_no_such_server_is_not_believed(server: ServerProcess) -> None:
+    editor = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", str(server.config_file)])
+    try:
+        server.pid_file.write_text(f"{editor.pid}\n")
+        assert server.pid() is None
+    finally:
+        editor.kill()
+        editor.wait()
+
+
+def test_pause_and_stop(server: ServerProcess) -> None:
+    start(server, WAIT)
+    server.send(signal.SIGSTOP)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not server.is_paused():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert server.pid() is not None
+    assert stop_all([server], TIMEOUT_S) == [], "a paused one is woken to end"
+    assert server.pid() is None
+    assert not server.is_paused()
+
+
+def test_one_that_does_not_stop_is_killed_and_named(server: ServerProcess) -> None:
+    start(server, STUBBORN)
+    assert stop_all([server], 0.2) == [server]
+    assert server.pid() is None
+
+
+def test_output_is_kept_over_restarts(server: ServerProcess) -> None:
+    start(server, WAIT)
+    server.kill()
+    server.start([sys.executable, "-c", "print('said\\n\\n')"], os.environ)
+    assert server.wait_gone(TIMEOUT_S)
+    assert server.last_words() == "said"
+    assert server.log_file.read_text().startswith("ready\n")
