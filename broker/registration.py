@@ -98,7 +98,7 @@ class Registration:
 
     async def start(self) -> None:
         """The first registration. Raises BrokerIdInUse, or ZkError when ZooKeeper goes away meanwhile."""
-        await self._register(is_first=True)
+        await self._register()
         self._zk.add_listener(self._session_changed)
 
     def stop_watching(self) -> None:
@@ -143,7 +143,7 @@ class Registration:
                     if await self._is_still_there():
                         return
                     self._lose("the broker's znode is gone")
-                await self._register(is_first=False)
+                await self._register()
                 return
             except BrokerIdInUse as error:
                 log.error("%s; trying again", error)
@@ -159,7 +159,7 @@ class Registration:
         stat = await self._zk.exists(self._path, lambda event: self._node_changed(session_id, event))
         return stat is not None and stat.czxid == self._epoch
 
-    async def _register(self, *, is_first: bool) -> None:
+    async def _register(self) -> None:
         data = BrokerIdZNode.encode(self._broker, self._clock.wall_ms())
         waited_until: float | None = None
         while True:
@@ -172,7 +172,7 @@ class Registration:
                     continue
                 stat = found[1]
                 if stat.ephemeral_owner != session_id:
-                    waited_until = await self._make_way(*found, waited_until, is_first=is_first)
+                    waited_until = await self._make_way(*found, waited_until)
                     continue
             self._epoch = stat.czxid
             if await self._is_still_there():
@@ -194,14 +194,13 @@ class Registration:
             log.warning("%s holds no broker: %s", self._path, error)
             return None, stat
 
-    async def _make_way(
-        self, other: BrokerInfo | None, stat: Stat, waited_until: float | None, *, is_first: bool
-    ) -> float:
+    async def _make_way(self, other: BrokerInfo | None, stat: Stat, waited_until: float | None) -> float:
         """One step towards a free id. Returns until when another's session is waited for. Raises BrokerIdInUse."""
         endpoints = other.endpoints if other is not None else ()
-        is_mine = bool(_addresses(endpoints) & _addresses(self._broker.endpoints))
-        # On the first start our ports are bound but not served: who answers there is somebody else.
-        answering = None if is_mine and not is_first else await _first_that_answers(endpoints)
+        mine = _addresses(self._broker.endpoints)
+        is_mine = _addresses(endpoints) == mine
+        # What this process has bound is answered by nobody but itself: only the other addresses are asked.
+        answering = await _first_that_answers(e for e in endpoints if (e.host, e.port) not in mine)
         if answering is not None:
             raise BrokerIdInUse(
                 f"broker id {self._broker.id} is registered by a live broker at {answering.host}:{answering.port}; "

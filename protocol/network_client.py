@@ -201,7 +201,8 @@ class NetworkClient:
     """Sends requests to nodes over one connection each. All times in milliseconds; used from one event loop only.
 
     `random` gives numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node which was unreachable
-    is found again soon: the system's own tries of one connection become seconds apart.
+    is found again soon: the system's own tries of one connection become seconds apart. An answer announced as longer
+    than `response_bytes_max` closes the connection, since its buffer is made at once.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class NetworkClient:
         backoff_ms: int = 50,
         backoff_max_ms: int = 1000,
         connect_timeout_ms: int = 1000,
-        response_bytes_max: int = 0x7FFF_FFFF,
+        response_bytes_max: int = 256 * 1024 * 1024,
     ) -> None:
         self.clock = clock
         self.request_timeout = request_timeout_ms / 1000

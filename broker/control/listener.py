@@ -98,6 +98,9 @@ class ControlListener:
             log.warning("control connection of %s closed: %s", peer, error)
         except (ConnectionError, asyncio.IncompleteReadError):
             log.debug("control connection of %s ended", peer)
+        except asyncio.CancelledError:
+            # Not raised on: only `close` cancels, and asyncio's streams would log it as an error.
+            log.debug("control connection of %s cancelled", peer)
         except Exception:
             # The connection's boundary: the controller asks again on another one.
             log.exception("a control request of %s failed", peer)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Mapping, Sequence
 
 from broker.storage.filesystem import FileSystem
@@ -25,15 +26,27 @@ LOG_STARTS = "log-start-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 
-def _lines(data: bytes) -> list[list[str]]:
-    """The rows, split at blanks. Raises ValueError."""
-    lines = data.decode("utf-8").splitlines()
-    if len(lines) < 2 or lines[0].strip() != "0":
-        raise ValueError("it does not begin with version 0 and a count")
-    rows = [line.split(" ") for line in lines[2:]]
-    if len(rows) != int(lines[1]):
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+def _rows(data: bytes, columns: int) -> list[list[str]]:
+    """The rows, split at blanks. Raises ValueError, also for a last line without its end: it may have been longer."""
+    lines = data.decode("utf-8").split("\n")
+    if len(lines) < 3 or lines[0] != "0" or lines[-1]:
+        raise ValueError("it does not begin with version 0 and a count, or its last line is cut off")
+    rows = [line.split(" ") for line in lines[2:-1]]
+    if len(rows) != _number(lines[1]):
         raise ValueError(f"{len(rows)} rows, {lines[1]} announced")
+    if any(len(row) != columns for row in rows):
+        raise ValueError(f"a row has not {columns} columns")
     return rows
+
+
+def _number(text: str) -> int:
+    """int() would also take signs, blanks, underscores and other scripts' digits, which only a broken file has."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is no number")
+    return int(text)
 
 
 def _text(rows: Sequence[str]) -> bytes:
@@ -45,14 +58,11 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Raises ValueError for another shape or a negative offset."""
-    offsets = {}
-    for row in _lines(data):
-        topic, partition, offset = row
-        if int(offset) < 0 or int(partition) < 0:
-            raise ValueError(f"{' '.join(row)}: a negative number")
-        offsets[TopicPartition(topic, int(partition))] = int(offset)
-    return offsets
+    """Raises ValueError for another shape."""
+    return {
+        TopicPartition(topic, _number(partition)): _number(offset)
+        for topic, partition, offset in _rows(data, columns=3)
+    }
 
 
 def encode_epochs(entries: Sequence[tuple[int, int]]) -> bytes:
@@ -61,17 +71,11 @@ def encode_epochs(entries: Sequence[tuple[int, int]]) -> bytes:
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
     """(epoch, start offset), both increasing (INV-19). Raises ValueError."""
-    entries = [(int(row[0]), int(row[1])) for row in _lines(data) if len(row) == 2 or _refuse(row)]
+    entries = [(_number(epoch), _number(start)) for epoch, start in _rows(data, columns=2)]
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(entries):
         if next_epoch <= epoch or next_start < start:
             raise ValueError(f"epoch {next_epoch} at {next_start} after epoch {epoch} at {start}")
-    if entries and (entries[0][0] < 0 or entries[0][1] < 0):
-        raise ValueError("a negative number")
     return entries
-
-
-def _refuse(row: Sequence[str]) -> bool:
-    raise ValueError(f"{' '.join(row)}: epoch and offset are needed")
 
 
 def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:

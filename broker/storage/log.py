@@ -1,24 +1,28 @@
 """One partition's log on disk: segments, log start and end, leader epochs (LOG-1..3).
 
-Everything but `flush`, `read_cold` and `close` is direct: it works on the page cache. Offsets are those of records, `LEO` is
-the log end offset. The high watermark belongs to the partition, which passes it where it matters.
+Everything but `flush` and `read_cold` is direct: it works on the page cache. Offsets are those of records, `LEO` is the log
+end offset. The high watermark belongs to the partition, which passes it where it matters.
+
+What is on the disk after a power loss: all below the recovery point (INV-21). `flush` moves it, after the segments' files,
+the indexes, the epochs and the directory that names them are synced; a truncation moves it back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
+import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from broker.config import TopicConfig
-from broker.storage import retention
+from broker.storage import retention, timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.filesystem import Buffer, FileSystem
+from broker.storage.flushing import Unsynced, in_thread
 from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.log_types import NOTHING, AppendInfo, LogDirFailed, LogParts, ReadResult
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
@@ -26,7 +30,6 @@ from protocol.kafka.record_batch import (
     crc_is_valid,
     decode_records,
     iter_batches,
-    parse_header,
     patch,
     set_log_append_time,
     validate_produced,
@@ -35,52 +38,15 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+PARTITION_METADATA = "partition.metadata"
 RELATIVE_OFFSET_MAX = 2**31 - 1
+INDEX_ENTRY_BYTES_MAX = 12
+WARM_TRIES = 6
+"""How often a cold read is tried again in the page cache: for its index, for places in it, for the records."""
 ASSIGNED_BYTES = 16
 """Base offset, length and leader epoch: what a leader writes anew in front of a producer's batch."""
 
 __all__ = ["AppendInfo", "Log", "LogDirFailed", "ReadResult", "WouldBlock"]
-
-
-class LogDirFailed(Exception):
-    """The disk under a log failed: KAFKA_STORAGE_ERROR for the client, its log directory goes offline (LOG-6)."""
-
-    def __init__(self, directory: str, error: OSError) -> None:
-        super().__init__(f"log directory {directory} failed: {error}")
-        self.directory = directory
-        self.error = error
-
-
-class AppendInfo(NamedTuple):
-    """What an append did. `log_append_time_ms` is -1 for CreateTime."""
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    max_timestamp: int
-    size_bytes: int
-
-
-class ReadResult(NamedTuple):
-    """Whole batches (the last may be cut by the size limit), in order."""
-
-    records: Sequence[Buffer]
-    size: int
-
-
-NOTHING = ReadResult((), 0)
-
-
-@dataclass(slots=True)
-class LogParts:
-    """What recovery found on disk; see `broker.storage.recovery`."""
-
-    segments: list[Segment]
-    log_start_offset: int
-    recovery_point: int
-    epochs: list[tuple[int, int]]
-    topic_id: str | None
 
 
 class Log:
@@ -109,8 +75,15 @@ class Log:
         self._wall_ms = wall_ms
         self._segments = parts.segments
         self._bases = [segment.base_offset for segment in parts.segments]
-        self.on_roll: Callable[[Log], None] | None = None
+        self._names_are_synced = parts.is_synced
+        self._failure: OSError | None = None
+        self._is_closed = False
+        self._flush_lock = asyncio.Lock()
+        self._cuts = 0
         self.is_deleted = False
+        self.on_roll: Callable[[Log], None] = _ignore
+        self.on_cut: Callable[[Log], None] = _ignore
+        self.dispose: Callable[[Sequence[str]], None] = self._unlink
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -131,6 +104,11 @@ class Log:
         """
         config = self.config
         header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
+        size = len(records)
+        if size > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes, segment.bytes is {config.segment_bytes}"
+            )
         if "compact" in config.cleanup_policy and any(record.key is None for record in decode_records(records)):
             raise KafkaError(ErrorCode.INVALID_RECORD, "a record without a key in a compacted topic")
         first_offset = self.log_end_offset
@@ -148,21 +126,24 @@ class Log:
             head = bytearray(records[:ASSIGNED_BYTES])
             patch(head, 0, first_offset, leader_epoch)
             parts = (head, memoryview(records)[ASSIGNED_BYTES:])
-        self._write(parts, (header,), len(records))
+        self._write(parts, (header,), size)
         if leader_epoch > self.leader_epochs.latest_epoch():
             self.leader_epochs.assign(leader_epoch, first_offset)
         return AppendInfo(
-            first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, len(records)
+            first_offset, header.last_offset, append_time, self.log_start_offset, header.max_timestamp, size
         )
 
     def append_as_follower(self, records: memoryview) -> AppendInfo:
         """Appends what the leader sent, byte for byte; a partial batch at the end is cut off.
 
         Raises KafkaError(CORRUPT_MESSAGE) for broken bytes and KafkaError(OFFSET_OUT_OF_RANGE) for a batch before the
-        LEO (nothing is written then), LogDirFailed for the disk.
+        LEO (nothing is written then), LogDirFailed for the disk. An empty log whose start lies inside the first batch (the
+        leader's records were deleted up to there) begins with that batch.
         """
         headers: list[BatchHeader] = []
         expected = self.log_end_offset
+        if expected == self.log_start_offset:
+            expected = self._begin_inside(records)
         end = 0
         for position, header in iter_batches(records):
             if header.base_offset < expected:
@@ -176,6 +157,10 @@ class Log:
             end = position + header.size_in_bytes
         first_offset = headers[0].base_offset if headers else self.log_end_offset
         if headers:
+            if first_offset < self.log_end_offset:
+                start = self.log_start_offset
+                self.truncate_fully_and_start_at(first_offset)
+                self.log_start_offset = start
             self._write((records[:end],), headers, end)
             for header in headers:
                 if header.partition_leader_epoch > self.leader_epochs.latest_epoch():
@@ -183,41 +168,65 @@ class Log:
         newest = max((header.max_timestamp for header in headers), default=NO_TIMESTAMP)
         return AppendInfo(first_offset, self.log_end_offset - 1, -1, self.log_start_offset, newest, end)
 
+    def _begin_inside(self, records: memoryview) -> int:
+        """Where an empty log begins: at its start, or before it, at the begin of the first batch that holds it."""
+        start = self.log_start_offset
+        first = next(iter_batches(records), None)
+        return first[1].base_offset if first and first[1].base_offset < start <= first[1].last_offset else start
+
     def _write(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader], size: int) -> None:
+        self._check_usable()
         segment = self._segments[-1]
         try:
-            if segment.size and self._must_roll(segment, headers, size):
+            if segment.size and self._must_roll(segment, headers[-1], size):
                 segment = self._roll(headers[0].base_offset)
             segment.append(parts, headers)
         except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
+            raise self._failed(error) from error
         # Published last: a reader never sees an end that is not written (BUG-19).
         self.log_end_offset = segment.next_offset
 
-    def _must_roll(self, segment: Segment, headers: Sequence[BatchHeader], size: int) -> bool:
-        """Kafka's LogSegment.shouldRoll: by size, by time of the records, by index size, by relative offset."""
+    def _check_usable(self) -> None:
+        """After a failure the disk is not asked again: what a failed fsync did not write is gone (FLT-29).
+
+        A log that was deleted or closed is another matter: whoever still has it is late, the disk is well.
+        """
+        if self._failure is not None:
+            raise LogDirFailed(self.log_dir, self._failure)
+        if self._is_closed:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
+
+    def _failed(self, error: OSError) -> LogDirFailed:
+        self._failure = error
+        return LogDirFailed(self.log_dir, error)
+
+    def _must_roll(self, segment: Segment, header: BatchHeader, size: int) -> bool:
+        """Kafka's LogSegment.shouldRoll: by size, by relative offset, by index size, by time of the records.
+
+        `header` is that of the last batch which comes, `size` that of all.
+        """
         config = self.config
-        if segment.size + size > config.segment_bytes:
+        if segment.size + size > config.segment_bytes or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             return True
-        if headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+        index_bytes = max(segment.index.size_in_bytes, segment.time_index.size_in_bytes)
+        if index_bytes + INDEX_ENTRY_BYTES_MAX > config.segment_index_bytes and index_bytes:
             return True
-        if max(segment.index.size_in_bytes, segment.time_index.size_in_bytes) + 12 > config.segment_index_bytes:
-            return True
-        newest = headers[-1].max_timestamp
-        if segment.first_timestamp >= 0 and newest >= 0:
-            waited = newest - segment.first_timestamp
+        if segment.first_timestamp >= 0 and header.max_timestamp >= 0:
+            waited = header.max_timestamp - segment.first_timestamp
         else:
             waited = self._wall_ms() - segment.created_ms
-        return waited > config.segment_ms - config.segment_jitter_ms
+        if config.segment_jitter_ms:
+            # Logs of one age should not all roll at once: each has its own, constant share of the jitter.
+            waited += zlib.crc32(str(self.topic_partition).encode()) % config.segment_jitter_ms
+        return waited > config.segment_ms
 
     def _roll(self, base_offset: int) -> Segment:
         """Ends the last segment and begins one at `base_offset`. Raises OSError."""
-        self._segments[-1].close_time_index()
+        self._segments[-1].seal()
         segment = self._new_segment(base_offset)
         self._segments.append(segment)
         self._bases.append(base_offset)
-        if self.on_roll is not None:
-            self.on_roll(self)
+        self.on_roll(self)
         return segment
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -228,8 +237,8 @@ class Log:
             index_interval_bytes=self.config.index_interval_bytes,
             created_ms=self._wall_ms(),
         )
-        segment.index.reset()
-        segment.time_index.reset()
+        segment.rebuild_indexes()
+        self._names_are_synced = False
         return segment
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -243,16 +252,24 @@ class Log:
         return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
 
     async def read_cold(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
-        """`read` in a thread, so that the loop does not wait for the disk."""
-        loop = asyncio.get_running_loop()
-        with pinned(self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]):
-            return await loop.run_in_executor(
-                None, lambda: self._read(offset, max_bytes, max_offset, min_one_batch, may_block=True)
-            )
+        """`read`, whose pages a thread first brings into the page cache, so that the loop does not wait for the disk.
+
+        The thread looks at no state; after it `read` looks at everything anew (BUG-12).
+        """
+        for _ in range(WARM_TRIES):
+            try:
+                return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
+            except WouldBlock as cold:
+                try:
+                    await in_thread((cold.segment,), cold.warm)
+                except OSError as error:
+                    raise self._failed(error) from error
+        return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=True)
 
     def _read(
         self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool, *, may_block: bool
     ) -> ReadResult:
+        self._check_usable()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -267,92 +284,83 @@ class Log:
                 start = segment.position_of(offset, may_block=may_block)
                 end = segment.position_of(max_offset, may_block=may_block)
                 if start < end:
-                    return _read_segment(segment, start, end, max_bytes, min_one_batch, may_block)
+                    data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
+                    return ReadResult((data,), len(data)) if data else NOTHING
         except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
+            raise self._failed(error) from error
         return NOTHING
 
     def offset_for_timestamp(self, timestamp_ms: int, max_offset: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with at least that timestamp, below `max_offset`."""
-        try:
-            for segment in self._segments:
-                if segment.base_offset >= max_offset:
-                    break
-                segment.load_indexes()
-                newest = segment.max_timestamp
-                if segment is not self._segments[-1]:
-                    entry = segment.time_index.last()
-                    newest = entry[0] if entry else NO_TIMESTAMP
-                if newest < timestamp_ms:
-                    continue
-                found = self._first_since(segment, timestamp_ms)
-                if found is not None:
-                    return found if found[1] < max_offset else None
-        except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
-        return None
+        """(timestamp, offset, leader epoch) of the first record with at least that timestamp, below `max_offset`.
 
-    def _first_since(self, segment: Segment, timestamp_ms: int) -> tuple[int, int, int] | None:
-        start = segment.position_of(segment.time_index.offset_before(timestamp_ms), may_block=True)
-        for position, header in segment.headers(start):
-            if header.max_timestamp < timestamp_ms or header.next_offset <= self.log_start_offset:
-                continue
-            batch = segment.read(position, header.size_in_bytes, may_block=True)
-            for record in decode_records(batch):
-                if record.timestamp >= timestamp_ms and record.offset >= self.log_start_offset:
-                    return record.timestamp, record.offset, header.partition_leader_epoch
-        return None
+        Raises LogDirFailed, KafkaError(CORRUPT_MESSAGE) for a batch that cannot be unpacked.
+        """
+        self._check_usable()
+        try:
+            found = timestamps.first_since(self._segments, timestamp_ms, self.log_start_offset)
+        except OSError as error:
+            raise self._failed(error) from error
+        return found if found is not None and found[1] < max_offset else None
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734)."""
-        newest = max((self._newest_of(segment) for segment in self._segments), default=NO_TIMESTAMP)
-        if newest == NO_TIMESTAMP:
-            return None
-        return self.offset_for_timestamp(newest, self.log_end_offset)
-
-    def _newest_of(self, segment: Segment) -> int:
-        if segment is self._segments[-1]:
-            return segment.max_timestamp
-        segment.load_indexes()
-        entry = segment.time_index.last()
-        return entry[0] if entry else NO_TIMESTAMP
+        self._check_usable()
+        try:
+            newest = timestamps.newest(self._segments)
+        except OSError as error:
+            raise self._failed(error) from error
+        return None if newest == NO_TIMESTAMP else self.offset_for_timestamp(newest, self.log_end_offset)
 
     # -- cutting --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drops all records from `offset` on (REP-6). Raises LogDirFailed."""
+        """Drops the batch that holds `offset` and all after it (REP-6). Raises LogDirFailed."""
         if offset >= self.log_end_offset:
             return
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
             return
+        self._check_usable()
         try:
+            # The newest go first: a crash in between leaves the begin of the log, not a log with a hole.
             while len(self._segments) > 1 and self._bases[-1] >= offset:
-                self._segments.pop().remove()
+                self._remove(self._segments.pop())
                 self._bases.pop()
             self._segments[-1].truncate_to(offset)
             self._end_moved_back()
         except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
+            raise self._failed(error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log goes on at `offset`. Raises LogDirFailed."""
+        self._check_usable()
         try:
-            for segment in self._segments:
-                segment.remove()
+            for segment in reversed(self._segments):
+                self._remove(segment)
             self._segments[:] = [self._new_segment(offset)]
             self._bases[:] = [offset]
             self.leader_epochs.clear()
             self.log_start_offset = offset
             self._end_moved_back()
         except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
+            raise self._failed(error) from error
 
     def _end_moved_back(self) -> None:
-        segment = self._segments[-1]
-        self.log_end_offset = max(segment.next_offset, self.log_start_offset)
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
-        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        self._cuts += 1
+        self.log_end_offset = end = self._segments[-1].next_offset
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.recovery_point = min(self.recovery_point, end)
+        self.leader_epochs.truncate_from_end(end)
+        self.on_cut(self)
+
+    def _remove(self, segment: Segment) -> None:
+        """Unlinking a large file takes long: `dispose` may do it in a thread."""
+        self._names_are_synced = False
+        self.dispose(segment.remove())
+
+    def _unlink(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._filesystem.remove(path)
 
     def increment_log_start(self, offset: int) -> None:
         """Records below `offset` are not served any more; their segments go with the next retention."""
@@ -361,7 +369,14 @@ class Log:
             self.leader_epochs.truncate_from_start(self.log_start_offset)
 
     def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
-        """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them."""
+        """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them. Raises LogDirFailed."""
+        self._check_usable()
+        try:
+            return self._delete_old_segments(high_watermark, now_ms)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
         if "delete" in self.config.cleanup_policy:
             retention_ms, retention_bytes = self.config.retention_ms, self.config.retention_bytes
         else:
@@ -369,7 +384,7 @@ class Log:
         ages = [
             retention.SegmentAge(s.base_offset, following, s.size, newest if newest >= 0 else s.created_ms)
             for s, following in zip(self._segments, [*self._bases[1:], self.log_end_offset], strict=True)
-            for newest in (self._newest_of(s),)
+            for newest in (s.newest_timestamp(),)
         ]
         count = retention.deletable(
             ages,
@@ -385,78 +400,78 @@ class Log:
             del self._segments[:count]
             del self._bases[:count]
             for segment in gone:
-                segment.remove()
+                self._remove(segment)
+        for segment in self._segments[:-1]:
+            segment.forget_indexes()
         return count
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
         """Waits until all that was appended before is on the disk; moves the recovery point there. Raises LogDirFailed."""
-        end = self.log_end_offset
-        if self.recovery_point >= end or self.is_deleted:
-            return
-        behind = [s for s in self._segments if s.next_offset > self.recovery_point]
-        try:
-            with pinned(behind):
-                await asyncio.get_running_loop().run_in_executor(None, _sync_all, behind)
-        except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
-        if self.log_end_offset >= end:
-            self.recovery_point = max(self.recovery_point, min(end, self.log_end_offset))
+        async with self._flush_lock:
+            if self._is_closed:
+                return
+            self._check_usable()
+            end, cuts = self.log_end_offset, self._cuts
+            unsynced = self._take_unsynced()
+            is_done = False
+            try:
+                if unsynced:
+                    await in_thread(unsynced.segments, lambda: unsynced.sync(self._filesystem))
+                is_done = True
+            except OSError as error:
+                raise self._failed(error) from error
+            finally:
+                if not is_done:
+                    self._all_is_unsynced()
+            # What was cut and written again meanwhile is not what was synced.
+            if cuts == self._cuts:
+                self.recovery_point = max(self.recovery_point, end)
+
+    def _take_unsynced(self) -> Unsynced:
+        segments: list[Segment] = []
+        paths: list[str] = []
+        directories: list[str] = []
+        for segment in self._segments:
+            is_unsynced, index_paths = segment.take_unsynced()
+            paths += index_paths
+            if is_unsynced:
+                segments.append(segment)
+        if not self._names_are_synced:
+            self._names_are_synced = True
+            paths += [f"{self.directory}/{name}" for name in (LEADER_EPOCHS, PARTITION_METADATA)]
+            directories += [self.directory, self.log_dir]
+        return Unsynced(segments, paths, directories)
+
+    def _all_is_unsynced(self) -> None:
+        self._names_are_synced = False
+        for segment in self._segments:
+            segment.is_unsynced = segment.index.is_unsynced = segment.time_index.is_unsynced = True
 
     def close(self) -> None:
-        """Ends the time index and closes the files."""
-        self._segments[-1].close_time_index()
+        """Closes the files; what was not flushed before is not on the disk."""
+        self._is_closed = True
         for segment in self._segments:
             segment.close()
 
     def mark_deleted(self) -> None:
-        """The directory was renamed away: no more writes of checkpoints there."""
+        """The directory is renamed away: nothing more is written there."""
         self.is_deleted = True
-        for segment in self._segments:
-            segment.close()
+        self.close()
 
     def _write_epochs(self) -> None:
-        """Not synced: after a power loss the epochs are told by the batches (recovery)."""
+        """The next flush syncs it: below the recovery point the checkpoint is right, above it the batches tell."""
         if self.is_deleted:
             return
+        self._names_are_synced = False
         try:
             self._filesystem.write_atomically(
                 f"{self.directory}/{LEADER_EPOCHS}", encode_epochs(self.leader_epochs.entries), sync=False
             )
         except OSError as error:
-            raise LogDirFailed(self.log_dir, error) from error
+            raise self._failed(error) from error
 
 
-@contextlib.contextmanager
-def pinned(segments: Sequence[Segment]) -> Iterator[None]:
-    """Keeps the segments' files open while a thread uses them, even if retention or a truncation drops them meanwhile."""
-    for segment in segments:
-        segment.pin()
-    try:
-        yield
-    finally:
-        for segment in segments:
-            segment.unpin()
-
-
-def _read_segment(
-    segment: Segment, start: int, end: int, max_bytes: int, min_one_batch: bool, may_block: bool
-) -> ReadResult:
-    """Bytes [start, end) of a segment, at most `max_bytes`, but the first batch whole if it is asked for."""
-    size = min(end - start, max_bytes)
-    if size == end - start:
-        data = segment.read(start, size, may_block=may_block)
-        return ReadResult((data,), len(data))
-    first = parse_header(segment.read(start, 61, may_block=may_block)).size_in_bytes
-    if first > size:
-        if not min_one_batch:
-            return NOTHING
-        size = first
-    data = segment.read(start, size, may_block=may_block)
-    return ReadResult((data,), len(data))
-
-
-def _sync_all(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        segment.sync()
+def _ignore(log: Log) -> None:
+    """Nobody listens."""

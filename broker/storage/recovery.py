@@ -1,11 +1,13 @@
 """Opening a partition's directory: after a clean stop nothing is read, after a crash what may be torn is verified (LOG-2).
 
 1. Leftovers are removed: `.deleted`, `.cleaned`, `.tmp` files, indexes without a log.
-2. After a clean stop, only the last segment's end is looked up, from its last index entry on.
+2. After a clean stop, only the last segment's end is looked up, from its last index entry on. If the file is not whole
+   batches from there to its end, the stop was not clean: it is verified.
 3. Otherwise every segment that reaches past the recovery point is re-read: CRC, order and form of each batch. At the
    first that is not valid the file is cut, and all later segments are removed: what follows a hole is no log.
-4. The leader epochs are those of the checkpoint up to the end, joined with those that the verified batches carry
-   (INV-21): an epoch of records that were lost must not stay, one of records that are there must not be missing.
+4. The leader epochs are those of the checkpoint, and from where was re-read on those that the batches carry (INV-21): an
+   epoch of records that were lost must not stay, one of records that are there must not be missing. Without a
+   checkpoint the headers of all batches are read for it.
 """
 
 from __future__ import annotations
@@ -13,20 +15,19 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.config import TopicConfig
 from broker.storage import checkpoints
 from broker.storage.filesystem import FileSystem
-from broker.storage.leader_epochs import LeaderEpochCache
-from broker.storage.log import LogParts
+from broker.storage.log import PARTITION_METADATA, LogParts
+from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs
 from broker.storage.segment import Segment
-from protocol.kafka.record_batch import BatchHeader
 
 log = logging.getLogger(__name__)
 
-PARTITION_METADATA = "partition.metadata"
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|snapshot|txnindex)")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _LEFTOVER = re.compile(r".*\.(deleted|cleaned|swap|tmp)")
 
 
@@ -52,32 +53,37 @@ def open_log(
             created_ms=wall_ms(),
         )
 
-    is_new = not bases
     segments = [segment_at(base) for base in bases or [log_start_offset]]
-    if is_new:
-        segments[0].index.reset()
-        segments[0].time_index.reset()
+    if not bases:
+        segments[0].rebuild_indexes()
     for segment, following in itertools.pairwise(segments):
         segment.next_offset = following.base_offset
     stored = checkpoints.read_epochs(filesystem, f"{directory}/{checkpoints.LEADER_EPOCHS}")
-    epochs = LeaderEpochCache(stored or [])
-    if was_clean and stored is not None:
-        segments[-1].load_end()
-    elif not is_new:
-        segments = _recover(filesystem, directory, segments, 0 if stored is None else recovery_point, epochs)
+    is_clean = was_clean and stored is not None and segments[-1].load_end()
+    if is_clean and stored is not None:
+        epochs = [entry for entry in stored if entry[1] <= segments[-1].next_offset]
+    else:
+        if was_clean and stored is not None:
+            log.warning("%s: stopped cleanly, but %s has no clean end", directory, segments[-1].path)
+            recovery_point = min(recovery_point, segments[-1].base_offset)
+        segments, epochs = _recover(filesystem, segments, recovery_point, stored)
     end = segments[-1].next_offset
-    # An epoch that begins at the very end got no record, and counts all the same (BUG-15).
-    epochs.truncate_from_end(end + 1)
-    start = min(max(log_start_offset, segments[0].base_offset), end)
-    if epochs.entries != (stored or []):
-        data = checkpoints.encode_epochs(epochs.entries)
+    start = max(log_start_offset, segments[0].base_offset)
+    if start > end:
+        if was_clean:
+            log.warning("%s: log start %d is beyond the end %d: not believed", directory, start, end)
+            start = segments[0].base_offset
+        else:
+            # Deleted by request, and the deleted records' tail was lost: their offsets must not be given out again.
+            log.warning("%s: the log ends at %d and goes on at its start %d", directory, end, start)
+            segments.append(segment_at(start))
+            segments[-1].rebuild_indexes()
+            end = start
+    if epochs != (stored or []):
+        data = checkpoints.encode_epochs(epochs)
         filesystem.write_atomically(f"{directory}/{checkpoints.LEADER_EPOCHS}", data)
     return LogParts(
-        segments,
-        start,
-        min(recovery_point, end),
-        epochs.entries,
-        read_topic_id(filesystem, directory),
+        segments, start, min(recovery_point, end), epochs, read_topic_id(filesystem, directory), is_synced=is_clean
     )
 
 
@@ -95,47 +101,48 @@ def _tidy(filesystem: FileSystem, directory: str) -> list[int]:
 
 
 def _recover(
-    filesystem: FileSystem, directory: str, segments: list[Segment], recovery_point: int, epochs: LeaderEpochCache
-) -> list[Segment]:
-    """Step 3 and 4. Returns the segments that are kept."""
-    kept: list[Segment] = []
-    for number, segment in enumerate(segments):
-        is_last = number == len(segments) - 1
-        if not is_last and segment.next_offset <= recovery_point:
-            kept.append(segment)
-            continue
-        expected = segment.next_offset
+    filesystem: FileSystem, segments: list[Segment], recovery_point: int, stored: Sequence[EpochEntry] | None
+) -> tuple[list[Segment], list[EpochEntry]]:
+    """Steps 3 and 4. Returns the segments that are kept, and the epochs."""
+    first = 0
+    while first < len(segments) - 1 and segments[first].next_offset <= recovery_point:
+        first += 1
+    judge = Judge({epoch for epoch, _ in stored or ()}, recovery_point)
+    if stored is None:
+        for segment in segments[:first]:
+            for _, header in segment.headers():
+                judge.take_epoch(header)
+    kept = segments[:first]
+    for segment, following in itertools.zip_longest(segments[first:], segments[first + 1 :]):
         before = segment.size
-        for header in segment.verify():
-            if _disagrees(epochs, header):
-                epochs.truncate_from_end(header.base_offset)
-            if header.partition_leader_epoch > epochs.latest_epoch():
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
+        judge.begin_segment(segment.base_offset, following.base_offset if following is not None else None)
+        segment.verify(judge.is_believed)
         kept.append(segment)
         if segment.size != before:
             log.warning("%s: cut from %d to %d bytes, LEO %d", segment.path, before, segment.size, segment.next_offset)
-        if not is_last and (segment.size != before or segment.next_offset > expected):
-            for later in segments[number + 1 :]:
-                log.warning("%s: removed, it follows a hole", later.path)
-                later.remove()
             break
-    return kept
-
-
-def _disagrees(epochs: LeaderEpochCache, header: BatchHeader) -> bool:
-    """True when the checkpoint says another epoch for this batch than the batch itself: the batch is right."""
-    return epochs.epoch_for_offset(header.base_offset) != header.partition_leader_epoch
+    for segment in reversed(segments[len(kept) :]):
+        log.warning("%s: removed, it follows a hole", segment.path)
+        for path in segment.remove():
+            filesystem.remove(path)
+    read_from = segments[0 if stored is None else first].base_offset
+    return kept, rebuilt_epochs(stored or (), judge.epochs, read_from=read_from, end_offset=kept[-1].next_offset)
 
 
 def read_topic_id(filesystem: FileSystem, directory: str) -> str | None:
     """The id in `partition.metadata` (KIP-516); None when there is none."""
     data = filesystem.read_file(f"{directory}/{PARTITION_METADATA}")
-    for line in (data or b"").decode(errors="replace").splitlines():
+    if data is None:
+        return None
+    for line in data.decode(errors="replace").splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == "topic_id" and value.strip():
+        if key.strip() == "topic_id" and _TOPIC_ID.fullmatch(value.strip()):
             return value.strip()
+    log.warning("%s/%s is broken: taken as missing", directory, PARTITION_METADATA)
     return None
 
 
 def write_topic_id(filesystem: FileSystem, directory: str, topic_id: str) -> None:
-    filesystem.write_atomically(f"{directory}/{PARTITION_METADATA}", f"version: 0\ntopic_id: {topic_id}".encode())
+    """Not synced: the first flush of the log does it."""
+    data = f"version: 0\ntopic_id: {topic_id}".encode()
+    filesystem.write_atomically(f"{directory}/{PARTITION_METADATA}", data, sync=False)

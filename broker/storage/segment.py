@@ -2,30 +2,49 @@
 
 The newest batches' positions are kept in memory, so that what follows the end of the log (followers, consumers that keep
 up, the high watermark) finds its place without the index. All positions lie at the begin of a batch.
+
+Everything here runs on the loop (or, at start, in the one thread that opens the log); threads only warm and sync files.
 """
 
 from __future__ import annotations
 
+import logging
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from broker.storage.filesystem import Buffer, FileSystem
 from broker.storage.sparse_index import IndexCorrupt, OffsetIndex, TimeIndex
-from protocol.errors import KafkaError
-from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, crc_is_valid, iter_batches, parse_header
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    crc_is_valid,
+    iter_batches,
+    parse_header,
+)
 
-RECENT_MAX = 512
+log = logging.getLogger(__name__)
+
+RECENT_MAX = 256
 SCAN_BYTES = 16 * 1024
 VERIFY_BYTES = 4 * 1024 * 1024
 NO_TIMESTAMP = -1
+REMOVED_SUFFIX = ".deleted"
+
+IsBelieved = Callable[[BatchHeader, BatchHeader | None], bool]
+"""(a batch whose CRC is right, the one after it) -> whether its offset and epoch, outside the CRC, can be true."""
 
 
 class WouldBlock(Exception):
-    """The bytes are not in the page cache: read them in a thread."""
+    """The bytes are not in the page cache. `warm` brings them there, in a thread; then the same call may be made again."""
 
-
-class _Invalid(Exception):
-    """A batch that recovery does not keep."""
+    def __init__(self, segment: Segment, warm: Callable[[], object]) -> None:
+        super().__init__(segment.path)
+        self.segment = segment
+        self.warm = warm
 
 
 def segment_name(base_offset: int) -> str:
@@ -49,63 +68,117 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.next_offset = base_offset
+        self.is_unsynced = False
         self._filesystem = filesystem
         self._fd = filesystem.open(self.path)
         self.size = filesystem.size(self._fd)
         self._bytes_since_index = 0
+        self._indexes_are_warm = False
         self._pins = 0
         self._is_closing = False
-        self._recent_offsets: list[int] = []
-        self._recent_positions: list[int] = []
+        # Of the newest batches, without a hole up to the end: where each begins, and the offset after its last record.
+        self._recent_positions = array("q")
+        self._recent_ends = array("q")
 
     # -- opening --------------------------------------------------------------------------------------------------
 
     def load_indexes(self) -> None:
-        """Reads the indexes; one that is broken is made anew from the log (FLT-27)."""
+        """Reads the indexes once; those that do not fit the log are made anew from it (FLT-27)."""
+        if self.index.is_loaded and self.time_index.is_loaded:
+            return
         try:
             self.index.load()
             self.time_index.load()
-            last = self.index.last()
-            if last is not None and (last[1] >= self.size or last[0] < self.base_offset):
-                raise IndexCorrupt(f"{self.index.path} points behind the end of the log")
-        except IndexCorrupt:
+            self._check_last_entries()
+        except IndexCorrupt as error:
+            log.warning("%s: the indexes are made anew", error)
             self.rebuild_indexes()
 
-    def load_end(self) -> None:
-        """Finds `next_offset` and the largest timestamp, reading from the last index entry on (clean start)."""
+    def _check_last_entries(self) -> None:
+        entry = self.index.last()
+        if entry is not None and not self._fits(entry):
+            raise IndexCorrupt(f"{self.index.path}: position {entry[1]} for offset {entry[0]} is wrong")
+        newest = self.time_index.last()
+        if newest is not None and not self.has_timestamp(*newest):
+            raise IndexCorrupt(f"{self.time_index.path}: {newest[0]} ms for offset {newest[1]} is wrong")
+
+    def _fits(self, entry: tuple[int, int]) -> bool:
+        """True when at the entry's position there is a batch that begins at or before the entry's offset."""
+        offset, position = entry
+        found = next(self.headers(position), None)
+        return found is not None and found[1].base_offset <= offset
+
+    def has_timestamp(self, timestamp: int, offset: int) -> bool:
+        """True when the batch that holds `offset` has `timestamp` as its largest: what the time index says of it."""
+        entry = self.index.entry_before(offset)
+        for _, header in self.headers(entry[1] if entry else 0):
+            if header.last_offset >= offset:
+                return header.base_offset <= offset and header.max_timestamp == timestamp
+        return False
+
+    def load_end(self) -> bool:
+        """Finds `next_offset` and the largest timestamp, reading from the last index entry on (clean start).
+
+        False when the file is not whole batches up to its end: then it must be verified.
+        """
         self.load_indexes()
         last = self.index.last()
-        position = last[1] if last else 0
-        entry = self.time_index.last()
-        if entry is not None:
-            self.max_timestamp, self.max_timestamp_offset = entry
+        end = last[1] if last else 0
+        newest = self.time_index.last()
+        if newest is not None:
+            self.max_timestamp, self.max_timestamp_offset = newest
         self._bytes_since_index = 0
-        for at, header in self.headers(position):
+        for at, header in self.headers(end):
             self._note(at, header)
+            end = at + header.size_in_bytes
         if self.size:
-            self.first_timestamp = self._header_at(0).max_timestamp
+            first = next(self.headers(0), None)
+            self.first_timestamp = first[1].max_timestamp if first else NO_TIMESTAMP
+        return end == self.size
 
     def rebuild_indexes(self) -> None:
         """Makes both indexes from the batch headers of the log file."""
-        self.index.reset()
-        self.time_index.reset()
-        self._bytes_since_index = 0
-        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._start_indexes()
         for at, header in self.headers(0):
             self._index(at, header)
         self.close_time_index()
 
-    def verify(self) -> Iterator[BatchHeader]:
-        """Re-reads the whole segment (LOG-2): yields each valid batch's header, cuts the file after the last of them.
-
-        Valid: whole, of format v2, CRC right, offsets going on from the batch before. The indexes are made anew.
-        """
+    def _start_indexes(self) -> None:
         self.index.reset()
         self.time_index.reset()
+        self._bytes_since_index = 0
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+
+    def verify(self, is_believed: IsBelieved) -> None:
+        """Re-reads the whole segment (LOG-2) and cuts the file after the last valid batch; the indexes are made anew.
+
+        Valid: whole, of format v2, CRC right, and believed.
+        """
+        self._start_indexes()
         self._forget_recent()
         self.next_offset = self.base_offset
-        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
-        self._bytes_since_index = 0
+        self.first_timestamp = NO_TIMESTAMP
+        end = 0
+        batches = self._whole_batches()
+        self.is_unsynced = True
+        current = next(batches, None)
+        while current is not None:
+            following = next(batches, None)
+            at, header = current
+            if not is_believed(header, following[1] if following else None):
+                break
+            if at == 0:
+                self.first_timestamp = header.max_timestamp
+            self._index(at, header)
+            self._note(at, header)
+            end = at + header.size_in_bytes
+            current = following
+        if end < self.size:
+            self._truncate_file(end)
+        self.close_time_index()
+
+    def _whole_batches(self) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches with the right CRC, up to the first that is broken."""
         position = 0
         while position < self.size:
             data = self._filesystem.read(self._fd, VERIFY_BYTES, position)
@@ -116,28 +189,15 @@ class Segment:
             used = 0
             try:
                 for at, header in iter_batches(data):
-                    if (
-                        header.base_offset < self.next_offset
-                        or header.last_offset_delta < 0
-                        or not crc_is_valid(data, at, header)
-                    ):
-                        raise _Invalid
-                    if position + at == 0:
-                        self.first_timestamp = header.max_timestamp
-                    self._index(position + at, header)
-                    self._note(position + at, header)
+                    if header.last_offset_delta < 0 or not crc_is_valid(data, at, header):
+                        return
+                    yield position + at, header
                     used = at + header.size_in_bytes
-                    yield header
-            except (KafkaError, _Invalid):
-                position += used
-                break
+            except KafkaError:
+                return
             if used == 0:
-                break
+                return
             position += used
-        if position < self.size:
-            self._filesystem.truncate(self._fd, position)
-            self.size = position
-        self.close_time_index()
 
     # -- appending ------------------------------------------------------------------------------------------------
 
@@ -145,128 +205,185 @@ class Segment:
         """Writes whole batches, whose headers (with their final offsets) are given, at the end. Raises OSError."""
         position = self.size
         self._filesystem.write(self._fd, parts, position)
+        self.is_unsynced = True
         for header in headers:
             if position == 0:
                 self.first_timestamp = header.max_timestamp
-            if self._bytes_since_index > self.index_interval_bytes:
-                self.index.append(header.last_offset, position)
-                self._take_timestamp(header)
-                self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
-                self._bytes_since_index = 0
-            size = header.batch_length + LOG_OVERHEAD
-            self._bytes_since_index += size
+            self._index(position, header)
             self._note(position, header)
-            position += size
+            position += header.batch_length + LOG_OVERHEAD
         self.size = position
 
     def _index(self, position: int, header: BatchHeader) -> None:
-        """The same index entries as an append of this batch would have made."""
-        self._take_timestamp(header)
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = header.base_offset + header.last_offset_delta
         if self._bytes_since_index > self.index_interval_bytes:
             self.index.append(header.last_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
             self._bytes_since_index = 0
-        self._bytes_since_index += header.size_in_bytes
-
-    def _take_timestamp(self, header: BatchHeader) -> None:
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
+        self._bytes_since_index += header.batch_length + LOG_OVERHEAD
 
     def _note(self, position: int, header: BatchHeader) -> None:
-        self._take_timestamp(header)
-        self.next_offset = header.next_offset
-        self._recent_offsets.append(header.base_offset)
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = header.base_offset + header.last_offset_delta
+        self.next_offset = end = header.base_offset + header.last_offset_delta + 1
+        ends = self._recent_ends
+        ends.append(end)
         self._recent_positions.append(position)
-        if len(self._recent_offsets) > 2 * RECENT_MAX:
-            del self._recent_offsets[:RECENT_MAX]
+        if len(ends) > 2 * RECENT_MAX:
+            del ends[:RECENT_MAX]
             del self._recent_positions[:RECENT_MAX]
 
     def _forget_recent(self) -> None:
-        self._recent_offsets.clear()
-        self._recent_positions.clear()
+        del self._recent_ends[:], self._recent_positions[:]
 
     def close_time_index(self) -> None:
         """The segment takes no more appends, or is closed: its largest timestamp becomes the time index's last entry."""
-        if self.max_timestamp > NO_TIMESTAMP and self.size:
+        if self.size and self.time_index.is_loaded:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+
+    def seal(self) -> None:
+        """The next segment begins: this one is only read from now on."""
+        self.close_time_index()
+        self.index.close()
+        self.time_index.close()
+
+    def newest_timestamp(self) -> int:
+        """The largest timestamp in the segment, NO_TIMESTAMP without one. May read the indexes."""
+        if self.max_timestamp == NO_TIMESTAMP and self.size:
+            self.load_indexes()
+            self.max_timestamp, self.max_timestamp_offset = self.time_index.last() or (NO_TIMESTAMP, self.base_offset)
+        return self.max_timestamp
+
+    def forget_indexes(self) -> None:
+        """Gives back the indexes' memory (20 bytes for every 4 KiB of log); not for the last segment."""
+        self.index.unload()
+        self.time_index.unload()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def position_of(self, offset: int, *, may_block: bool) -> int:
         """Where the batch that holds `offset` begins, or the first after it; the segment's size when there is none.
 
-        Raises WouldBlock, when the file must be looked at and `may_block` is False.
+        Raises WouldBlock, when the file must be looked at and `may_block` is False, KafkaError(CORRUPT_MESSAGE) when
+        something that is no batch lies before it.
         """
         if offset >= self.next_offset:
             return self.size
-        recent = self._recent_offsets
-        if recent and offset >= recent[0]:
-            return self._recent_positions[bisect_right(recent, offset) - 1]
-        if not self.index._is_loaded:
+        ends = self._recent_ends
+        if ends and offset >= ends[0]:
+            return self._recent_positions[bisect_right(ends, offset)]
+        if not self.index.is_loaded:
+            if not (may_block or self._indexes_are_warm):
+                raise WouldBlock(self, self._warm_indexes)
             self.load_indexes()
-        # An entry holds the last offset of its batch, so one for exactly `offset` is at that batch or after its begin.
-        position = self.index.position_before(offset)
-        for at, header in self.headers(position, may_block=may_block):
-            if header.last_offset >= offset:
+        entry = self.index.entry_before(offset)
+        start = end = entry[1] if entry else 0
+        for at, header in self.headers(start, may_block=may_block):
+            if at == start and entry is not None and header.base_offset > entry[0]:
+                break
+            if header.base_offset + header.last_offset_delta >= offset:
                 return at
-        return self.size
+            end = at + header.size_in_bytes
+        if end == start and entry is not None:
+            # No batch of that offset there: without this look at the index, bytes from the middle of one were served.
+            log.warning("%s: position %d for offset %d is wrong: made anew", self.index.path, entry[1], entry[0])
+            self.rebuild_indexes()
+            return self.position_of(offset, may_block=True)
+        if end != self.size:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path}: no batch at position {end}")
+        return end
+
+    def _warm_indexes(self) -> None:
+        """For a thread: the index files come into the page cache, so that reading them takes no time any more."""
+        self._filesystem.read_file(self.index.path)
+        self._filesystem.read_file(self.time_index.path)
+        self._indexes_are_warm = True
 
     def read(self, position: int, size: int, *, may_block: bool) -> Buffer:
         """`size` bytes from `position`, fewer at the end of the file. Raises WouldBlock."""
-        if may_block:
-            return self._filesystem.read(self._fd, size, position)
-        data = self._filesystem.read_cached(self._fd, size, position)
-        if data is None:
-            raise WouldBlock
-        return data
+        if not may_block:
+            data = self._filesystem.read_cached(self._fd, size, position)
+            if data is None:
+                raise WouldBlock(self, lambda: self._filesystem.read(self._fd, size, position))
+            return data
+        return self._filesystem.read(self._fd, size, position)
+
+    def read_batches(self, start: int, end: int, max_bytes: int, min_one_batch: bool, *, may_block: bool) -> Buffer:
+        """Bytes [start, end), at most `max_bytes`, but the first batch whole if it is asked for. Raises WouldBlock.
+
+        Nothing, when the first batch is larger and not asked for; else the last batch may be cut.
+        """
+        size = end - start
+        if size > max_bytes:
+            first = parse_header(self.read(start, HEADER_SIZE, may_block=may_block)).size_in_bytes
+            if first > max_bytes and not min_one_batch:
+                return b""
+            size = min(size, max(first, max_bytes))
+        return self.read(start, size, may_block=may_block)
 
     def headers(self, position: int = 0, *, may_block: bool = True) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches from `position` on, read in chunks; the records are passed over."""
+        """(position, header) of the batches from `position` on, read in chunks; the records are passed over.
+
+        Ends before what cannot be a batch of this segment.
+        """
         end = self.size
-        while position + HEADER_SIZE <= end:
+        while 0 <= position <= end - HEADER_SIZE:
             data = self.read(position, min(SCAN_BYTES, end - position), may_block=may_block)
             at = 0
             while at + HEADER_SIZE <= len(data):
                 header = parse_header(data, at)
-                if header.batch_length < HEADER_SIZE - LOG_OVERHEAD or position + at + header.size_in_bytes > end:
+                following = position + at + header.batch_length + LOG_OVERHEAD
+                if (
+                    header.batch_length < HEADER_SIZE - LOG_OVERHEAD
+                    or header.magic != MAGIC
+                    or header.base_offset < self.base_offset
+                    or header.last_offset_delta < 0
+                    or following > end
+                ):
                     return
                 yield position + at, header
-                at += header.size_in_bytes
+                at += header.batch_length + LOG_OVERHEAD
             if at == 0:
                 return
             position += at
 
-    def _header_at(self, position: int) -> BatchHeader:
-        return parse_header(self._filesystem.read(self._fd, HEADER_SIZE, position))
-
-    # -- cutting, closing -----------------------------------------------------------------------------------------
+    # -- cutting, syncing, closing --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the batch that holds `offset` and all after it."""
-        if offset >= self.next_offset:
-            return
+        """Drops the batch that holds `offset` and all after it; the segment is the last of its log from now on."""
         position = self.position_of(offset, may_block=True)
         self.load_indexes()
-        self._filesystem.truncate(self._fd, position)
-        self.size = position
-        self.index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
-        last = self.index.last()
-        if last is not None and last[1] >= position:
-            self.rebuild_indexes()
+        if position < self.size:
+            self._truncate_file(position)
+            self.index.truncate_to(offset, position)
+            self.time_index.truncate_to(offset)
         self._forget_recent()
         self.next_offset = self.base_offset
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self.first_timestamp = NO_TIMESTAMP
         self.load_end()
-        if not self.size:
-            self.first_timestamp = NO_TIMESTAMP
+
+    def _truncate_file(self, size: int) -> None:
+        self._filesystem.truncate(self._fd, size)
+        self.size = size
+        self.is_unsynced = True
 
     def sync(self) -> None:
-        """Waits until log and indexes are on the disk; for a thread."""
+        """Waits until the log file is on the disk; for a thread, pinned."""
         self._filesystem.sync(self._fd)
-        self.index.sync()
-        self.time_index.sync()
+
+    def take_unsynced(self) -> tuple[bool, list[str]]:
+        """(is the log file to be synced, paths of the indexes that are); they count as synced from now on."""
+        paths = []
+        for index in (self.index, self.time_index):
+            if index.is_unsynced:
+                index.is_unsynced = False
+                paths.append(index.path)
+        was_unsynced, self.is_unsynced = self.is_unsynced, False
+        return was_unsynced, paths
 
     def pin(self) -> None:
         """A thread begins to use the file: closing waits for `unpin`, or the descriptor might become another file's."""
@@ -275,22 +392,23 @@ class Segment:
     def unpin(self) -> None:
         self._pins -= 1
         if self._is_closing and not self._pins:
-            self._close_now()
+            self._filesystem.close(self._fd)
 
     def close(self) -> None:
         """Closes the files, as soon as no thread uses them."""
         if not self._is_closing:
             self._is_closing = True
+            self.index.close()
+            self.time_index.close()
             if not self._pins:
-                self._close_now()
+                self._filesystem.close(self._fd)
 
-    def _close_now(self) -> None:
-        self._filesystem.close(self._fd)
-        self.index.close()
-        self.time_index.close()
-
-    def remove(self) -> None:
-        """Closes the segment and removes its files."""
+    def remove(self) -> list[str]:
+        """Closes the segment and renames its files away. Returns what is still to be unlinked, which may take long."""
         self.close()
+        renamed = []
         for path in (self.path, self.index.path, self.time_index.path):
-            self._filesystem.remove(path)
+            if self._filesystem.exists(path):
+                self._filesystem.rename(path, path + REMOVED_SUFFIX)
+                renamed.append(path + REMOVED_SUFFIX)
+        return renamed

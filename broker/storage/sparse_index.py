@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
+from operator import le, lt
 
 from broker.storage.filesystem import FileSystem
 
@@ -53,13 +54,19 @@ class SparseIndex:
         if len(data) % self.layout.size:
             raise IndexCorrupt(f"{self.path}: {len(data)} bytes are no whole entries")
         rows = list(self.layout.iter_unpack(data))
-        keys = [row[0] for row in rows]
-        values = [row[1] for row in rows]
-        if sorted(set(keys)) != keys or sorted(values) != values or (values and min(keys[0], values[0]) < 0):
+        keys = array(self.key_type, [row[0] for row in rows])
+        values = array("i", [row[1] for row in rows])
+        if not (all(map(lt, keys, keys[1:])) and all(map(le, values, values[1:]))):
             raise IndexCorrupt(f"{self.path}: the entries are not in order")
-        self._keys = array(self.key_type, keys)
-        self._values = array("i", values)
+        if rows and (keys[0] < 0 or values[0] < 0):
+            raise IndexCorrupt(f"{self.path}: the first entry is negative")
+        self._keys, self._values = keys, values
         self.is_loaded = True
+
+    def unload(self) -> None:
+        """Gives back the memory; `load` reads the file again."""
+        self.is_loaded = False
+        self._keys, self._values = array(self.key_type), array("i")
 
     def reset(self) -> None:
         """Empties index and file, to be filled from the log."""

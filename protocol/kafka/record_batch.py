@@ -48,7 +48,6 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-_ZSTD = COMPRESSIONS.index("zstd")
 
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 """What `decode_records` unpacks at the most (BAD-22)."""
@@ -170,12 +169,6 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match")
     _validate_fields(header)
     return [(0, header)]
-
-
-def validate_compression(records: Buffer, produce_version: int) -> None:
-    """zstd came with Produce v7: from an older one it is refused (BAD-23). Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE)."""
-    if produce_version < 7 and len(records) >= HEADER_SIZE and records[CRC_START + 1] & COMPRESSION_MASK == _ZSTD:
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in Produce v{produce_version}: needs v7")
 
 
 def _short_batch(records: Buffer) -> KafkaError:

@@ -109,7 +109,7 @@ def read_with_confluent(cluster: LocalCluster, topic: str) -> list[Sent]:
         consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         found: list[Sent] = []
         while len(found) < len(EXPECTED):
-            batch = consumer.consume(100, timeout=20)
+            batch = consumer.consume(len(EXPECTED) - len(found), timeout=20)
             assert batch, f"only {len(found)} of {len(EXPECTED)} records came"
             for m in batch:
                 assert m.error() is None, m.error()

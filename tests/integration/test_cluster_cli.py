@@ -163,7 +163,9 @@ def test_interrupted_it_stops_what_it_started(directory: Path, when: str, how: s
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         process.send_signal(how)
-        assert process.wait(TIMEOUT_S) == 130
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        # CPython dies of SIGINT itself when the signal came inside an exec(), as of dataclasses: to a shell both are 130.
+        assert process.returncode in (130, -signal.SIGINT), errors
     finally:
         process.kill()
         process.communicate()

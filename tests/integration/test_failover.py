@@ -90,6 +90,7 @@ def test_nothing_is_lost(
         if was_controller:
             eventually(lambda: zk.controller() not in (None, victim), "another controller")
             assert zk.controller_epoch() == epoch + 1
+        eventually(lambda: cluster.pid(victim) is None, "the dead broker's process ended")
         cluster.start_broker(victim)
         eventually(lambda: victim in zk.live_brokers(), "the broker back")
         producer.wait_for_acks(200)
@@ -119,9 +120,8 @@ def test_a_deleted_controller_znode_elects_again(cluster: LocalCluster, zk: ZooK
     assert_healed(cluster, zk, topic)
     assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
     assert zk.controller_epoch() == epoch + 1
-    AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).create_topics([NewTopic(f"{topic}-after", 1, 3)])[
-        f"{topic}-after"
-    ].result(30)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(f"{topic}-after", 1, 3)])[f"{topic}-after"].result(30)
 
 
 @pytest.mark.parametrize("acks", [1, -1])

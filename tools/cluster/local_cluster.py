@@ -176,10 +176,9 @@ class LocalCluster:
 
     def undo_create(self) -> None:
         """Ends the processes and removes the files of a cluster that this object made; touches nothing else."""
-        if not self._made:
-            return
-        for process in self.running():
-            process.kill()
+        if self._made:
+            for process in self.running():
+                process.kill()
         for path in self._made:
             shutil.rmtree(path, ignore_errors=True)
         self._made.clear()
@@ -199,8 +198,8 @@ class LocalCluster:
 
         Raises ClusterError after stopping again what was started; `timeout` is in seconds.
         """
+        brokers = self._existing()
         with self._files.locked():
-            brokers = self._existing()
             self._refuse_if_in_use(brokers)
             try:
                 self._start_zookeeper()
@@ -310,7 +309,10 @@ class LocalCluster:
     def _spawn(self, broker: BrokerDirectory) -> None:
         command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
-        self._process(broker.id).start(command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
+            environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would win over each broker's file
+        self._process(broker.id).start(command, environment)
 
     def _start_zookeeper(self) -> None:
         """The embedded one is started without waiting for it; another one must be there."""

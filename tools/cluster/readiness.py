@@ -7,10 +7,6 @@ import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.framing import MalformedRequest
-from protocol.kafka.messages import decode_response, encode_request
-
 METADATA_VERSION = 9
 CLIENT_ID = "ottla-cluster"
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -26,6 +22,11 @@ class BrokerView:
 
 def broker_view(address: tuple[str, int], timeout_s: float) -> BrokerView | None:
     """What the broker at `address` answers, None when nothing comes that is an answer."""
+    # Loading Kafka's schemas takes a while, which the brokers that were just started can use.
+    from protocol.kafka.api_keys import ApiKey
+    from protocol.kafka.framing import MalformedRequest
+    from protocol.kafka.messages import decode_response, encode_request
+
     request = encode_request(
         ApiKey.METADATA, METADATA_VERSION, 1, CLIENT_ID, {"topics": [], "allow_auto_topic_creation": False}
     )

@@ -1,4 +1,4 @@
-"""Record batch v2: the checks of produced batches (BAD-13..23), the header's arithmetic, and records against aiokafka."""
+"""Record batch v2: the checks of produced batches (BAD-12..22), the header's arithmetic, and records against aiokafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from protocol.kafka.record_batch import (
     parse_header,
     patch,
     set_log_append_time,
-    validate_compression,
     validate_produced,
 )
 from tests.support.mutations import mutated
@@ -107,17 +106,6 @@ def test_the_largest_size_is_that_of_the_batch_with_its_header() -> None:
     with pytest.raises(KafkaError) as caught:
         validate_produced(GOOD, max_message_bytes=len(GOOD) - 1)
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
-
-
-@pytest.mark.parametrize(("version", "compression", "refused"), [(6, 4, True), (7, 4, False), (6, 3, False)])
-def test_zstd_needs_produce_v7(version: int, compression: int, refused: bool) -> None:
-    batch = build_batch([(None, b"v", (), TIME)], compression=compression)
-    if not refused:
-        validate_compression(batch, version)
-        return
-    with pytest.raises(KafkaError) as caught:
-        validate_compression(batch, version)
-    assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @given(st.data())

@@ -1,0 +1,1 @@
+"""Measurements: raw load against one broker."""

@@ -1,0 +1,160 @@
+"""`python -m tools.bench.produce_load`: pre-encoded Produce requests over raw sockets, counted and timed.
+
+The client does as little as it can, so that what is measured is the broker: each connection keeps `--in-flight` copies of
+one frame on their way and compares nothing but the answer's error code. A warm-up of its own comes first (memory that was
+never touched is slow). The partition's leader must be the broker that is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from dataclasses import dataclass, field
+
+import click
+import uvloop
+
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+
+PRODUCE_VERSION = 9
+CLIENT_ID = "bench"
+RECEIVE_BUFFER_SIZE = 256 * 1024
+
+
+@dataclass
+class Totals:
+    """What all connections have seen since the warm-up. `latencies_ms` is of every answer."""
+
+    answers: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+    is_counting: bool = False
+    failure: str = ""
+
+
+class LoadConnection(asyncio.Protocol):
+    """Sends the frame again for each answer."""
+
+    def __init__(self, frame: bytes, topic: str, in_flight: int, totals: Totals) -> None:
+        self._frame = frame
+        # correlation id, tags, one topic, its name, one partition, its index, then the error code
+        self._error_at = 4 + 4 + 1 + 1 + 1 + len(topic.encode()) + 1 + 4
+        self._in_flight = in_flight
+        self._totals = totals
+        self._sent: list[float] = []
+        self._received = bytearray()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self._send(self._in_flight)
+
+    def _send(self, count: int) -> None:
+        assert self.transport is not None
+        self._sent += [time.perf_counter()] * count
+        self.transport.write(self._frame * count)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        count = at = 0
+        while len(received) - at >= 4:
+            size = 4 + int.from_bytes(received[at : at + 4], "big")
+            if len(received) - at < size:
+                break
+            (error,) = struct.unpack_from(">h", received, at + self._error_at)
+            if error and not self._totals.failure:
+                self._totals.failure = f"the broker answers with error code {error}"
+            at += size
+            count += 1
+        del received[:at]
+        totals = self._totals
+        if totals.is_counting:
+            now = time.perf_counter()
+            totals.answers += count
+            totals.latencies_ms += [(now - sent) * 1000 for sent in self._sent[:count]]
+        del self._sent[:count]
+        if count:
+            self._send(count)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._totals.failure and self._totals.is_counting:
+            self._totals.failure = "the broker closed a connection"
+
+
+def produce_frame(topic: str, partition: int, record_bytes: int, acks: int) -> bytes:
+    """A whole Produce request with one batch of one record."""
+    batch = build_batch([(None, bytes(record_bytes), [], int(time.time() * 1000))])
+    body = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": 30000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+    }
+    payload = messages.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, 7, CLIENT_ID, body)
+    return struct.pack(">i", len(payload)) + payload
+
+
+async def run(
+    host: str, port: int, frame: bytes, topic: str, connections: int, in_flight: int, seconds: float
+) -> tuple[Totals, float]:
+    """(totals, seconds that they were counted)"""
+    totals = Totals()
+    loop = asyncio.get_running_loop()
+    opened = [
+        (await loop.create_connection(lambda: LoadConnection(frame, topic, in_flight, totals), host, port))[0]
+        for _ in range(connections)
+    ]
+    await asyncio.sleep(min(1.0, seconds / 3))
+    totals.is_counting = True
+    began = time.perf_counter()
+    await asyncio.sleep(seconds)
+    elapsed = time.perf_counter() - began
+    totals.is_counting = False
+    for transport in opened:
+        transport.close()
+    return totals, elapsed
+
+
+@click.command()
+@click.option("--bootstrap-server", required=True, help="HOST:PORT of the partition's leader.")
+@click.option("--topic", default="bench", show_default=True, help="It must exist.")
+@click.option("--partition", default=0, show_default=True)
+@click.option("--connections", default=20, show_default=True)
+@click.option("--in-flight", default=1, show_default=True, help="Requests on their way per connection.")
+@click.option("--record-bytes", default=100, show_default=True)
+@click.option("--acks", type=click.Choice(["1", "-1"]), default="1", show_default=True)
+@click.option("--seconds", default=5.0, show_default=True)
+def main(
+    bootstrap_server: str,
+    topic: str,
+    partition: int,
+    connections: int,
+    in_flight: int,
+    record_bytes: int,
+    acks: str,
+    seconds: float,
+) -> None:
+    """Produces as fast as the broker answers, and prints what came of it."""
+    host, _, port = bootstrap_server.rpartition(":")
+    frame = produce_frame(topic, partition, record_bytes, int(acks))
+    totals, elapsed = uvloop.run(run(host, int(port), frame, topic, connections, in_flight, seconds))
+    if totals.failure:
+        raise click.ClickException(totals.failure)
+    if not totals.answers:
+        raise click.ClickException("no answer came")
+    times = sorted(totals.latencies_ms)
+
+    def percentile(share: float) -> float:
+        return times[min(len(times) - 1, int(len(times) * share))]
+
+    click.echo(
+        f"{totals.answers / elapsed:,.0f} requests/s, {totals.answers * record_bytes / elapsed / 1e6:,.1f} MB/s, "
+        f"latency p50 {percentile(0.5):.2f} ms, p99 {percentile(0.99):.2f} ms, max {times[-1]:.2f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()
