@@ -18,6 +18,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
+import protocol.kafka.kio_without_hypothesis  # isort: skip  # noqa: F401
 import kio.index
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
