@@ -58,13 +58,13 @@ def listeners_of(config: BrokerConfig) -> Listeners:
     inter_broker = config.inter_broker_listener_name or clients[0]
     if inter_broker not in clients:
         raise ConfigError(f"inter.broker.listener.name={inter_broker!r}: allowed are {', '.join(clients)}")
-    if control not in bound:
-        # On a free port of the host that brokers reach already.
-        bound[control] = Endpoint(control, bound[inter_broker].host, 0)
     told = _parse_list("advertised.listeners", config.advertised_listeners, protocols)
     unknown = [name for name in told if name not in bound]
     if unknown:
         raise ConfigError(f"advertised.listeners names {', '.join(unknown)}; listeners has {', '.join(bound)}")
+    if control not in bound:
+        # On a free port of the host that brokers reach already.
+        bound[control] = Endpoint(control, bound[inter_broker].host, 0)
     advertised = {}
     for name, endpoint in bound.items():
         public = told.get(name)

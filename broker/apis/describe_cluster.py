@@ -10,6 +10,7 @@ from protocol.kafka.api_keys import ApiKey
 
 ENDPOINT_TYPE_SINCE = 1
 BROKERS = 1
+CONTROLLERS = 2
 
 
 def describe_cluster(context: ApiContext, request: Request) -> None:
@@ -19,7 +20,8 @@ def describe_cluster(context: ApiContext, request: Request) -> None:
     listener = request.connection.listener
     error, message, rows = ErrorCode.NONE, None, []
     if version >= ENDPOINT_TYPE_SINCE and body.endpoint_type != BROKERS:
-        error = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        is_known = body.endpoint_type == CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         message = "a broker of a ZooKeeper cluster describes brokers only"
     else:
         for broker in context.metadata.brokers():

@@ -1,7 +1,7 @@
 """ListOffsets (API 2), v1 to v9: INV-16, REP-8.
 
 Times in ms, or -1 latest, -2 earliest, -3 the record with the largest time (v7), -4 earliest on local disk (v8). There is
-no remote storage: -5 (v9) finds nothing.
+no remote storage: -5 (v9) finds nothing. Other negative times, and those of a later version: UNSUPPORTED_VERSION, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from protocol.types import TopicPartition
 
 ISOLATION_SINCE = 2
 LEADER_EPOCH_SINCE = 4
+SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
 
 
 def list_offsets(context: ApiContext, request: Request) -> None:
@@ -50,6 +51,8 @@ def _find(
     context: ApiContext, version: int, topic: str, asked: Any, isolation_level: int, replica_id: int
 ) -> ListOffsetsPartitionResult:
     index = asked.partition_index
+    if asked.timestamp < 0 and version < SPECIAL_TIME_SINCE.get(asked.timestamp, version + 1):
+        return _failed(index, ErrorCode.UNSUPPORTED_VERSION)
     current_epoch = asked.current_leader_epoch if version >= LEADER_EPOCH_SINCE else -1
     try:
         timestamp, offset, epoch = context.replica_manager.list_offset(

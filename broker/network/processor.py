@@ -29,12 +29,13 @@ LARGE_STEP_MAX = 1024 * 1024
 WRITE_BUFFER_HIGH = 1024 * 1024
 """Bytes of answers that the client has not read, above which its next requests wait."""
 
-SMALL_ANSWER = 16 * 1024
-"""Bytes: answers up to this are joined; larger ones go out as they are."""
+JOINED_MAX = 64 * 1024
+"""Bytes: answers that leave together are joined up to this; more goes out as it is."""
 
 SWEEP_S = 1.0
 
 _LENGTH = Struct(">i")
+_ZEROS = memoryview(bytes(LARGE_STEP_MAX))
 
 
 class Limits(NamedTuple):
@@ -62,8 +63,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._monotonic = processor.clock.monotonic
         self._transport: asyncio.Transport | None = None
         self._order = AnswerOrder()
+        self._outgoing: list[Buffer] = []
         self._at_end: dict[int, Callable[[], object]] = {}
         self._is_paused = False
+        self._is_reading = True  # what the transport was told last
         self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
         self._view = memoryview(self._buffer)
         self._held = 0  # bytes at the buffer's start that were not handed on yet
@@ -114,7 +117,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._filled == len(frame):
             # Here, since the loop still holds the last view of it in `buffer_updated`.
             room = min(self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), LARGE_STEP_MAX)
-            frame += bytes(room)
+            frame += _ZEROS[:room]
         return memoryview(frame)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -156,7 +159,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         order = self._order
         ready = order.answer(number, parts)
         if ready:
-            self._write(ready)
+            if not self._outgoing:
+                self._channel.flush_soon(self)
+            self._outgoing += ready
         if order.held_bytes > HELD_BYTES_MAX:
             self.hold |= Hold.EARLY_ANSWERS
         elif self.hold & Hold.EARLY_ANSWERS:
@@ -177,6 +182,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is not ConnectionState.OPEN:
             return
         log.info("closing the connection of %s: %s", self.peer, reason)
+        self.flush()
         self.state = ConnectionState.CLOSING
         if self._transport is not None:
             self._transport.close()
@@ -208,25 +214,29 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._cut_frames()
         elif not self._channel.may_read_large(self):
             self._is_paused = True
-        if not self._is_paused and self._transport is not None and self.is_open:
+        if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
+            self._is_reading = True
             self._transport.resume_reading()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _write(self, parts: Sequence[Buffer]) -> None:
+    def flush(self) -> None:
+        """Writes the answers that are ready, in one go."""
+        parts, self._outgoing = self._outgoing, []
         transport = self._transport
-        if transport is None:
+        if transport is None or not parts:
             return
         if len(parts) == 1:
             transport.write(parts[0])
-        elif sum(map(len, parts)) <= SMALL_ANSWER:
+        elif sum(map(len, parts)) <= JOINED_MAX:
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
 
     def _pause(self) -> None:
-        if not self._is_paused and self._transport is not None:
-            self._is_paused = True
+        self._is_paused = True
+        if self._is_reading and self._transport is not None:
+            self._is_reading = False
             self._transport.pause_reading()
 
     def _is_refusing(self) -> bool:

@@ -43,6 +43,8 @@ class Connection(Protocol):
 
     def read_on(self) -> None: ...
 
+    def flush(self) -> None: ...
+
     def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
 
 
@@ -116,6 +118,8 @@ class RequestChannel:
         self._max_large_bytes = max_large_bytes
         self._queue: deque[Request] = deque()
         self._is_scheduled = False
+        self._is_draining = False
+        self._with_answers: list[Connection] = []
         self._waiting_for_room: dict[Connection, None] = {}
         self._large: dict[Connection, int] = {}
         self.large_bytes = 0
@@ -144,8 +148,20 @@ class RequestChannel:
         """`connection.read_on()` is called when the queue has room again."""
         self._waiting_for_room[connection] = None
 
+    def flush_soon(self, connection: Connection) -> None:
+        """`connection` has answers to write: they leave together when this turn's requests are handled."""
+        self._with_answers.append(connection)
+        if not self._is_draining and len(self._with_answers) == 1:
+            self._turns.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        ready, self._with_answers = self._with_answers, []
+        for connection in ready:
+            connection.flush()
+
     def _drain(self) -> None:
         queue = self._queue
+        self._is_draining = True
         for _ in range(min(len(queue), SLICE)):
             request = queue.popleft()
             connection = request.connection
@@ -155,6 +171,8 @@ class RequestChannel:
                 self._handle(request)
                 if request.large_size:
                     self.large_handled(request.large_size)
+        self._is_draining = False
+        self._flush()
         if queue:
             self._turns.call_soon(self._drain)
         else:

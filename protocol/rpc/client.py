@@ -6,8 +6,6 @@ from protocol.network_client import NetworkClient
 from protocol.rpc import framing
 from protocol.rpc.messages import ControlRequest, ControlResponse
 
-LENGTH_SIZE = 4
-
 
 class ControlClient:
     """What `send` raises is the network client's: Disconnected or RequestTimedOut; ValueError for a broken answer."""

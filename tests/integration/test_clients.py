@@ -145,7 +145,11 @@ def test_kafka_python(shared_cluster: LocalCluster, acks: str, compression: str)
     producer.close()
 
     consumer = KafkaConsumer(
-        bootstrap_servers=servers, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", consumer_timeout_ms=20000
+        bootstrap_servers=servers,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=20000,
     )
     consumer.assign([PythonTopicPartition(topic, p) for p in range(PARTITIONS)])
     found = []

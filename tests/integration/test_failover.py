@@ -71,7 +71,12 @@ def victim_of(role: str, cluster: LocalCluster, zk: ZooKeeperView, topic: str) -
 @pytest.mark.parametrize("role", ["leader", "controller", "both"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_nothing_is_lost(
-    cluster: LocalCluster, zk: ZooKeeperView, topic: str, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
+    cluster: LocalCluster,
+    zk: ZooKeeperView,
+    topic: str,
+    role: str,
+    how: signal.Signals,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(200)

@@ -8,9 +8,11 @@ never touched is slow). The partition's leader must be the broker that is asked.
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import click
 import uvloop
@@ -97,10 +99,18 @@ def produce_frame(topic: str, partition: int, record_bytes: int, acks: int) -> b
     return struct.pack(">i", len(payload)) + payload
 
 
+def cpu_seconds(pid: int | None) -> float:
+    """User and system time of a process until now; 0 without one."""
+    if pid is None:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def run(
-    host: str, port: int, frame: bytes, topic: str, connections: int, in_flight: int, seconds: float
-) -> tuple[Totals, float]:
-    """(totals, seconds that they were counted)"""
+    host: str, port: int, frame: bytes, topic: str, connections: int, in_flight: int, seconds: float, pid: int | None
+) -> tuple[Totals, float, float]:
+    """(totals, seconds that they were counted, CPU seconds of the process `pid` meanwhile)"""
     totals = Totals()
     loop = asyncio.get_running_loop()
     opened = [
@@ -109,13 +119,13 @@ async def run(
     ]
     await asyncio.sleep(min(1.0, seconds / 3))
     totals.is_counting = True
-    began = time.perf_counter()
+    began, cpu_before = time.perf_counter(), cpu_seconds(pid)
     await asyncio.sleep(seconds)
-    elapsed = time.perf_counter() - began
+    elapsed, cpu = time.perf_counter() - began, cpu_seconds(pid) - cpu_before
     totals.is_counting = False
     for transport in opened:
         transport.close()
-    return totals, elapsed
+    return totals, elapsed, cpu
 
 
 @click.command()
@@ -127,6 +137,7 @@ async def run(
 @click.option("--record-bytes", default=100, show_default=True)
 @click.option("--acks", type=click.Choice(["1", "-1"]), default="1", show_default=True)
 @click.option("--seconds", default=5.0, show_default=True)
+@click.option("--pid", type=int, help="The broker's process: prints what CPU it used.")
 def main(
     bootstrap_server: str,
     topic: str,
@@ -136,11 +147,12 @@ def main(
     record_bytes: int,
     acks: str,
     seconds: float,
+    pid: int | None,
 ) -> None:
     """Produces as fast as the broker answers, and prints what came of it."""
     host, _, port = bootstrap_server.rpartition(":")
     frame = produce_frame(topic, partition, record_bytes, int(acks))
-    totals, elapsed = uvloop.run(run(host, int(port), frame, topic, connections, in_flight, seconds))
+    totals, elapsed, cpu = uvloop.run(run(host, int(port), frame, topic, connections, in_flight, seconds, pid))
     if totals.failure:
         raise click.ClickException(totals.failure)
     if not totals.answers:
@@ -154,6 +166,8 @@ def main(
         f"{totals.answers / elapsed:,.0f} requests/s, {totals.answers * record_bytes / elapsed / 1e6:,.1f} MB/s, "
         f"latency p50 {percentile(0.5):.2f} ms, p99 {percentile(0.99):.2f} ms, max {times[-1]:.2f} ms"
     )
+    if pid is not None:
+        click.echo(f"broker: {cpu / totals.answers * 1e6:.1f} us CPU per request, {cpu / elapsed:.0%} of a core")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,325 @@
+"""Controllers on a real ZooKeeper, talking over real sockets to stand-in brokers that register, listen and acknowledge.
+
+CTL-1..6, 12..15, STA-1..4, INV-9, FLT-4, 7, 19, 20, 21, 23: what is asserted are the exact states in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import ControlledShutdownRequest, ControlResponse, UpdateMetadataRequest
+from protocol.types import LeaderAndIsr, TopicPartition
+from protocol.zk.session import CreateOp, DeleteOp, SessionState, ZooKeeperSession
+from protocol.zk.znodes import (
+    PERSISTENT_PATHS,
+    BrokerIdZNode,
+    ControllerZNode,
+    IsrChangeZNode,
+    PartitionStateZNode,
+    PreferredElectionZNode,
+)
+from tests.support.controller_processes import TIMEOUT_S, ControllerCluster
+from tests.support.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer() as running:
+        yield running
+
+
+Play = Callable[[ControllerCluster], Awaitable[None]]
+Scenario = Callable[..., None]
+
+
+@pytest.fixture
+def scenario(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Scenario:
+    """Plays with brokers 1, 2 and 3, started one after the other, below a chroot of the test's own."""
+
+    def run(play: Play, **settings: Any) -> None:
+        async def main() -> None:
+            hosts = f"{server.connect}/{request.node.name.replace('[', '-').replace(']', '')}"
+            zk = ZooKeeperSession(hosts, session_timeout_ms=10_000)
+            await zk.start(10)
+            for path in PERSISTENT_PATHS:
+                await zk.ensure_path(path)
+            cluster = ControllerCluster(server, hosts, zk, {"auto_leader_rebalance_enable": False, **settings}, {}, {})
+            try:
+                async with asyncio.timeout(2 * TIMEOUT_S):
+                    await cluster.start(1, 2, 3)
+                    await play(cluster)
+            finally:
+                for broker_id in list(cluster.processes):
+                    await cluster.kill(broker_id)
+                await zk.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_election_topic_creation_and_broker_failure(scenario: Scenario) -> None:
+    """CTL-1, CTL-5, CTL-6: the exact states."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        assert cluster.active() == [1]
+        assert await cluster.epoch() == 1
+        assert ControllerZNode.decode((await cluster.zk.get(ControllerZNode.PATH))[0]) == 1
+        await cluster.create_topic("t", {0: (2, 3, 1), 1: (3, 2), 2: (2,)})
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 0, (2, 3, 1), 1, 0))
+        await cluster.becomes("t", 1, LeaderAndIsr(3, 0, (3, 2), 1, 0))
+        await cluster.kill(2)
+        await cluster.becomes("t", 0, LeaderAndIsr(3, 1, (3, 1), 1, 1))
+        await cluster.becomes("t", 1, LeaderAndIsr(3, 1, (3,), 1, 1))
+        await cluster.becomes("t", 2, LeaderAndIsr(-1, 1, (2,), 1, 1))
+        assert cluster.disks[3].replicas[TopicPartition("t", 0)].leader == 3
+        await cluster.start(2)
+        await cluster.becomes("t", 2, LeaderAndIsr(2, 2, (2,), 1, 2))
+        first = cluster.disks[2].requests[-4:]
+        assert any(isinstance(r, UpdateMetadataRequest) and r.is_full for r in first)
+
+    scenario(play)
+
+
+def test_the_controller_dies(scenario: Scenario) -> None:
+    """FLT-4: one of the others, epoch + 1, and the dead broker's partitions are led again."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (1, 2), 1: (3, 1)})
+        await cluster.becomes("t", 1, LeaderAndIsr(3, 0, (3, 1), 1, 0))
+        await cluster.kill(1)
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 1, (2,), 2, 1))
+        await cluster.becomes("t", 1, LeaderAndIsr(3, 1, (3,), 2, 1))
+        assert await cluster.epoch() == 2
+        assert len(cluster.active()) == 1
+
+    scenario(play)
+
+
+def test_deleting_the_controllers_node_by_hand(scenario: Scenario) -> None:
+    """CTL-1: the epoch rises by exactly one, one is in office, and it works."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        for epoch in range(2, 7):
+            await cluster.zk.delete(ControllerZNode.PATH)
+            await cluster.until(
+                lambda epoch=epoch: (
+                    [p.controller.epoch for p in cluster.processes.values() if p.controller.is_active] == [epoch]
+                ),
+                f"one controller of epoch {epoch}",
+            )
+            assert await cluster.epoch() == epoch
+        await cluster.create_topic("t", {0: (2, 3)})
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 0, (2, 3), 6, 0))
+
+    scenario(play)
+
+
+def test_a_deposed_controller_writes_nothing(scenario: Scenario) -> None:
+    """INV-9, BUG-8, FLT-7: it decided, was held up, and wakes after the next one has decided otherwise."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (2, 3, 1)})
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 0, (2, 3, 1), 1, 0))
+        old = cluster.processes[1]
+        old.zk.gate.clear()
+        await cluster.kill(2)
+        await cluster.until(
+            lambda: any(kind == "brokers_changed" and 2 in f["gone"] for kind, f in old.events.rows), "it has decided"
+        )
+        await cluster.zk.delete(ControllerZNode.PATH)
+        await cluster.until(lambda: cluster.processes[3].controller.is_active, "the next controller")
+        await cluster.becomes("t", 0, LeaderAndIsr(3, 1, (3, 1), 2, 1))
+        assert old.controller.is_active, "it does not know yet"
+        old.zk.gate.set()
+        await cluster.until(lambda: not old.controller.is_active, "it resigns")
+        assert await cluster.state("t") == LeaderAndIsr(3, 1, (3, 1), 2, 1)
+        assert await cluster.epoch() == 2
+        assert "epoch" in old.events.of("controller_resigned")[0]["reason"]
+        assert all(broker.controller_epoch == 2 for b, broker in cluster.disks.items() if b != 2)
+
+    scenario(play)
+
+
+def test_a_bounce_that_the_child_list_does_not_show(scenario: Scenario) -> None:
+    """FLT-23, BUG-16: told by the czxid."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (2, 3), 1: (2,)})
+        await cluster.becomes("t", 1, LeaderAndIsr(2, 0, (2,), 1, 0))
+        path = BrokerIdZNode.path(2)
+        data, _ = await cluster.zk.get(path)
+        process = cluster.processes[2]
+        # One multi: no look can fall in between.
+        await process.zk.multi([DeleteOp(path), CreateOp(path, data, ephemeral=True)])
+        process.broker.begin_life((await cluster.zk.get(path))[1].czxid)
+        await cluster.becomes("t", 0, LeaderAndIsr(3, 1, (3,), 1, 1))
+        await cluster.becomes("t", 1, LeaderAndIsr(2, 2, (2,), 1, 2))
+        assert cluster.processes[1].events.of("brokers_changed")[-1]["bounced"] == [2]
+        assert cluster.disks[2].replicas[TopicPartition("t", 0)].leader == 3
+
+    scenario(play)
+
+
+def test_isr_changes_reach_every_broker(scenario: Scenario) -> None:
+    """CTL-13."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (2, 3, 1)})
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 0, (2, 3, 1), 1, 0))
+        tp = TopicPartition("t", 0)
+        for version, isr in enumerate([(2, 1), (2,), (2, 1, 3)]):
+            new = LeaderAndIsr(2, 0, isr, 1)
+            await cluster.zk.set(PartitionStateZNode.path(tp), PartitionStateZNode.encode(new), version)
+            await cluster.zk.create(IsrChangeZNode.PATH_PREFIX, IsrChangeZNode.encode([tp]), sequence=True)
+            await cluster.becomes("t", 0, LeaderAndIsr(2, 0, isr, 1, version + 1))
+        await cluster.until_found(lambda: cluster.zk.children(IsrChangeZNode.PARENT), [])
+
+    scenario(play)
+
+
+def test_controlled_shutdown_over_the_wire(scenario: Scenario) -> None:
+    """STA-2: all leaderships move in one go, before the answer."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {p: (2, 3, 1) if p % 2 else (3, 2) for p in range(150)})
+        await cluster.becomes("t", 149, LeaderAndIsr(2, 0, (2, 3, 1), 1, 0))
+        stopping = cluster.processes[2]
+        before = len(cluster.disks[3].requests)
+        request = ControlledShutdownRequest(2, stopping.broker.epoch)
+        response = await stopping.control.send(cluster.processes[1].address, request)
+        assert response == ControlResponse(ErrorCode.NONE, ())
+        assert cluster.disks[3].replicas[TopicPartition("t", 149)].leader == 3, "the new leader has heard already"
+        for partition in range(150):
+            expected = LeaderAndIsr(3, 1, (3, 1) if partition % 2 else (3,), 1, 1)
+            assert await cluster.state("t", partition) == expected
+        assert [type(r).__name__ for r in cluster.disks[3].requests[before : before + 1]] == ["LeaderAndIsrRequest"]
+        await cluster.until(lambda: len(stopping.broker.stopped) == 150, "its replicas are told to stop")
+        refused = await stopping.control.send(cluster.processes[3].address, request)
+        assert refused.error is ErrorCode.NOT_CONTROLLER
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("broker_id", [1, 2])
+def test_a_session_expires(scenario: Scenario, broker_id: int) -> None:
+    """FLT-20, STA-4: of the controller (which resigns first) and of another broker."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (broker_id, 3), 1: (broker_id,)})
+        await cluster.becomes("t", 1, LeaderAndIsr(broker_id, 0, (broker_id,), 1, 0))
+        epoch = cluster.disks[broker_id].epoch
+        cluster.server.expire_session(cluster.processes[broker_id].zk.session_id)
+        await cluster.until(lambda: cluster.disks[broker_id].epoch > epoch, "it registers again")
+        await cluster.until(lambda: len(cluster.active()) == 1, "one controller")
+        controller_epoch = 2 if broker_id == 1 else 1
+        await cluster.until(
+            lambda: all(broker.controller_epoch == controller_epoch for broker in cluster.disks.values()),
+            "all follow the controller",
+        )
+        await cluster.until(
+            lambda: (
+                cluster.disks[broker_id].replicas[TopicPartition("t", 1)].leader == broker_id
+                and not cluster.disks[broker_id].steps_down
+            ),
+            "its own partition is led again",
+        )
+        assert (await cluster.state("t", 1)).isr == (broker_id,)
+        if broker_id == 2:
+            await cluster.becomes("t", 0, LeaderAndIsr(3, 1, (3,), 1, 1))
+            await cluster.becomes("t", 1, LeaderAndIsr(2, 2, (2,), 1, 2))
+        else:
+            assert cluster.processes[1].events.of("controller_resigned")
+
+    scenario(play)
+
+
+def test_an_answer_is_lost_after_the_write_was_applied(scenario: Scenario) -> None:
+    """BUG-5, FLT-19: read again, adopt the version, announce it."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", dict.fromkeys(range(120), (2, 3)))
+        await cluster.becomes("t", 119, LeaderAndIsr(2, 0, (2, 3), 1, 0))
+        cluster.processes[1].zk.lose_answers = 1
+        await cluster.kill(2)
+        for partition in (0, 99, 100, 119):
+            await cluster.becomes("t", partition, LeaderAndIsr(3, 1, (3,), 1, 1))
+        assert cluster.active() == [1]
+
+    scenario(play)
+
+
+def test_zookeeper_restarts(scenario: Scenario) -> None:
+    """FLT-21, CTL-14: sessions live on, nobody is elected, and what happened meanwhile is made good."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (2, 3)})
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 0, (2, 3), 1, 0))
+        await asyncio.to_thread(cluster.server.stop)
+        await cluster.until(lambda: cluster.processes[1].zk.state is SessionState.SUSPENDED, "the connection is lost")
+        await asyncio.to_thread(cluster.server.start)
+        await cluster.until(lambda: cluster.zk.state is SessionState.CONNECTED, "connected again")
+        await cluster.kill(2)
+        await cluster.until_found(lambda: cluster.leader("t"), 3)
+        await cluster.create_topic("u", {0: (3, 1)})
+        await cluster.until(
+            lambda: all(TopicPartition("u", 0) in p.broker.metadata for p in cluster.processes.values()), "a new topic"
+        )
+
+    scenario(play)
+
+
+def test_preferred_election(scenario: Scenario) -> None:
+    """CTL-12."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        await cluster.create_topic("t", {0: (2, 3)})
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 0, (2, 3), 1, 0))
+        tp = TopicPartition("t", 0)
+        path = PartitionStateZNode.path(tp)
+
+        async def leader_moves_away(epoch: int, version: int) -> None:
+            await cluster.kill(2)
+            await cluster.becomes("t", 0, LeaderAndIsr(3, epoch, (3,), 1, version))
+            await cluster.start(2)
+            back = LeaderAndIsr(3, epoch, (3, 2), 1)
+            await cluster.zk.set(path, PartitionStateZNode.encode(back), version)
+            await cluster.zk.create(IsrChangeZNode.PATH_PREFIX, IsrChangeZNode.encode([tp]), sequence=True)
+
+        await leader_moves_away(1, 1)
+        await cluster.zk.create(PreferredElectionZNode.PATH, PreferredElectionZNode.encode([tp]))
+        await cluster.becomes("t", 0, LeaderAndIsr(2, 2, (3, 2), 1, 3))
+        await cluster.until_found(lambda: cluster.zk.exists(PreferredElectionZNode.PATH), None)
+        await cluster.processes.pop(1).kill()
+        await cluster.until(cluster.active, "the next controller")
+        await cluster.zk.create(PreferredElectionZNode.PATH, b"rubbish")
+        await cluster.until_found(lambda: cluster.zk.exists(PreferredElectionZNode.PATH), None)
+
+    scenario(play)
+
+
+def test_a_broker_that_hears_nothing_hears_it_later_in_order(scenario: Scenario) -> None:
+    """CTL-15: its listener is away; the requests wait."""
+
+    async def play(cluster: ControllerCluster) -> None:
+        process = cluster.processes[3]
+        process.close_listener()
+        await cluster.create_topic("t", {0: (2, 3)})
+        await cluster.create_topic("u", {0: (2, 3)})
+        before = len(process.broker.requests)
+        await cluster.until_found(lambda: cluster.leader("u"), 2)
+        listener = await asyncio.start_server(process.serve, *process.address)
+        await cluster.becomes("u", 0, LeaderAndIsr(2, 0, (2, 3), 1, 0))
+        names = [type(r).__name__ for r in process.broker.requests[before:]]
+        assert names[:2] == ["LeaderAndIsrRequest", "UpdateMetadataRequest"]
+        assert names in (names[:2] * 2, names[:2])
+        listener.close()
+
+    scenario(play)

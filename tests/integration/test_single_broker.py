@@ -1,0 +1,243 @@
+"""One broker process: what it needs to start, one clear line when it cannot, and what a restart keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from tests.support.invariants import eventually
+from tests.support.wire import Wire
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("single"))
+    try:
+        running.create(brokers=1)
+        running.start()
+        yield running
+    finally:
+        running.destroy()
+
+
+def run_broker(config: Path, *overrides: str, timeout_s: float = 30) -> tuple[int, str]:
+    """(exit code, last line of stderr) of a broker that ends by itself."""
+    command = [sys.executable, "-m", "broker", "--config", str(config)]
+    for override in overrides:
+        command += ["--override", override]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def config_of(cluster: LocalCluster) -> Path:
+    return cluster.directory / "broker-1" / "server.properties"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def other_broker(cluster: LocalCluster, tmp_path: Path, **settings: str) -> Path:
+    """server.properties of another broker of the same cluster."""
+    properties = {
+        "broker.id": "7",
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+        "log.dirs": str(tmp_path / "data"),
+        "zookeeper.connect": cluster.zookeeper_connect,
+        "zookeeper.session.timeout.ms": "2000",
+    } | {key.replace("_", "."): value for key, value in settings.items()}
+    path = tmp_path / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+class TestCannotStart:
+    """Exit code 1 and one line that names the trouble; the running broker is not harmed."""
+
+    @pytest.fixture(autouse=True)
+    def unharmed(self, cluster: LocalCluster) -> Iterator[None]:
+        pid = cluster.pid(1)
+        yield
+        assert cluster.pid(1) == pid
+        with Wire(cluster.port(1)) as wire:
+            answer = wire.call(ApiKey.METADATA, 9, {"topics": [], "allow_auto_topic_creation": False})
+        assert [b.node_id for b in answer.brokers] == [1]
+
+    def test_directory_in_use(self, cluster: LocalCluster) -> None:
+        code, line = run_broker(config_of(cluster))
+        assert code == 1
+        assert "is in use by a running broker" in line
+
+    def test_port_in_use(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        port = cluster.port(1)
+        code, line = run_broker(other_broker(cluster, tmp_path, listeners=f"PLAINTEXT://127.0.0.1:{port}"))
+        assert code == 1
+        assert f"port {port} is in use" in line
+
+    def test_id_in_use(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        code, line = run_broker(other_broker(cluster, tmp_path, broker_id="1"))
+        assert code == 1
+        assert "broker id 1 is registered by a live broker at 127.0.0.1:" in line
+
+    def test_zookeeper_unreachable(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        nobody = f"127.0.0.1:{free_port()}"
+        config = other_broker(cluster, tmp_path, zookeeper_connect=nobody, zookeeper_connection_timeout_ms="1000")
+        code, line = run_broker(config)
+        assert code == 1
+        assert nobody in line
+
+    def test_bad_value(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        code, line = run_broker(other_broker(cluster, tmp_path), "num.partitions=none")
+        assert code == 1
+        assert "num.partitions" in line
+        assert "'none'" in line
+
+    def test_no_such_file(self, tmp_path: Path) -> None:
+        code, line = run_broker(tmp_path / "nothing.properties")
+        assert code == 1
+        assert "nothing.properties" in line
+
+    def test_another_clusters_directory(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        config = other_broker(cluster, tmp_path)
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "meta.properties").write_text("version=0\nbroker.id=7\ncluster.id=other\n")
+        code, line = run_broker(config)
+        assert code == 1
+        assert "cluster.id" in line
+
+
+def produce(wire: Wire, topic: str, value: bytes, acks: int = -1) -> int:
+    """The record's offset."""
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": build_batch([(None, value, [], 1)])}]}]
+    body = {"transactional_id": None, "acks": acks, "timeout": 5000, "topic_data": data}
+    answer = wire.call(ApiKey.PRODUCE, 9, body).responses[0].partition_responses[0]
+    assert int(answer.error_code) == 0, answer
+    return int(answer.base_offset)
+
+
+def new_topic(cluster: LocalCluster) -> str:
+    name = f"single-{uuid.uuid4().hex[:8]}"
+    topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    with Wire(cluster.port(1)) as wire:
+        body = {"topics": [topic], "timeout": 10000, "validate_only": False}
+        answer = wire.call(ApiKey.CREATE_TOPICS, 5, body)
+    assert int(answer.topics[0].error_code) == 0
+    return name
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_a_restart_keeps_port_data_and_offsets(cluster: LocalCluster, how: signal.Signals) -> None:
+    topic = new_topic(cluster)
+    with Wire(cluster.port(1)) as wire:
+        assert [produce(wire, topic, b"%d" % n) for n in range(5)] == list(range(5))
+    cluster.signal(1, how)
+    eventually(lambda: cluster.pid(1) is None, "the process ended")
+    cluster.start_broker(1)
+    cluster.wait_ready(30)
+
+    def next_offset() -> list[int]:
+        try:
+            with Wire(cluster.port(1)) as wire:
+                return [produce(wire, topic, b"again")]
+        except (AssertionError, ConnectionError):
+            return []
+
+    assert eventually(next_offset, "the partition led again") == [5]
+
+
+def test_a_broker_whose_znode_is_removed_registers_again(cluster: LocalCluster) -> None:
+    """STA-4: the session lives, the node is gone (as fast failure detection does): a new broker epoch, and it leads again."""
+    topic = new_topic(cluster)
+    client = KazooClient(cluster.zookeeper_connect)
+    client.start()
+    try:
+        _, before = client.get("/brokers/ids/1")
+        client.delete("/brokers/ids/1")
+        stat = eventually(lambda: client.exists("/brokers/ids/1"), "the znode back")
+        assert stat.czxid > before.czxid
+    finally:
+        client.stop()
+        client.close()
+
+    def works() -> list[int]:
+        try:
+            with Wire(cluster.port(1)) as wire:
+                return [produce(wire, topic, b"value")]
+        except (AssertionError, ConnectionError):
+            return []
+
+    assert eventually(works, "the partition led again")
+
+
+def test_out_of_file_descriptors_is_survived(cluster: LocalCluster) -> None:
+    """FLT-30"""
+    pid = cluster.pid(1)
+    assert pid is not None
+    in_use = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use + 5, limits[1]))
+    crowd = []
+    try:
+        for _ in range(30):
+            connection = socket.create_connection(("127.0.0.1", cluster.port(1)), timeout=5)
+            crowd.append(connection)
+    finally:
+        for connection in crowd:
+            connection.close()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+    def serves() -> bool:
+        try:
+            with Wire(cluster.port(1), timeout_s=2) as wire:
+                return bool(wire.call(ApiKey.API_VERSIONS, 0, {}).api_keys)
+        except OSError:
+            return False
+
+    eventually(serves, "connections accepted again")
+    assert cluster.pid(1) == pid
+
+
+def test_the_event_log_tells_of_registration(cluster: LocalCluster) -> None:
+    """RUN-3"""
+    lines = (cluster.directory / "broker-1" / "events.jsonl").read_text().splitlines()
+    events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    assert "registered" in {event["kind"] for event in events}
+    assert all(isinstance(event["time_ms"], int) for event in events)
+
+
+def test_settings_from_the_environment(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A bad one is named with its variable."""
+    config = other_broker(cluster, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "broker", "--config", str(config)],
+        cwd=REPOSITORY,
+        env={**os.environ, "KAFKA_NUM_PARTITIONS": "x"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "KAFKA_NUM_PARTITIONS" in done.stderr

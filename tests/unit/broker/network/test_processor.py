@@ -1,0 +1,314 @@
+"""Bytes in, requests out, answers back: cutting frames, limits, order, pausing. Without sockets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.network.connection_state import ConnectionState, Hold
+from broker.network.processor import RECEIVE_BUFFER_SIZE, ClientConnection, Limits, Processor
+from broker.network.request_channel import Request, RequestChannel
+
+LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
+
+
+class Turns:
+    """A loop that runs when told."""
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        self._ready.append((callback, args))
+
+    def run(self) -> None:
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for callback, args in ready:
+                callback(*args)
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.written = b""
+        self.writes = 0
+        self.is_reading = True
+        self.is_closed = False
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("10.0.0.1", 4711)
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        self.written += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.writes += 1
+        self.written += b"".join(parts)
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        self.is_reading = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class World:
+    """One channel, one processor, connections as needed. `handled` are the requests, in order; none is answered by itself."""
+
+    def __init__(self, *, max_requests: int = 500, max_large_bytes: int = -1, limits: Limits = LIMITS) -> None:
+        self.turns = Turns()
+        self.clock = Clock()
+        self.handled: list[Request] = []
+        self.channel = RequestChannel(
+            self.turns, self.handled.append, max_requests=max_requests, max_large_bytes=max_large_bytes
+        )
+        self.processor = Processor(self.channel, limits, self.clock, lambda connection: True, lambda connection: None)
+
+    def connect(self) -> tuple[ClientConnection, Transport]:
+        connection, transport = ClientConnection(self.processor, "PLAINTEXT"), Transport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        return connection, transport
+
+
+def receive(connection: ClientConnection, transport: Transport, data: bytes, piece: int = 1 << 30) -> int:
+    """As the loop does: at most what the buffer takes, while reading is not paused. Returns how much was taken."""
+    taken = 0
+    while taken < len(data) and transport.is_reading and not transport.is_closed:
+        buffer = connection.get_buffer(-1)
+        size = min(len(buffer), len(data) - taken, piece)
+        assert size > 0
+        buffer[:size] = data[taken : taken + size]
+        del buffer
+        connection.buffer_updated(size)
+        taken += size
+    return taken
+
+
+def frame(number: int, body: bytes = b"") -> bytes:
+    """A request (header v1 without a client id) whose correlation id is `number`."""
+    payload = struct.pack(">hhih", 3, 1, number, -1) + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+@given(
+    st.lists(st.integers(0, 3 * RECEIVE_BUFFER_SIZE), min_size=1, max_size=8),
+    st.sampled_from([7, 1000, 65_536, 1 << 20]),
+)
+def test_frames_come_out_whole_however_they_arrive(sizes: list[int], piece: int) -> None:
+    world = World()
+    connection, transport = world.connect()
+    bodies = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
+    data = b"".join(frame(n, body) for n, body in enumerate(bodies))
+    if piece == 7:
+        data = data[:5000]
+    taken = receive(connection, transport, data, piece)
+    world.turns.run()
+    assert taken == len(data)
+    assert [bytes(r.frame[10:]) for r in world.handled] == bodies[: len(world.handled)]
+    if piece != 7:
+        assert len(world.handled) == len(bodies)
+        assert world.channel.large_bytes == 0
+
+
+@pytest.mark.parametrize("size", [-1, 0, -(2**31), LIMITS.frame_bytes_max + 1, 2**31 - 1])
+def test_impossible_sizes_close(size: int) -> None:
+    """BAD-1, 2, 3"""
+    world = World()
+    connection, transport = world.connect()
+    receive(connection, transport, struct.pack(">i", size) + b"abc")
+    world.turns.run()
+    assert transport.is_closed
+    assert world.handled == []
+    assert connection.state is ConnectionState.CLOSING
+
+
+def test_a_broken_header_closes_but_what_came_before_is_answered_no_more() -> None:
+    world = World()
+    connection, transport = world.connect()
+    receive(connection, transport, frame(1) + struct.pack(">i", 3) + b"abc" + frame(2))
+    world.turns.run()
+    assert transport.is_closed
+    assert [r.header.correlation_id for r in world.handled] == [1]
+    world.handled[0].respond([b"late"])
+    world.turns.run()
+    assert transport.written == b""
+
+
+def test_a_large_buffer_grows_with_what_arrived() -> None:
+    """BAD-4: the announced size is not allocated."""
+    world = World()
+    connection, transport = world.connect()
+    receive(connection, transport, struct.pack(">i", 900_000) + bytes(RECEIVE_BUFFER_SIZE - 4))
+    assert len(connection.get_buffer(-1)) <= 2 * RECEIVE_BUFFER_SIZE
+
+
+def test_answers_of_one_turn_leave_in_one_write_and_in_order() -> None:
+    world = World()
+    connection, transport = world.connect()
+    receive(connection, transport, frame(1) + frame(2) + frame(3))
+    world.turns.run()
+    first, second, third = world.handled
+    third.respond_small(b"three")
+    second.respond_nothing()
+    world.turns.run()
+    assert transport.written == b""
+    first.respond([b"one"])
+    world.turns.run()
+    assert transport.written == struct.pack(">ii", 7, 1) + b"one" + struct.pack(">ii", 9, 3) + b"three"
+    assert transport.writes == 1
+
+
+def test_pipelined_requests_are_bounded_and_none_is_lost() -> None:
+    """BAD-5"""
+    world = World()
+    connection, transport = world.connect()
+    data = b"".join(frame(n) for n in range(35))
+    taken = receive(connection, transport, data)
+    world.turns.run()
+    assert len(world.handled) == LIMITS.in_flight_max
+    assert not transport.is_reading
+    answered = 0
+    while answered < 35:
+        world.handled[answered].respond_small(b"")
+        answered += 1
+        world.turns.run()
+        taken += receive(connection, transport, data[taken:])
+        world.turns.run()
+        assert len(world.handled) - answered <= LIMITS.in_flight_max
+    assert [r.header.correlation_id for r in world.handled] == list(range(35))
+
+
+def test_requests_wait_while_an_async_api_is_at_work() -> None:
+    world = World()
+    connection, transport = world.connect()
+    other, other_transport = world.connect()
+    connection.hold |= Hold.ASYNC_API
+    receive(connection, transport, frame(1) + frame(2))
+    receive(other, other_transport, frame(3))
+    world.turns.run()
+    assert [r.header.correlation_id for r in world.handled] == [3]
+    connection.hold &= ~Hold.ASYNC_API
+    connection.handle_waiting()
+    receive(connection, transport, frame(4))
+    world.turns.run()
+    assert [r.header.correlation_id for r in world.handled] == [3, 1, 2, 4]
+
+
+def test_a_client_that_does_not_read_gets_no_more_done() -> None:
+    world = World()
+    connection, transport = world.connect()
+    connection.pause_writing()
+    receive(connection, transport, frame(1))
+    world.turns.run()
+    assert world.handled == []
+    connection.resume_writing()
+    world.turns.run()
+    assert len(world.handled) == 1
+
+
+def test_a_full_queue_stops_reading_until_it_has_room() -> None:
+    """NET-2"""
+    world = World(max_requests=4)
+    pairs = [world.connect() for _ in range(3)]
+    for number, (connection, transport) in enumerate(pairs):
+        receive(connection, transport, frame(10 * number) + frame(10 * number + 1))
+    assert [transport.is_reading for _, transport in pairs] == [True, True, False]
+    world.turns.run()
+    assert all(transport.is_reading for _, transport in pairs)
+    assert len(world.handled) == 6
+
+
+def test_large_frames_share_a_bound_and_one_always_goes_on() -> None:
+    """NET-2: small requests pass meanwhile."""
+    world = World(max_large_bytes=300_000)
+    first, first_transport = world.connect()
+    second, second_transport = world.connect()
+    third, third_transport = world.connect()
+    large = frame(1, bytes(400_000))
+    receive(first, first_transport, large[:200_000])
+    taken = receive(second, second_transport, large)
+    assert not second_transport.is_reading
+    assert taken < 200_000
+    receive(third, third_transport, frame(5))
+    world.turns.run()
+    assert [r.header.correlation_id for r in world.handled] == [5]
+    receive(first, first_transport, large[200_000:])
+    world.turns.run()
+    assert len(world.handled) == 2
+    assert second_transport.is_reading
+    receive(second, second_transport, large[taken:])
+    world.turns.run()
+    assert len(world.handled) == 3
+    assert world.channel.large_bytes == 0
+
+
+def test_a_large_frame_whose_connection_goes_gives_its_room_back() -> None:
+    world = World(max_large_bytes=300_000)
+    connection, transport = world.connect()
+    receive(connection, transport, frame(1, bytes(400_000))[:290_000])
+    assert world.channel.large_bytes > 200_000
+    connection.connection_lost(None)
+    assert world.channel.large_bytes == 0
+
+
+def test_frames_and_connections_that_take_too_long_are_closed() -> None:
+    """BAD-4"""
+    world = World()
+    slow, slow_transport = world.connect()
+    _, idle_transport = world.connect()
+    waiting, waiting_transport = world.connect()
+    receive(waiting, waiting_transport, frame(1))
+    receive(slow, slow_transport, frame(2)[:6])
+    world.turns.run()
+    for _ in range(2):
+        world.clock.now += 3
+        receive(slow, slow_transport, b"\x00")  # trickling does not help
+        world.processor.sweep()
+    assert slow_transport.is_closed
+    assert not idle_transport.is_closed
+    world.clock.now += 60
+    world.processor.sweep()
+    assert idle_transport.is_closed
+    assert not waiting_transport.is_closed  # it waits for us
+
+
+def test_who_waits_for_an_answer_is_told_of_the_end_once() -> None:
+    world = World()
+    connection, transport = world.connect()
+    receive(connection, transport, frame(1) + frame(2))
+    world.turns.run()
+    ended: list[int] = []
+    connection.at_end(0, lambda: ended.append(0))
+    connection.at_end(1, lambda: ended.append(1))
+    world.handled[0].respond_small(b"")
+    connection.connection_lost(None)
+    assert ended == [1]
+    connection.at_end(1, lambda: ended.append(2))
+    assert ended == [1, 2]
