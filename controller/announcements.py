@@ -1,4 +1,8 @@
-"""What the brokers are to be told after a decision: one request per broker and kind, whatever was decided (CTL-5). Pure."""
+"""What the brokers are to be told after a decision: one request per broker and kind, whatever was decided (CTL-5). Pure.
+
+`offline_replicas` is left empty: which replicas are on dead brokers follows from the live brokers that each UpdateMetadata
+names, and a broker's return then need not repeat the state of every partition it hosts.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,12 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.types import LEADER_DURING_DELETE, TopicPartition
+from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, TopicPartition
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
+TOPIC_DELETED_EPOCH = -2
+"""StopReplica's leader epoch for a partition whose topic is gone: newer than every other (KIP-570)."""
 
 
 class Announcement:
@@ -30,15 +37,18 @@ class Announcement:
         self._metadata_to_all = False
         self._full_metadata: set[int] = set()
         self._deleted: list[PartitionState] = []
+        self._states: dict[TopicPartition, PartitionState] = {}
 
     def leadership(self, partitions: Iterable[TopicPartition], *, is_new: bool = False) -> None:
         """Every live replica of these partitions hears who leads; every broker's metadata follows."""
         for tp in partitions:
             for replica in self._cluster.assignment(tp).replicas:
-                self._leadership.setdefault(replica, {})[tp] = is_new
-            self.metadata((tp,))
+                named = self._leadership.setdefault(replica, {})
+                named[tp] = is_new or named.get(tp, False)
+            self._metadata[tp] = None
+            self._metadata_to_all = True
 
-    def full_leadership(self, brokers: Collection[int]) -> None:
+    def full_leadership(self, brokers: Iterable[int]) -> None:
         """These brokers hear of every partition that they host."""
         self._full_leadership.update(brokers)
 
@@ -50,7 +60,7 @@ class Announcement:
         self._metadata_to_all = True
         self._metadata.update(dict.fromkeys(partitions))
 
-    def full_metadata(self, brokers: Collection[int]) -> None:
+    def full_metadata(self, brokers: Iterable[int]) -> None:
         """These brokers' caches are replaced."""
         self._full_metadata.update(brokers)
 
@@ -59,38 +69,70 @@ class Announcement:
         self._metadata_to_all = True
         epoch = self._cluster.epoch
         self._deleted += [
-            PartitionState(tp.topic, tp.partition, epoch, LEADER_DURING_DELETE, -1, (), -1, ()) for tp in partitions
+            PartitionState(tp.topic, tp.partition, epoch, LEADER_DURING_DELETE, NO_EPOCH, (), -1, ())
+            for tp in partitions
         ]
 
     def requests(self) -> dict[int, list[ControllerRequest]]:
-        """broker -> what to send to it: full metadata first, then leadership, stops, and changed metadata."""
+        """broker -> what to send to it: full metadata first, then leadership, stops, and changed metadata.
+
+        The states are those of this moment, whatever was decided on the way.
+        """
         cluster = self._cluster
-        everything = self._states(cluster.partitions()) if self._full_metadata else ()
-        changed = (*self._deleted, *self._states(self._metadata))
+        self._states.clear()
+        brokers = tuple(cluster.brokers.values())
+        everything = self._rows(cluster.partitions()) if self._full_metadata else ()
+        everything_ids = self._topic_ids(everything)
+        changed = (*self._deleted, *self._rows(self._metadata))
+        changed_ids = self._topic_ids(changed)
         out: dict[int, list[ControllerRequest]] = {}
         for broker, info in cluster.brokers.items():
+            head = (self._controller_id, cluster.epoch, info.epoch)
             requests: list[ControllerRequest] = []
             if broker in self._full_metadata:
-                requests.append(self._update_metadata(info.epoch, everything, is_full=True))
-            leadership = self._leader_and_isr(broker, info.epoch)
+                requests.append(UpdateMetadataRequest(*head, everything, everything_ids, brokers, is_full=True))
+            leadership = self._leader_and_isr(broker, head)
             if leadership is not None:
                 requests.append(leadership)
-            stops = self._stops.get(broker)
-            if stops:
-                requests.append(self._stop_replica(info.epoch, stops))
+            if stops := self._stops.get(broker):
+                requests.append(StopReplicaRequest(*head, self._stop_rows(stops)))
             if self._metadata_to_all and broker not in self._full_metadata:
-                requests.append(self._update_metadata(info.epoch, changed, is_full=False))
+                requests.append(UpdateMetadataRequest(*head, changed, changed_ids, brokers))
             if requests:
                 out[broker] = requests
         return out
 
-    def _states(self, partitions: Iterable[TopicPartition]) -> tuple[PartitionState, ...]:
-        return tuple(self._state(tp, False) for tp in partitions if tp in self._cluster.leadership)
+    def _leader_and_isr(self, broker: int, head: tuple[int, int, int]) -> LeaderAndIsrRequest | None:
+        cluster = self._cluster
+        is_full = broker in self._full_leadership
+        named = self._leadership.get(broker, {})
+        wanted: Collection[TopicPartition] = cluster.replicas_on(broker) if is_full else named
+        rows = self._rows(wanted)
+        if not rows and not is_full:
+            return None
+        new = {tp for tp, is_new in named.items() if is_new}
+        if new:
+            rows = tuple(row._replace(is_new=True) if row.topic_partition in new else row for row in rows)
+        leaders = {row.leader for row in rows}
+        live_leaders = tuple(info for leader, info in cluster.brokers.items() if leader in leaders)
+        return LeaderAndIsrRequest(*head, rows, self._topic_ids(rows), live_leaders, is_full)
 
-    def _state(self, tp: TopicPartition, is_new: bool) -> PartitionState:
+    def _rows(self, partitions: Iterable[TopicPartition]) -> tuple[PartitionState, ...]:
+        """The states of those partitions that have one, each made only once: most go to several brokers."""
+        states, leadership = self._states, self._cluster.leadership
+        rows = []
+        for tp in partitions:
+            row = states.get(tp)
+            if row is None:
+                if tp not in leadership:
+                    continue
+                row = states[tp] = self._row(tp)
+            rows.append(row)
+        return tuple(rows)
+
+    def _row(self, tp: TopicPartition) -> PartitionState:
         state = self._cluster.leadership[tp]
         assignment = self._cluster.assignment(tp)
-        brokers = self._cluster.brokers
         return PartitionState(
             tp.topic,
             tp.partition,
@@ -102,53 +144,18 @@ class Announcement:
             assignment.replicas,
             assignment.adding,
             assignment.removing,
-            is_new,
-            tuple(replica for replica in assignment.replicas if replica not in brokers),
         )
 
-    def _topic_ids(self, partitions: Iterable[PartitionState]) -> dict[str, str]:
+    def _topic_ids(self, rows: Iterable[PartitionState]) -> dict[str, str]:
+        """Of the topics named; a deleted one has none any more."""
         ids = self._cluster.topic_ids
-        return {state.topic: ids[state.topic] for state in partitions if state.topic in ids}
+        return {topic: ids[topic] for topic in dict.fromkeys(row.topic for row in rows) if topic in ids}
 
-    def _leader_and_isr(self, broker: int, broker_epoch: int) -> LeaderAndIsrRequest | None:
-        cluster = self._cluster
-        is_full = broker in self._full_leadership
-        named = self._leadership.get(broker, {})
-        wanted = cluster.replicas_on(broker) | named.keys() if is_full else named.keys()
-        states = tuple(self._state(tp, named.get(tp, False)) for tp in wanted if tp in cluster.leadership)
-        if not states and not is_full:
-            return None
-        leaders = {state.leader for state in states}
-        return LeaderAndIsrRequest(
-            self._controller_id,
-            cluster.epoch,
-            broker_epoch,
-            states,
-            self._topic_ids(states),
-            tuple(info for leader, info in cluster.brokers.items() if leader in leaders),
-            is_full,
-        )
-
-    def _stop_replica(self, broker_epoch: int, stops: dict[TopicPartition, bool]) -> StopReplicaRequest:
-        cluster = self._cluster
-        rows = tuple(
+    def _stop_rows(self, stops: dict[TopicPartition, bool]) -> tuple[StopReplicaPartition, ...]:
+        leadership = self._cluster.leadership
+        return tuple(
             StopReplicaPartition(
-                tp.topic, tp.partition, cluster.leadership[tp].leader_epoch if tp in cluster.leadership else -2, delete
+                tp.topic, tp.partition, leadership[tp].leader_epoch if tp in leadership else TOPIC_DELETED_EPOCH, delete
             )
             for tp, delete in stops.items()
-        )
-        return StopReplicaRequest(self._controller_id, cluster.epoch, broker_epoch, rows)
-
-    def _update_metadata(
-        self, broker_epoch: int, states: tuple[PartitionState, ...], *, is_full: bool
-    ) -> UpdateMetadataRequest:
-        cluster = self._cluster
-        return UpdateMetadataRequest(
-            self._controller_id,
-            cluster.epoch,
-            broker_epoch,
-            states,
-            self._topic_ids(states),
-            tuple(cluster.brokers.values()),
-            is_full,
         )

@@ -42,7 +42,9 @@ class _Channel:
         return answer
 
     def close(self) -> None:
+        """What waits is dropped, and the connection too: what it still carries is for a life that is over."""
         self._task.cancel()
+        self._client.disconnect(self._address)
         for _, answer in self._waiting:
             answer.cancel()
 
@@ -59,11 +61,17 @@ class _Channel:
             self._there_is_work.clear()
 
     async def _send(self, request: ControllerRequest) -> ControlResponse:
+        level = logging.INFO
         while True:
             try:
                 return await self._client.send(self._address, request)
-            except (ConnectionError, TimeoutError, OSError, ValueError, TypeError) as error:
-                log.info("%s to broker %d will be sent again: %s", type(request).__name__, self._broker.id, error)
+            except (
+                OSError,
+                ValueError,
+                TypeError,
+            ) as error:  # a lost connection, no answer in time, or rubbish for one
+                log.log(level, "%s to broker %d is sent again: %s", type(request).__name__, self._broker.id, error)
+                level = logging.DEBUG
                 await asyncio.sleep(RETRY_S)
 
 
@@ -75,14 +83,17 @@ class BrokerChannels:
         self._listener = listener
         self._answered = answered
         self._channels: dict[int, _Channel] = {}
+        self._is_closed = False
 
     def add(self, broker: BrokerInfo) -> None:
         """Opens the channel to a broker that came. One without a control listener is not ottla's: told, and left out."""
+        self.remove(broker.id)
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
             log.error("broker %d has no listener %s: it cannot be told anything", broker.id, self._listener)
-            return
-        self._channels[broker.id] = _Channel(broker, (endpoint.host, endpoint.port), self._client, self._answered)
+        elif not self._is_closed:
+            address = (endpoint.host, endpoint.port)
+            self._channels[broker.id] = _Channel(broker, address, self._client, self._answered)
 
     def remove(self, broker_id: int) -> None:
         """The broker, or this life of it, is gone: what waits is dropped."""
@@ -96,5 +107,7 @@ class BrokerChannels:
         return channel.put(request) if channel is not None else None
 
     def close(self) -> None:
+        """The term is over: nothing more is sent."""
+        self._is_closed = True
         for broker_id in list(self._channels):
             self.remove(broker_id)

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
@@ -24,9 +25,11 @@ from protocol.zk.session import (
     NodeExists,
     NoNode,
     Op,
+    OpResult,
     SessionExpired,
     SessionState,
     SetOp,
+    Stat,
     WatchCallback,
     ZkError,
     ZooKeeperSession,
@@ -44,9 +47,12 @@ from protocol.zk.znodes import (
 log = logging.getLogger(__name__)
 
 BATCH = 100
+"""Writes in one multi, beside the fence."""
+WRITES_IN_FLIGHT = 32
 READS_AT_ONCE = 500
 
 Value = TypeVar("Value")
+Row = tuple[TopicPartition, LeaderAndIsr]
 
 
 class ControllerMoved(Exception):
@@ -55,70 +61,71 @@ class ControllerMoved(Exception):
 
 @dataclass(slots=True)
 class Written:
-    """`done` has what ZooKeeper now holds of what was to be written; `conflicts` what it holds instead (None: no node)."""
+    """`done` has what ZooKeeper now holds of what was to be written; `conflicts` what it holds instead (None: nothing readable)."""
 
     done: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     conflicts: dict[TopicPartition, LeaderAndIsr | None] = field(default_factory=dict)
 
 
 class ClusterStore:
-    """For one term: bound to the session and to the version of `/controller_epoch` with which the election was won."""
+    """For one term: bound to the session and to the version of `/controller_epoch` with which the election was won.
+
+    Lost connections are waited out here. Everything raises ControllerMoved once the term is over, `close` included.
+    """
 
     def __init__(self, zk: ZooKeeperSession, epoch_version: int) -> None:
         self._zk = zk
         self._fence = CheckOp(ControllerEpochZNode.PATH, epoch_version)
         self._session_id = zk.session_id
+        self._is_closed = False
         self._state_changed = asyncio.Event()
         zk.add_listener(self._on_state)
 
     def close(self) -> None:
-        self._zk.remove_listener(self._on_state)
+        """The term is over: the reaction that still runs ends at its next look here."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._zk.remove_listener(self._on_state)
+            self._state_changed.set()
 
     def _on_state(self, state: SessionState) -> None:
         self._state_changed.set()
 
-    async def reconnected(self) -> None:
-        """Waits until the session works again. Raises ControllerMoved when it is another one."""
+    def _check_term(self) -> None:
+        if self._is_closed:
+            raise ControllerMoved("resigned")
+        if self._zk.session_id != self._session_id:
+            raise ControllerMoved("the ZooKeeper session is over")
+
+    async def _reconnected(self) -> None:
+        """Waits until this very session works again."""
         while True:
-            if self._zk.state in (SessionState.EXPIRED, SessionState.CLOSED):
-                raise ControllerMoved("the ZooKeeper session is over")
+            self._check_term()
             if self._zk.state is SessionState.CONNECTED:
-                if self._zk.session_id != self._session_id:
-                    raise ControllerMoved("the ZooKeeper session is another one")
                 return
             self._state_changed.clear()
             await self._state_changed.wait()
 
-    async def _patiently(self, read: Callable[[], Awaitable[Value]]) -> Value:
-        """A read, begun again after each lost connection. Raises ControllerMoved."""
-        while True:
-            try:
-                return await read()
-            except ConnectionLoss:
-                await self.reconnected()
-            except SessionExpired as error:
-                raise ControllerMoved(str(error)) from error
-
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def brokers(self, watch: WatchCallback | None) -> dict[int, BrokerInfo]:
-        """The live brokers with their epochs; the watch fires at the next change. Rubbish is left out, and told."""
+    async def _patiently(self, read: Callable[[], Awaitable[Value]]) -> Value:
+        """A read, begun again after each lost connection."""
+        while True:
+            self._check_term()
+            try:
+                value = await read()
+            except ConnectionLoss:
+                await self._reconnected()
+            except SessionExpired as error:
+                raise ControllerMoved(str(error)) from error
+            else:
+                self._check_term()
+                return value
 
-        async def read() -> dict[int, BrokerInfo]:
-            names = [name for name in await self._zk.children(BrokerIdZNode.PARENT, watch) if name.isdigit()]
-            found = await self._zk.get_many([BrokerIdZNode.path(int(name)) for name in names])
-            brokers = {}
-            for name, node in zip(names, found, strict=True):
-                if node is not None:
-                    try:
-                        brokers[int(name)] = BrokerIdZNode.decode(int(name), node[0], node[1].czxid)
-                    except ValueError as error:
-                        log.error("%s is not readable: %s", BrokerIdZNode.path(int(name)), error)
-            return brokers
+    async def _get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        return await self._patiently(lambda: self._zk.get_many(paths))
 
-        return await self._patiently(read)
-
-    async def children(self, path: str, watch: WatchCallback | None) -> list[str]:
+    async def children(self, path: str, watch: WatchCallback) -> list[str]:
         """Names below `path`; none when it is not there."""
 
         async def read() -> list[str]:
@@ -129,67 +136,72 @@ class ClusterStore:
 
         return await self._patiently(read)
 
+    async def brokers(self, watch: WatchCallback) -> dict[int, BrokerInfo]:
+        """The live brokers with their epochs; the watch fires at the next change. Rubbish is left out, and told."""
+        ids = sorted(int(name) for name in await self.children(BrokerIdZNode.PARENT, watch) if name.isdigit())
+        paths = [BrokerIdZNode.path(broker) for broker in ids]
+        brokers = {}
+        for broker, path, node in zip(ids, paths, await self._get_many(paths), strict=True):
+            if node is not None:
+                info = _decoded(path, BrokerIdZNode.decode, broker, node[0], node[1].czxid)
+                if info is not None:
+                    brokers[broker] = info
+        return brokers
+
     async def topics(
         self, names: Sequence[str], watch: WatchCallback
     ) -> dict[str, tuple[str | None, dict[int, Assignment]]]:
         """topic -> (id, assignment), with a watch on each. Topics that are gone or unreadable are left out."""
 
-        async def read_one(name: str) -> tuple[str, bytes] | None:
+        async def read_one(name: str) -> bytes | None:
             try:
-                return name, (await self._zk.get(TopicZNode.path(name), watch))[0]
+                return (await self._zk.get(TopicZNode.path(name), watch))[0]
             except NoNode:
                 return None
 
-        async def read() -> dict[str, tuple[str | None, dict[int, Assignment]]]:
-            topics = {}
-            for at in range(0, len(names), READS_AT_ONCE):
-                for node in await asyncio.gather(*map(read_one, names[at : at + READS_AT_ONCE])):
-                    if node is not None:
-                        try:
-                            topics[node[0]] = TopicZNode.decode(node[1])
-                        except ValueError as error:
-                            log.error("%s is not readable: %s", TopicZNode.path(node[0]), error)
-            return topics
+        async def read_all(slice_: Sequence[str]) -> list[bytes | None]:
+            return await asyncio.gather(*map(read_one, slice_))
 
-        return await self._patiently(read)
+        topics = {}
+        for at in range(0, len(names), READS_AT_ONCE):
+            slice_ = names[at : at + READS_AT_ONCE]
+            for name, data in zip(slice_, await self._patiently(partial(read_all, slice_)), strict=True):
+                if data is not None:
+                    topic = _decoded(TopicZNode.path(name), _topic, data)
+                    if topic is not None:
+                        topics[name] = topic
+        return topics
 
     async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         """The state znodes of these partitions; those that are missing or unreadable are left out."""
-        nodes = await self._patiently(lambda: self._zk.get_many([PartitionStateZNode.path(tp) for tp in partitions]))
+        paths = [PartitionStateZNode.path(tp) for tp in partitions]
         states = {}
-        for tp, node in zip(partitions, nodes, strict=True):
+        for tp, path, node in zip(partitions, paths, await self._get_many(paths), strict=True):
             if node is not None:
                 try:
                     states[tp] = PartitionStateZNode.decode(node[0], node[1].version)
                 except ValueError as error:
-                    log.error("%s is not readable: %s", PartitionStateZNode.path(tp), error)
+                    log.error("%s is not readable, and left alone: %s", path, error)
         return states
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The overrides of these topics; none for one that has none or rubbish."""
         names = list(topics)
-        nodes = await self._patiently(lambda: self._zk.get_many([ConfigZNode.path("topics", name) for name in names]))
+        paths = [ConfigZNode.path("topics", name) for name in names]
         configs = {}
-        for name, node in zip(names, nodes, strict=True):
-            try:
-                configs[name] = ConfigZNode.decode(node[0]) if node is not None else {}
-            except ValueError as error:
-                log.error("%s is not readable: %s", ConfigZNode.path("topics", name), error)
-                configs[name] = {}
+        for name, path, node in zip(names, paths, await self._get_many(paths), strict=True):
+            config = _decoded(path, ConfigZNode.decode, node[0]) if node is not None else None
+            configs[name] = config or {}
         return configs
 
     async def isr_changes(self, watch: WatchCallback) -> tuple[list[str], list[TopicPartition]]:
         """(paths of the notifications, partitions named in them), with a watch for the next."""
         names = sorted(await self.children(IsrChangeZNode.PARENT, watch))
         paths = [f"{IsrChangeZNode.PARENT}/{name}" for name in names]
-        nodes = await self._patiently(lambda: self._zk.get_many(paths))
         partitions: dict[TopicPartition, None] = {}
-        for path, node in zip(paths, nodes, strict=True):
+        for path, node in zip(paths, await self._get_many(paths), strict=True):
             if node is not None:
-                try:
-                    partitions.update(dict.fromkeys(IsrChangeZNode.decode(node[0])))
-                except ValueError as error:
-                    log.error("%s is not readable: %s", path, error)
+                partitions.update(dict.fromkeys(_decoded(path, IsrChangeZNode.decode, node[0]) or ()))
         return paths, list(partitions)
 
     async def preferred_election(self, watch: WatchCallback) -> list[TopicPartition] | None:
@@ -206,119 +218,151 @@ class ClusterStore:
         data = await self._patiently(read)
         if data is None:
             return None
-        try:
-            return list(PreferredElectionZNode.decode(data))
-        except ValueError as error:
-            log.error("%s is not readable, and is removed: %s", PreferredElectionZNode.PATH, error)
-            return []
+        return list(_decoded(PreferredElectionZNode.PATH, PreferredElectionZNode.decode, data) or ())
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     async def write_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
-        """Writes each state over the version it carries. Raises ControllerMoved."""
-        return await self._write(
-            states,
-            lambda tp, state: [
-                SetOp(PartitionStateZNode.path(tp), PartitionStateZNode.encode(state), state.zk_version)
-            ],
-        )
+        """Writes each state over the version it carries."""
+        return await self._write(states, _set_state)
 
     async def create_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
-        """Makes the state znodes of new partitions, with the nodes above them. Raises ControllerMoved."""
-        parents: dict[str, None] = {}
-        for tp in states:
-            parents[PartitionStateZNode.parents(tp)[0]] = None
-        await self._make_all(list(parents))
-        await self._make_all([PartitionStateZNode.parents(tp)[1] for tp in states])
-        return await self._write(
-            states, lambda tp, state: [CreateOp(PartitionStateZNode.path(tp), PartitionStateZNode.encode(state))]
-        )
+        """Makes the state znodes of new partitions, with the nodes above them."""
+        above = [PartitionStateZNode.parents(tp) for tp in states]
+        parents = [*dict.fromkeys(of_topic for of_topic, _ in above), *(of_partition for _, of_partition in above)]
+        # A topic that was deleted meanwhile has no node to make anything below: then its states are conflicts.
+        await self._each([CreateOp(path) for path in parents], (NodeExists, NoNode))
+        return await self._write(states, _create_state)
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Removes nodes; one that is gone already is fine. Raises ControllerMoved."""
-        for path in paths:
-            await self._fenced_until_known([DeleteOp(path)], accepted=NoNode)
+        """Removes nodes; one that is gone already is fine."""
+        await self._each([DeleteOp(path) for path in paths], (NoNode,))
 
-    async def _make_all(self, paths: Sequence[str]) -> None:
-        """Makes plain nodes; there already is fine."""
-        for at in range(0, len(paths), BATCH):
-            batch = paths[at : at + BATCH]
-            if not await self._fenced_until_known([CreateOp(path) for path in batch], accepted=NodeExists):
-                for path in batch:
-                    await self._fenced_until_known([CreateOp(path)], accepted=NodeExists)
+    async def delete_preferred_election(self) -> None:
+        await self.delete([PreferredElectionZNode.PATH])
 
-    async def _fenced_until_known(self, operations: Sequence[Op], *, accepted: type[ZkError]) -> bool:
-        """One fenced multi, again after each lost connection; False when it failed with the accepted error."""
-        while True:
-            try:
-                await self._zk.multi([self._fence, *operations])
-            except MultiFailed as failure:
-                if failure.index == 0:
-                    raise ControllerMoved(f"the controller epoch changed: {failure.error}") from failure
-                if not isinstance(failure.error, accepted):
-                    raise
-                return False
-            except ConnectionLoss:
-                await self.reconnected()
-            except SessionExpired as error:
-                raise ControllerMoved(str(error)) from error
-            else:
-                return True
+    async def _fenced(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed | ConnectionLoss]:
+        """Each batch as one multi behind the fence, in order and pipelined. The results are without the fence's.
+
+        The session's own `multi_many` would go on in a later session; here nothing begins after the term's end (BUG-7).
+        """
+        window = asyncio.Semaphore(WRITES_IN_FLIGHT)
+
+        async def attempt(batch: Sequence[Op]) -> list[OpResult] | ZkError:
+            async with window:
+                self._check_term()
+                try:
+                    return await self._zk.multi([self._fence, *batch])
+                except ZkError as error:
+                    return error
+
+        results: list[list[OpResult] | MultiFailed | ConnectionLoss] = []
+        for answer in await asyncio.gather(*map(attempt, batches)):
+            match answer:
+                case MultiFailed(index=0):
+                    raise ControllerMoved(f"the controller epoch has changed: {answer.error}")
+                case SessionExpired():
+                    raise ControllerMoved(str(answer))
+                case MultiFailed() | ConnectionLoss():
+                    results.append(answer)
+                case ZkError():
+                    raise answer
+                case _:
+                    results.append(answer[1:])
+        return results
+
+    async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> None:
+        """Applies every operation on its own account; one that fails with an accepted error counts as done."""
+        batches = _batches(operations)
+        while batches:
+            again: list[Sequence[Op]] = []
+            was_lost = False
+            for batch, result in zip(batches, await self._fenced(batches), strict=True):
+                if isinstance(result, ConnectionLoss):
+                    was_lost = True
+                    again.append(batch)
+                elif isinstance(result, MultiFailed):
+                    if not isinstance(result.error, accepted):
+                        raise result
+                    if len(batch) > 1:
+                        again += [[operation] for operation in batch]
+            if was_lost:
+                await self._reconnected()
+            batches = again
 
     async def _write(
-        self,
-        states: Mapping[TopicPartition, LeaderAndIsr],
-        operations: Callable[[TopicPartition, LeaderAndIsr], list[Op]],
+        self, states: Mapping[TopicPartition, LeaderAndIsr], operation: Callable[[TopicPartition, LeaderAndIsr], Op]
     ) -> Written:
         written = Written()
-        rows = list(states.items())
-        batches = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
+        batches = _batches(list(states.items()))
         while batches:
-            results = await self._zk.multi_many(
-                [[self._fence, *(op for tp, state in batch for op in operations(tp, state))] for batch in batches]
-            )
-            again: list[list[tuple[TopicPartition, LeaderAndIsr]]] = []
-            unknown: list[tuple[TopicPartition, LeaderAndIsr]] = []
-            conflicting: list[tuple[TopicPartition, LeaderAndIsr]] = []
+            unwritten: list[Row] = []
+            culprits: list[Row] = []
+            was_lost = False
+            results = await self._fenced([[operation(tp, state) for tp, state in batch] for batch in batches])
             for batch, result in zip(batches, results, strict=True):
-                if isinstance(result, MultiFailed):
-                    if result.index == 0:
-                        raise ControllerMoved(f"the controller epoch changed: {result.error}")
+                if isinstance(result, ConnectionLoss):
+                    was_lost = True
+                    unwritten += batch
+                elif isinstance(result, MultiFailed):
                     if not isinstance(result.error, BadVersion | NodeExists | NoNode):
                         raise result
-                    if len(batch) == 1:
-                        conflicting += batch
-                    else:
-                        again += [[row] for row in batch]  # one of them stands in the others' way
-                elif isinstance(result, SessionExpired):
-                    raise ControllerMoved(str(result))
-                elif isinstance(result, ZkError):
-                    unknown += batch
+                    culprits.append(batch[result.index - 1])
+                    unwritten += [row for row in batch if row is not culprits[-1]]
                 else:
-                    for (tp, state), stat in zip(batch, result[1:], strict=True):
-                        version = 0 if isinstance(stat, str) or stat is None else stat.version
-                        written.done[tp] = replace(state, zk_version=version)
-            if unknown:
-                await self.reconnected()
-                again += [[row] for row in await self._adopt(unknown, written)]
-            if conflicting:
-                found = await self.states([tp for tp, _ in conflicting])
-                written.conflicts.update({tp: found.get(tp) for tp, _ in conflicting})
-            batches = again
+                    for (tp, state), stat in zip(batch, result, strict=True):
+                        written.done[tp] = replace(state, zk_version=stat.version if isinstance(stat, Stat) else 0)
+            if was_lost:
+                await self._reconnected()
+            batches = _batches(await self._sort_out(unwritten, culprits, written))
         return written
 
-    async def _adopt(
-        self, rows: Sequence[tuple[TopicPartition, LeaderAndIsr]], written: Written
-    ) -> list[tuple[TopicPartition, LeaderAndIsr]]:
-        """After a lost connection (BUG-5). Returns the rows that were not applied and may be tried again."""
-        found = await self.states([tp for tp, _ in rows])
+    async def _sort_out(self, unwritten: Sequence[Row], culprits: Sequence[Row], written: Written) -> list[Row]:
+        """Looks at what was not written, or perhaps was (BUG-5), and at the rows that a multi failed at.
+
+        Returns those to try again: nothing stands in their way but their neighbours in the multi.
+        """
+        if not unwritten and not culprits:
+            return []
+        found = await self.states([tp for tp, _ in (*unwritten, *culprits)])
+        refused = {tp for tp, _ in culprits}
         again = []
-        for tp, wanted in rows:
+        for tp, wanted in (*unwritten, *culprits):
             state = found.get(tp)
+            version = -1 if state is None else state.zk_version
             if state is not None and replace(state, zk_version=wanted.zk_version) == wanted:
                 written.done[tp] = state
-            elif state is None or state.zk_version == wanted.zk_version:
+            elif version == wanted.zk_version and tp not in refused:
                 again.append((tp, wanted))
             else:
                 written.conflicts[tp] = state
         return again
+
+
+def _decoded(path: str, decode: Callable[..., Value], *arguments: Any) -> Value | None:
+    """None, and told, for what a person or a broken tool has left there."""
+    try:
+        return decode(*arguments)
+    except ValueError as error:
+        log.error("%s is not readable, and left alone: %s", path, error)
+        return None
+
+
+def _topic(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
+    topic_id, assignment = TopicZNode.decode(data)
+    for partition, replicas in ((partition, assigned.replicas) for partition, assigned in assignment.items()):
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise ValueError(f"partition {partition} has the replicas {list(replicas)}")
+    return topic_id, assignment
+
+
+def _set_state(tp: TopicPartition, state: LeaderAndIsr) -> Op:
+    return SetOp(PartitionStateZNode.path(tp), PartitionStateZNode.encode(state), state.zk_version)
+
+
+def _create_state(tp: TopicPartition, state: LeaderAndIsr) -> Op:
+    return CreateOp(PartitionStateZNode.path(tp), PartitionStateZNode.encode(state))
+
+
+def _batches(rows: Sequence[Value]) -> list[Sequence[Value]]:
+    return [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]

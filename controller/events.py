@@ -1,4 +1,8 @@
-"""What can happen to a controller (CTL-3). Watches, timers and requests only make these; one queue handles them in order."""
+"""What can happen to a controller (CTL-3). Watches, timers and requests only make these; one queue handles them in order.
+
+Most say no more than that something is to be looked at: what is there then is read again, so that an event that comes
+twice, late, or from an earlier term does no harm.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,6 @@ class Elect:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionExpired:
-    """This broker's ZooKeeper session is gone: resign, and forget what is queued (BUG-7)."""
-
-
-@dataclass(frozen=True, slots=True)
 class BrokersChanged:
     """A child of `/brokers/ids` came or went."""
 
@@ -29,7 +28,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChanged:
-    """The data of `/brokers/topics/<topic>` changed: partitions were added."""
+    """The data of `/brokers/topics/<topic>` changed: partitions were added, or the topic was deleted and made again."""
 
     topic: str
 
@@ -59,7 +58,6 @@ class ControlledShutdownRequested:
 
 Event = (
     Elect
-    | SessionExpired
     | BrokersChanged
     | TopicsChanged
     | AssignmentChanged

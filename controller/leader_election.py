@@ -7,7 +7,6 @@ version to write over kept; or None when nothing is to be written.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from protocol.types import NO_LEADER, LeaderAndIsr
 
@@ -31,16 +30,16 @@ def after_failure(
     The first live replica in the order of the assignment that is in the ISR; the new ISR is the live part of it. With
     none: any live replica alone, if unclean election is allowed (INV-18), else no leader, and the ISR stays (INV-4).
     """
-    leader = next((r for r in replicas if r in live and r in state.isr), NO_LEADER)
-    isr = tuple(member for member in state.isr if member in live)
-    if leader == NO_LEADER and unclean_allowed:
-        leader = next((r for r in replicas if r in live), NO_LEADER)
-        isr = (leader,)
-    if leader == NO_LEADER:
-        if state.leader == NO_LEADER:
-            return None
-        isr = state.isr
-    return _next(state, leader, isr, controller_epoch)
+    for replica in replicas:
+        if replica in live and replica in state.isr:
+            return _next(state, replica, tuple(member for member in state.isr if member in live), controller_epoch)
+    if unclean_allowed:
+        for replica in replicas:
+            if replica in live:
+                return _next(state, replica, (replica,), controller_epoch)
+    if state.leader == NO_LEADER:
+        return None
+    return _next(state, NO_LEADER, state.isr, controller_epoch)
 
 
 def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
@@ -49,11 +48,11 @@ def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
 
 
 def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """Followers on dead or stopping brokers leave the ISR; never its last member, never the leader (INV-4)."""
-    isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
-    if not isr or isr == state.isr:
+    """Followers on dead or stopping brokers leave the ISR; never the leader, and none while there is no leader (INV-4)."""
+    if state.leader == NO_LEADER:
         return None
-    return _next(state, state.leader, isr, controller_epoch)
+    isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
+    return _next(state, state.leader, isr, controller_epoch) if isr and isr != state.isr else None
 
 
 def before_shutdown(
@@ -82,6 +81,4 @@ def preferred(
 
 
 def _next(state: LeaderAndIsr, leader: int, isr: tuple[int, ...], controller_epoch: int) -> LeaderAndIsr:
-    return replace(
-        state, leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr, controller_epoch=controller_epoch
-    )
+    return LeaderAndIsr(leader, state.leader_epoch + 1, isr, controller_epoch, state.zk_version)

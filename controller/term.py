@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,15 +12,20 @@ from controller.announcements import Announcement
 from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved
-from controller.events import Event
 from controller.partition_states import PartitionState
+from controller.zk_watches import ZkWatches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
-from protocol.zk.session import WatchCallback, WatchEvent
 
 log = logging.getLogger(__name__)
 
+PARTITIONS_IN_AN_EVENT = 500
+
 Decide = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
+"""(partition, what is known of it) -> the state to write, or None for none."""
+
+Prepare = Callable[[Sequence[TopicPartition]], Awaitable[None]]
+"""Gets what a decision about these partitions needs to know."""
 
 
 class EventLog(Protocol):
@@ -37,7 +42,7 @@ class ControllerSettings:
     control_listener: str
     unclean_leader_election_enable: bool = False
     auto_leader_rebalance_enable: bool = True
-    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_check_interval_seconds: float = 300
     leader_imbalance_per_broker_percentage: int = 10
 
 
@@ -50,23 +55,20 @@ class Term:
         cluster: ClusterState,
         store: ClusterStore,
         channels: BrokerChannels,
+        watches: ZkWatches,
         events: EventLog,
-        post: Callable[[Event], None],
     ) -> None:
         self.settings = settings
         self.cluster = cluster
         self.store = store
         self.channels = channels
+        self.watches = watches
         self.events = events
-        self._post = post
 
-    def watch(self, event: Event) -> WatchCallback:
-        """A ZooKeeper watch that puts `event` into the queue, and does nothing else."""
-
-        def on_watch(_: WatchEvent) -> None:
-            self._post(event)
-
-        return on_watch
+    def close(self) -> None:
+        """Nothing is written and nothing is sent any more; a reaction under way gets ControllerMoved."""
+        self.store.close()
+        self.channels.close()
 
     def announcement(self) -> Announcement:
         return Announcement(self.settings.broker_id, self.cluster)
@@ -82,7 +84,13 @@ class Term:
         return answers
 
     async def change(
-        self, partitions: Iterable[TopicPartition], decide: Decide, announcement: Announcement, *, reason: str
+        self,
+        partitions: Iterable[TopicPartition],
+        decide: Decide,
+        announcement: Announcement,
+        *,
+        reason: str,
+        prepare: Prepare | None = None,
     ) -> None:
         """Decides, persists and applies a new state for each partition; what was written goes into the announcement.
 
@@ -90,6 +98,8 @@ class Term:
         """
         waiting = [tp for tp in partitions if tp in self.cluster.leadership]
         while waiting:
+            if prepare is not None:
+                await prepare(waiting)
             decided: dict[TopicPartition, LeaderAndIsr] = {}
             for tp in waiting:
                 state = decide(tp, self.cluster.leadership[tp])
@@ -98,34 +108,37 @@ class Term:
             written = await self.store.write_states(decided)
             self.apply(written.done, reason)
             announcement.leadership(written.done)
-            waiting = self._adopt_conflicts(written.conflicts)
+            waiting = self.adopt(written.conflicts)
 
     def apply(self, states: Mapping[TopicPartition, LeaderAndIsr], reason: str) -> None:
-        """Takes over what ZooKeeper now has."""
+        """Takes over what ZooKeeper now has because we wrote it."""
         for tp, state in states.items():
             self.cluster.set_leadership(tp, state)
-            target = PartitionState.OFFLINE if state.leader == NO_LEADER else PartitionState.ONLINE
-            self.cluster.move_partition(tp, target)
+            self.cluster.move_partition(
+                tp, PartitionState.OFFLINE if state.leader == NO_LEADER else PartitionState.ONLINE
+            )
+        rows = [[str(tp), s.leader, s.leader_epoch, list(s.isr), s.zk_version] for tp, s in states.items()]
+        for at in range(0, len(rows), PARTITIONS_IN_AN_EVENT):
             self.events.write(
                 "leader_elected",
                 reason=reason,
-                partition=str(tp),
-                leader=state.leader,
-                leader_epoch=state.leader_epoch,
-                isr=list(state.isr),
                 controller_epoch=self.cluster.epoch,
-                zk_version=state.zk_version,
+                partitions=rows[at : at + PARTITIONS_IN_AN_EVENT],
             )
 
-    def _adopt_conflicts(self, conflicts: Mapping[TopicPartition, LeaderAndIsr | None]) -> list[TopicPartition]:
-        """Reads into the cluster state what stood in the way. Returns the partitions to decide about again."""
-        again = []
-        for tp, state in conflicts.items():
+    def adopt(self, found: Mapping[TopicPartition, LeaderAndIsr | None]) -> list[TopicPartition]:
+        """Takes over what others wrote. Returns the partitions that there is something about."""
+        adopted = []
+        for tp, state in found.items():
             if state is None:
-                log.warning("%s: its state znode is gone", tp)
+                log.warning("%s: its state znode is gone or not readable, nothing is written to it", tp)
                 continue
             if state.controller_epoch > self.cluster.epoch:
                 raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
-            self.cluster.set_leadership(tp, state)
-            again.append(tp)
-        return again
+            known = self.cluster.leadership.get(tp)
+            if known is None or state.leader_epoch >= known.leader_epoch:
+                self.cluster.set_leadership(tp, state)
+                adopted.append(tp)
+            else:
+                log.error("%s: its leader epoch went back from %d to %d", tp, known.leader_epoch, state.leader_epoch)
+        return adopted

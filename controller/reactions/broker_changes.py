@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 
 from controller import leader_election
 from controller.announcements import Announcement
 from controller.partition_states import PartitionState
-from controller.reactions.leader_elections import bring_online, elect_after_failure
+from controller.reactions.leader_elections import bring_online, elect_after_failure, take_out_of_isr
 from controller.replica_states import ReplicaState
 from controller.term import Term
 from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
@@ -16,96 +16,86 @@ from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
 log = logging.getLogger(__name__)
 
 
-async def compare_brokers(term: Term, found: dict[int, BrokerInfo]) -> None:
+async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     """Reacts to the difference between the brokers that are registered now and those that were.
 
-    A broker whose znode has another czxid has died and started again in between: failure, then startup (BUG-16).
+    1. A broker whose znode has another czxid has died and started again in between: failure, then startup (BUG-16).
+    2. Those that came can lead at once what the dead leave behind; the bounced ones only after their failure is written,
+       so that every leadership they had has a new epoch.
+    3. All is told in one go: those that came hear of the whole cluster first (STA-1), then everybody of what has changed.
     """
-    known = term.cluster.brokers
-    bounced = {b for b in found.keys() & known.keys() if found[b].epoch != known[b].epoch}
+    cluster = term.cluster
+    known = cluster.brokers
+    bounced = {broker for broker in found.keys() & known.keys() if found[broker].epoch != known[broker].epoch}
     gone = (known.keys() - found.keys()) | bounced
     came = (found.keys() - known.keys()) | bounced
-    if gone or came:
-        term.events.write("brokers_changed", gone=sorted(gone), came=sorted(came), bounced=sorted(bounced))
+    if not gone and not came:
+        return
+    term.events.write("brokers_changed", gone=sorted(gone), came=sorted(came), bounced=sorted(bounced))
+    log.info("brokers gone: %s, come: %s, of these bounced: %s", sorted(gone), sorted(came), sorted(bounced))
+    for broker in gone:
+        term.channels.remove(broker)
+        cluster.broker_went(broker)
+    for broker in came - bounced:
+        _add(term, found[broker])
+    announcement = term.announcement()
+    announcement.metadata(())  # at least the live brokers are news for all
     if gone:
-        for broker in gone:
-            term.channels.remove(broker)
-            term.cluster.brokers.pop(broker)
-            term.cluster.stopping.discard(broker)
-        await on_broker_failure(term, gone)
+        await _fail_over(term, gone, announcement)
+    for broker in bounced:
+        _add(term, found[broker])
     if came:
-        for broker in came:
-            term.cluster.brokers[broker] = found[broker]
-            term.channels.add(found[broker])
-        await on_broker_startup(term, came)
+        announcement.full_metadata(came)
+        announcement.full_leadership(came)
+        await bring_online(term, cluster.waiting_for_leader(came), announcement, reason="broker startup")
+    term.announce(announcement)
 
 
-async def on_broker_failure(term: Term, dead: Collection[int]) -> None:
-    """CTL-5. One LeaderAndIsr per broker for all its partitions, then UpdateMetadata to all."""
+def _add(term: Term, broker: BrokerInfo) -> None:
+    term.cluster.broker_came(broker)
+    term.channels.add(broker)
+
+
+async def _fail_over(term: Term, dead: Collection[int], announcement: Announcement) -> None:
+    """CTL-5: other leaders for what the dead led; elsewhere they leave the ISR."""
     cluster = term.cluster
-    hosted = {tp for broker in dead for tp in cluster.replicas_on(broker)}
     led = {tp for broker in dead for tp in cluster.led_by(broker)}
+    followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
     for tp in led:
         cluster.move_partition(tp, PartitionState.OFFLINE)
-    announcement = term.announcement()
-    announcement.metadata(hosted)  # also without an election, their offline replicas have changed
     await elect_after_failure(term, led, announcement, reason="broker failure")
-    await take_out_of_isr(term, hosted - led, dead, announcement, reason="follower failure")
-    term.announce(announcement)
-    for broker in dead:
-        for tp in cluster.replicas_on(broker):
-            if (tp, broker) in cluster.replica_states:
-                cluster.move_replica(tp, broker, ReplicaState.OFFLINE)
-
-
-async def take_out_of_isr(
-    term: Term, partitions: Iterable[TopicPartition], gone: Collection[int], announcement: Announcement, *, reason: str
-) -> None:
-    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader takes it over (BUG-6)."""
-
-    def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        return leader_election.without_replicas(state, gone, term.cluster.epoch)
-
-    await term.change(partitions, decide, announcement, reason=reason)
-
-
-async def on_broker_startup(term: Term, came: Collection[int]) -> None:
-    """STA-1: the whole metadata, then all its replicas' leadership, then what has waited for the broker."""
-    cluster = term.cluster
-    for broker in came:
-        for tp in cluster.replicas_on(broker):
-            cluster.move_replica(tp, broker, ReplicaState.ONLINE)
-    announcement = term.announcement()
-    announcement.full_metadata(came)
-    announcement.full_leadership(came)
-    announcement.metadata(tp for broker in came for tp in cluster.replicas_on(broker))
-    term.announce(announcement)
-    await bring_online(term, cluster.waiting_for_leader(), reason="broker startup")
+    await take_out_of_isr(term, followed, dead, announcement, reason="follower failure")
 
 
 async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPartition], Announcement]:
-    """STA-2: its leaderships move away, its followers leave the ISR and stop. Returns what it still leads.
+    """STA-2: its leaderships move away, its followers leave the ISR and stop.
 
-    The announcement is for the caller to send: the answer waits until the new leaders have heard.
+    Returns what it still leads though others have replicas, and the announcement, which is for the caller to send.
     """
     cluster = term.cluster
     cluster.stopping.add(broker)
     announcement = term.announcement()
-    replicated = [tp for tp in cluster.replicas_on(broker) if len(cluster.assignment(tp).replicas) > 1]
-    led = [tp for tp in replicated if cluster.leadership.get(tp) and cluster.leadership[tp].leader == broker]
+    replicated = [
+        tp
+        for tp in cluster.replicas_on(broker)
+        if tp in cluster.leadership and len(cluster.assignment(tp).replicas) > 1
+    ]
+    led = [tp for tp in replicated if cluster.leadership[tp].leader == broker]
 
     def move(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
         if state.leader != broker:
             return None
-        return leader_election.before_shutdown(
-            state, cluster.assignment(tp).replicas, cluster.brokers.keys(), cluster.stopping, cluster.epoch
-        )
+        replicas = cluster.assignment(tp).replicas
+        return leader_election.before_shutdown(state, replicas, cluster.brokers, cluster.stopping, cluster.epoch)
 
     await term.change(led, move, announcement, reason="controlled shutdown")
-    followed = [tp for tp in replicated if cluster.leadership.get(tp) and cluster.leadership[tp].leader != broker]
+    remaining = [tp for tp in replicated if cluster.leadership[tp].leader == broker]
+    followed = [tp for tp in replicated if cluster.leadership[tp].leader != broker]
     await take_out_of_isr(term, followed, {broker}, announcement, reason="controlled shutdown")
     for tp in followed:
+        cluster.move_replica(tp, broker, ReplicaState.OFFLINE)
         announcement.stop(broker, tp, delete=False)
-    remaining = sorted(cluster.led_by(broker))
-    term.events.write("controlled_shutdown", broker=broker, moved=len(led), remaining=[str(tp) for tp in remaining])
+    term.events.write(
+        "controlled_shutdown", broker=broker, moved=len(led) - len(remaining), remaining=[str(tp) for tp in remaining]
+    )
     return remaining, announcement

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from controller.events import IsrsChanged
+from controller.reactions.leader_elections import take_out_of_isr
 from controller.term import Term
 
 
 async def on_isr_changes(term: Term) -> None:
-    """Reads the notifications and the states they name, tells all brokers, and removes the notifications."""
-    paths, partitions = await term.store.isr_changes(term.watch(IsrsChanged()))
+    """Reads the notifications and the states they name, tells all brokers, and removes the notifications.
+
+    A leader may have let in a broker that died at that very moment: it leaves again (INV-14).
+    """
+    cluster = term.cluster
+    paths, named = await term.store.isr_changes(term.watches.isr_changes)
     if not paths:
         return
-    states = await term.store.states([tp for tp in partitions if tp in term.cluster.leadership])
+    changed = term.adopt(await term.store.states([tp for tp in named if tp in cluster.leadership]))
     announcement = term.announcement()
-    for tp, state in states.items():
-        if state.leader_epoch >= term.cluster.leadership[tp].leader_epoch:
-            term.cluster.set_leadership(tp, state)
-    announcement.metadata(states)
+    announcement.metadata(changed)
+    dead = {member for tp in changed for member in cluster.leadership[tp].isr} - cluster.brokers.keys()
+    if dead:
+        await take_out_of_isr(term, changed, dead, announcement, reason="dead member in the ISR")
     term.announce(announcement)
     await term.store.delete(paths)

@@ -1,9 +1,9 @@
-"""Elections that no death demanded at this moment: partitions that waited, preferred leaders, the balance (CTL-6, CTL-12)."""
+"""Elections of leaders: first ones, those after a failure, and those for the balance (CTL-5, CTL-6, CTL-12)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from controller import leader_election
 from controller.announcements import Announcement
@@ -14,83 +14,114 @@ from protocol.types import LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
+UNCLEAN_KEY = "unclean.leader.election.enable"
+
 
 async def elect_after_failure(
     term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """CTL-5 for partitions whose leader is gone. The topics' configuration decides whether it may be unclean."""
+    """CTL-5 for partitions whose leader is gone. Only where nobody in the ISR lives the topics' settings are read (INV-18)."""
     cluster = term.cluster
-    concerned = set(partitions)
     live = cluster.live
-    topics = {tp.topic for tp in concerned if tp in cluster.leadership and not live & set(cluster.leadership[tp].isr)}
-    default = str(term.settings.unclean_leader_election_enable).lower()
-    unclean = {
-        topic
-        for topic, config in (await term.store.topic_configs(topics)).items()
-        if config.get("unclean.leader.election.enable", default).lower() == "true"
-    }
+    unclean: dict[str, bool] = {}
+
+    async def read_settings(waiting: Sequence[TopicPartition]) -> None:
+        topics = {tp.topic for tp in waiting if live.isdisjoint(cluster.leadership[tp].isr)} - unclean.keys()
+        for topic, config in (await term.store.topic_configs(topics)).items():
+            own = config.get(UNCLEAN_KEY)
+            unclean[topic] = term.settings.unclean_leader_election_enable if own is None else own.lower() == "true"
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        if state.leader in cluster.brokers and state.leader not in cluster.stopping:
+        if state.leader in cluster.brokers:
             return None  # it has a leader by now
+        replicas = cluster.assignment(tp).replicas
         new = leader_election.after_failure(
-            state, cluster.assignment(tp).replicas, live, cluster.epoch, unclean_allowed=tp.topic in unclean
+            state, replicas, live, cluster.epoch, unclean_allowed=unclean.get(tp.topic, False)
         )
         if new is not None and leader_election.is_unclean(state, new):
-            log.warning("%s: unclean election of %d, the ISR was %s", tp, new.leader, state.isr)
+            log.warning("%s: unclean election of broker %d, the ISR was %s", tp, new.leader, state.isr)
             term.events.write("unclean_election", partition=str(tp), leader=new.leader, isr_before=list(state.isr))
         return new
 
-    await term.change(concerned, decide, announcement, reason=reason)
+    await term.change(partitions, decide, announcement, reason=reason, prepare=read_settings)
 
 
-async def bring_online(term: Term, partitions: Iterable[TopicPartition], *, reason: str) -> None:
+async def take_out_of_isr(
+    term: Term, partitions: Iterable[TopicPartition], gone: Collection[int], announcement: Announcement, *, reason: str
+) -> None:
+    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader takes it over (BUG-6)."""
+
+    def decide(_: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
+        return leader_election.without_replicas(state, gone, term.cluster.epoch)
+
+    await term.change(partitions, decide, announcement, reason=reason)
+
+
+async def bring_online(
+    term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
+) -> None:
     """New partitions get their first leader, offline ones another, where one lives now."""
-    waiting = list(partitions)
     cluster = term.cluster
-    announcement = term.announcement()
-    new = [tp for tp in waiting if cluster.partition_states.get(tp) is PartitionState.NEW]
-    await _first_leaders(term, new, announcement)
-    offline = [tp for tp in waiting if cluster.partition_states.get(tp) is PartitionState.OFFLINE]
-    await elect_after_failure(term, offline, announcement, reason=reason)
-    term.announce(announcement)
+    by_state: dict[PartitionState, list[TopicPartition]] = {PartitionState.NEW: [], PartitionState.OFFLINE: []}
+    for tp in partitions:
+        by_state.setdefault(cluster.partition_state(tp), []).append(tp)
+    await _first_leaders(term, by_state[PartitionState.NEW], announcement)
+    await elect_after_failure(term, by_state[PartitionState.OFFLINE], announcement, reason=reason)
 
 
-async def _first_leaders(term: Term, partitions: Iterable[TopicPartition], announcement: Announcement) -> None:
+async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], announcement: Announcement) -> None:
     """CTL-6. A state znode that is there already (of a controller that died meanwhile) is taken over."""
     cluster = term.cluster
+    live = cluster.live
     decided: dict[TopicPartition, LeaderAndIsr] = {}
     for tp in partitions:
-        state = leader_election.first_leader(cluster.assignment(tp).replicas, cluster.live, cluster.epoch)
+        state = leader_election.first_leader(cluster.assignment(tp).replicas, live, cluster.epoch)
         if state is None:
             log.warning("%s: none of its replicas %s lives, it waits", tp, cluster.assignment(tp).replicas)
         else:
             decided[tp] = state
+    if not decided:
+        return
     written = await term.store.create_states(decided)
     term.apply(written.done, "new partition")
     announcement.leadership(written.done, is_new=True)
-    found = {tp: state for tp, state in written.conflicts.items() if state is not None}
-    term.apply(found, "found")
+    found = term.adopt(written.conflicts)
     announcement.leadership(found)
+    leaderless = []
     for tp in (*written.done, *found):
         for replica in cluster.assignment(tp).replicas:
-            cluster.move_replica(tp, replica, ReplicaState.ONLINE)
-    gone = [tp for tp, state in found.items() if state.leader not in cluster.live]
-    for tp in gone:
-        cluster.move_partition(tp, PartitionState.OFFLINE)
-    await elect_after_failure(term, gone, announcement, reason="found without a live leader")
+            is_online = replica in cluster.brokers
+            cluster.move_replica(tp, replica, ReplicaState.ONLINE if is_online else ReplicaState.OFFLINE)
+    for tp in found:
+        is_led = cluster.leadership[tp].leader in cluster.brokers
+        cluster.move_partition(tp, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
+        if not is_led:
+            leaderless.append(tp)
+    await elect_after_failure(term, leaderless, announcement, reason="found without a live leader")
 
 
 async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, reason: str) -> None:
     """CTL-12: the first replica leads again, where it lives and is in the ISR."""
     cluster = term.cluster
+    live = cluster.live
     announcement = term.announcement()
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        return leader_election.preferred(state, cluster.assignment(tp).replicas, cluster.live, cluster.epoch)
+        return leader_election.preferred(state, cluster.assignment(tp).replicas, live, cluster.epoch)
 
     await term.change(partitions, decide, announcement, reason=reason)
     term.announce(announcement)
+
+
+async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition] | None) -> None:
+    """What `/admin/preferred_replica_election` asked for; the node is removed, so that the admin can ask again."""
+    if partitions is None:
+        return
+    unknown = [str(tp) for tp in partitions if tp not in term.cluster.leadership]
+    if unknown:
+        log.warning("preferred election: unknown partitions left out: %s", ", ".join(unknown))
+    await elect_preferred(term, partitions, reason="preferred election")
+    await term.store.delete_preferred_election()
 
 
 async def rebalance(term: Term) -> None:

@@ -3,62 +3,72 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from controller.events import AssignmentChanged
 from controller.partition_states import PartitionState
 from controller.reactions.leader_elections import bring_online
-from controller.replica_states import ReplicaState
 from controller.term import Term
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.session import WatchCallback, WatchEvent
 
 log = logging.getLogger(__name__)
 
-
-async def load_topics(term: Term, names: Iterable[str]) -> dict[str, tuple[str | None, dict[int, Assignment]]]:
-    """Reads these topics; each is watched from then on."""
-    return await term.store.topics(list(names), _on_topic_event(term))
+Topics = Mapping[str, tuple[str | None, Mapping[int, Assignment]]]
+"""topic -> (id, partition -> assignment)"""
 
 
-def _on_topic_event(term: Term) -> WatchCallback:
-    def on_watch(event: WatchEvent) -> None:
-        topic = event.path.rpartition("/")[2]
-        term.watch(AssignmentChanged(topic))(event)
-
-    return on_watch
-
-
-async def compare_topics(term: Term, names: Iterable[str]) -> None:
+async def compare_topics(term: Term, names: Collection[str]) -> None:
     """Reacts to the difference between the topics that are there now and those that were."""
-    cluster = term.cluster
-    there = set(names)
-    gone = cluster.topics.keys() - there
-    came = there - cluster.topics.keys()
-    if gone:
-        announcement = term.announcement()
-        for topic in gone:
-            announcement.deleted(cluster.remove_topic(topic))
-        term.events.write("topics_gone", topics=sorted(gone))
-        term.announce(announcement)
+    known = term.cluster.topics.keys()
+    forget_topics(term, known - set(names))
+    came = sorted(set(names) - known)
     if came:
         await take_assignments(term, await load_topics(term, came))
 
 
-async def take_assignments(term: Term, topics: Mapping[str, tuple[str | None, dict[int, Assignment]]]) -> None:
+async def load_topics(term: Term, names: Sequence[str]) -> Topics:
+    """Reads these topics; each is watched from then on."""
+    return await term.store.topics(names, term.watches.topic)
+
+
+async def take_assignments(term: Term, topics: Topics) -> None:
     """Takes over new topics and new partitions of known ones, and brings those online. Existing data stays where it is."""
     cluster = term.cluster
+    forget_topics(term, [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)])
     new: list[TopicPartition] = []
     for topic, (topic_id, assignment) in topics.items():
         known = cluster.topics.get(topic, {})
-        added = {partition: a for partition, a in assignment.items() if partition not in known}
-        if known and not added:
-            continue
-        cluster.set_assignment(topic, topic_id, {**known, **added})
-        new += [TopicPartition(topic, partition) for partition in added]
+        if known.keys() - assignment.keys():
+            log.error("topic %s: partitions cannot be taken away, %d are kept", topic, len(known))
+        added = {partition: assigned for partition, assigned in assignment.items() if partition not in known}
+        if added or not known:
+            cluster.set_assignment(topic, topic_id, {**known, **added})
+            new += [TopicPartition(topic, partition) for partition in added]
     for tp in new:
         cluster.move_partition(tp, PartitionState.NEW)
-        for replica in cluster.assignment(tp).replicas:
-            cluster.move_replica(tp, replica, ReplicaState.NEW)
+        cluster.add_replicas(tp)
     if new:
-        await bring_online(term, new, reason="new partition")
+        announcement = term.announcement()
+        await bring_online(term, new, announcement, reason="new partition")
+        term.announce(announcement)
+
+
+def _is_another(term: Term, topic: str, topic_id: str | None) -> bool:
+    """True when the topic of that name was deleted and made again between two looks."""
+    known = term.cluster.topic_ids.get(topic)
+    return known is not None and topic_id is not None and known != topic_id
+
+
+def forget_topics(term: Term, topics: Collection[str]) -> None:
+    """The nodes of these topics are gone: brokers stop their replicas, whose data stays, and forget them."""
+    if not topics:
+        return
+    announcement = term.announcement()
+    for topic in topics:
+        gone = term.cluster.remove_topic(topic)
+        announcement.deleted(gone)
+        for tp, assignment in gone.items():
+            for replica in assignment.replicas:
+                announcement.stop(replica, tp, delete=False)
+    term.events.write("topics_gone", topics=sorted(topics))
+    log.warning("topics whose nodes were removed: %s", ", ".join(sorted(topics)))
+    term.announce(announcement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -74,7 +75,7 @@ class BackgroundProducer:
     def longest_gap_s(self) -> float:
         """The longest time without any acknowledgement, for printing (never asserted)."""
         times = self.acknowledged.times
-        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0.0)
+        return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def _run(self) -> None:
         number = 0

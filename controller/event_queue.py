@@ -1,0 +1,36 @@
+"""The controller's one queue (CTL-3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from controller.events import Event
+
+
+class EventQueue:
+    """In order, and each event only once at a time: looking once answers all who asked to look."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._queued: set[Event] = set()
+        self._is_filled = asyncio.Event()
+
+    def post(self, event: Event) -> None:
+        if event not in self._queued:
+            self._queued.add(event)
+            self._events.append(event)
+            self._is_filled.set()
+
+    async def next(self) -> Event:
+        """Waits for an event and takes it out: the same event, posted from now on, comes again."""
+        while not self._events:
+            self._is_filled.clear()
+            await self._is_filled.wait()
+        event = self._events.popleft()
+        self._queued.discard(event)
+        return event
+
+    def clear(self) -> None:
+        self._events.clear()
+        self._queued.clear()

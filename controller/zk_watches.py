@@ -1,0 +1,54 @@
+"""ZooKeeper watches that put an event into the controller's queue, and do nothing else (CTL-3).
+
+CTL-2 orders them: (reassignments,) preferred elections, topics, (topic deletions,) broker ids; those in brackets come with
+their reactions. A watch fires once; the reaction's own read sets the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.events import (
+    AssignmentChanged,
+    BrokersChanged,
+    Elect,
+    Event,
+    IsrsChanged,
+    PreferredElectionRequested,
+    TopicsChanged,
+)
+from protocol.zk.session import WatchEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Posts `event`. Equal watches on a node are one: the session sees to it."""
+
+    post: Callable[[Event], None]
+    event: Event
+
+    def __call__(self, _: WatchEvent) -> None:
+        self.post(self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWatch:
+    """Posts which topic's node has changed."""
+
+    post: Callable[[Event], None]
+
+    def __call__(self, event: WatchEvent) -> None:
+        self.post(AssignmentChanged(event.path.rpartition("/")[2]))
+
+
+class ZkWatches:
+    """All watches of a controller."""
+
+    def __init__(self, post: Callable[[Event], None]) -> None:
+        self.controller = Watch(post, Elect())
+        self.preferred_election = Watch(post, PreferredElectionRequested())
+        self.topics = Watch(post, TopicsChanged())
+        self.topic = TopicWatch(post)
+        self.brokers = Watch(post, BrokersChanged())
+        self.isr_changes = Watch(post, IsrsChanged())

@@ -1,0 +1,149 @@
+"""One request at a time, in order, again until answered, and dropped with the broker's life (CTL-15, BUG-4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from controller import broker_channels
+from controller.broker_channels import BrokerChannels
+from protocol.network_client import Disconnected, RequestTimedOut
+from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
+from protocol.types import BrokerInfo, Endpoint
+
+
+def request(number: int) -> StopReplicaRequest:
+    return StopReplicaRequest(number, 1, 1, ())
+
+
+def broker(broker_id: int, listener: str = "CONTROLLER") -> BrokerInfo:
+    return BrokerInfo(broker_id, 5, (Endpoint(listener, "host", broker_id),))
+
+
+class Client:
+    """A ControlClient whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[tuple[str, int], ControlRequest]] = []
+        self.under_way: list[asyncio.Future[ControlResponse]] = []
+        self.disconnected: list[tuple[str, int]] = []
+
+    async def send(self, address: tuple[str, int], sent: ControlRequest) -> ControlResponse:
+        self.sent.append((address, sent))
+        self.under_way.append(asyncio.get_running_loop().create_future())
+        return await self.under_way[-1]
+
+    def disconnect(self, address: tuple[str, int]) -> None:
+        self.disconnected.append(address)
+
+
+class World:
+    def __init__(self) -> None:
+        self.client = Client()
+        self.answered: list[tuple[int, int]] = []
+        self.channels = BrokerChannels(
+            self.client,  # type: ignore[arg-type]
+            "CONTROLLER",
+            lambda broker_id, sent, response: self.answered.append((broker_id, sent.controller_id)),
+        )
+
+
+def play(test: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World()
+        await test(world)
+        world.channels.close()
+
+    asyncio.run(run())
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_one_at_a_time_and_in_order() -> None:
+    async def test(world: World) -> None:
+        world.channels.add(broker(1))
+        answers = [world.channels.send(1, request(n)) for n in range(3)]
+        for n in range(3):
+            await turns()
+            assert [sent for _, sent in world.client.sent] == [request(i) for i in range(n + 1)]
+            world.client.under_way[n].set_result(ControlResponse())
+        await turns()
+        assert all(answer is not None and answer.result() == ControlResponse() for answer in answers)
+        assert world.answered == [(1, 0), (1, 1), (1, 2)]
+
+    play(test)
+
+
+@pytest.mark.parametrize("failure", [Disconnected("x"), RequestTimedOut("x"), ValueError("x"), TypeError("x")])
+def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_channels, "RETRY_S", 0)
+
+    async def test(world: World) -> None:
+        world.channels.add(broker(1))
+        world.channels.send(1, request(0))
+        world.channels.send(1, request(1))
+        for n in range(3):
+            await turns()
+            world.client.under_way[n].set_exception(failure)
+        await turns()
+        assert [sent for _, sent in world.client.sent] == [request(0)] * 4
+        world.client.under_way[3].set_result(ControlResponse())
+        await turns()
+        assert world.client.sent[-1] == (("host", 1), request(1))
+
+    play(test)
+
+
+def test_what_waits_goes_with_the_broker() -> None:
+    async def test(world: World) -> None:
+        world.channels.add(broker(1))
+        world.channels.add(broker(2))
+        answers = [world.channels.send(1, request(n)) for n in range(2)]
+        await turns()
+        world.channels.remove(1)
+        await turns()
+        assert all(answer is not None and answer.cancelled() for answer in answers)
+        assert world.client.disconnected == [("host", 1)]
+        assert world.channels.send(1, request(2)) is None
+        world.channels.add(broker(1))
+        world.channels.send(1, request(3))
+        await turns()
+        assert [sent for _, sent in world.client.sent] == [request(0), request(3)]
+
+    play(test)
+
+
+def test_a_silent_broker_holds_nobody_up() -> None:
+    async def test(world: World) -> None:
+        world.channels.add(broker(1))
+        world.channels.add(broker(2))
+        world.channels.send(1, request(0))
+        world.channels.send(2, request(1))
+        await turns()
+        assert len(world.client.sent) == 2
+
+    play(test)
+
+
+def test_a_broker_without_a_control_listener_is_left_out() -> None:
+    async def test(world: World) -> None:
+        world.channels.add(broker(1, "PLAINTEXT"))
+        assert world.channels.send(1, request(0)) is None
+
+    play(test)
+
+
+def test_after_the_term_nothing_is_sent() -> None:
+    async def test(world: World) -> None:
+        world.channels.add(broker(1))
+        world.channels.close()
+        world.channels.add(broker(2))
+        assert world.channels.send(1, request(0)) is None
+        assert world.channels.send(2, request(0)) is None
+
+    play(test)

@@ -1,0 +1,184 @@
+"""The indexes agree with the facts after any history; the state machines let nothing illegal through (CTL-4)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller import partition_states, replica_states
+from controller.cluster_state import ClusterState
+from controller.partition_states import PartitionState
+from controller.replica_states import ReplicaState
+from protocol.types import NO_LEADER, Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+PARTITION_MOVES = {
+    ("NonExistentPartition", "NewPartition"),
+    ("NewPartition", "OnlinePartition"),
+    ("NewPartition", "OfflinePartition"),
+    ("OnlinePartition", "OnlinePartition"),
+    ("OnlinePartition", "OfflinePartition"),
+    ("OfflinePartition", "OnlinePartition"),
+    ("OfflinePartition", "OfflinePartition"),
+    ("OfflinePartition", "NonExistentPartition"),
+}
+REPLICA_MOVES = {
+    ("NonExistentReplica", "NewReplica"),
+    ("NewReplica", "OnlineReplica"),
+    ("OnlineReplica", "OnlineReplica"),
+    ("OfflineReplica", "OnlineReplica"),
+    ("ReplicaDeletionIneligible", "OnlineReplica"),
+    ("NewReplica", "OfflineReplica"),
+    ("OnlineReplica", "OfflineReplica"),
+    ("OfflineReplica", "OfflineReplica"),
+    ("ReplicaDeletionIneligible", "OfflineReplica"),
+    ("OfflineReplica", "ReplicaDeletionStarted"),
+    ("ReplicaDeletionStarted", "ReplicaDeletionSuccessful"),
+    ("ReplicaDeletionStarted", "ReplicaDeletionIneligible"),
+    ("OfflineReplica", "ReplicaDeletionIneligible"),
+    ("ReplicaDeletionSuccessful", "NonExistentReplica"),
+}
+
+
+def test_partition_moves_are_kafkas() -> None:
+    allowed = {
+        (a.value, b.value) for a, b in itertools.product(PartitionState, repeat=2) if partition_states.may_become(a, b)
+    }
+    assert allowed == PARTITION_MOVES
+
+
+def test_replica_moves_are_kafkas() -> None:
+    allowed = {
+        (a.value, b.value) for a, b in itertools.product(ReplicaState, repeat=2) if replica_states.may_become(a, b)
+    }
+    assert allowed == REPLICA_MOVES
+
+
+def cluster_with(brokers: tuple[int, ...], assignment: dict[int, tuple[int, ...]]) -> ClusterState:
+    cluster = ClusterState(epoch=1)
+    for broker in brokers:
+        cluster.broker_came(BrokerInfo(broker, broker * 10, ()))
+    cluster.set_assignment("t", "id", {p: Assignment(replicas) for p, replicas in assignment.items()})
+    return cluster
+
+
+def test_an_illegal_move_is_refused_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = cluster_with((1, 2), {0: (1, 2)})
+    assert not cluster.move_partition(T0, PartitionState.ONLINE)
+    assert cluster.partition_state(T0) is PartitionState.NON_EXISTENT
+    assert not cluster.move_replica(T0, 1, ReplicaState.DELETION_STARTED)
+    assert cluster.replica_state(T0, 1) is ReplicaState.ONLINE
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert "NonExistentPartition to OnlinePartition" in caplog.text
+
+
+def test_a_partitions_life() -> None:
+    cluster = cluster_with((1,), {0: (1,)})
+    for state, waits in (
+        (PartitionState.NEW, True),
+        (PartitionState.ONLINE, False),
+        (PartitionState.OFFLINE, True),
+        (PartitionState.NON_EXISTENT, False),
+    ):
+        assert cluster.move_partition(T0, state)
+        assert cluster.partition_state(T0) is state
+        assert cluster.waiting_for_leader() == ([T0] if waits else [])
+
+
+def test_a_replica_follows_its_broker() -> None:
+    cluster = cluster_with((1, 2), {0: (1, 2, 3)})
+    assert [cluster.replica_state(T0, r) for r in (1, 3, 4)] == [
+        ReplicaState.ONLINE,
+        ReplicaState.OFFLINE,
+        ReplicaState.NON_EXISTENT,
+    ]
+    assert cluster.move_replica(T0, 1, ReplicaState.OFFLINE)  # told to stop
+    assert cluster.replica_state(T0, 1) is ReplicaState.OFFLINE
+    cluster.broker_went(1)
+    assert cluster.replica_state(T0, 1) is ReplicaState.OFFLINE
+    cluster.broker_came(BrokerInfo(1, 99, ()))
+    assert cluster.replica_state(T0, 1) is ReplicaState.ONLINE, "a new life was told nothing"
+
+
+def test_a_replicas_deletion() -> None:
+    cluster = cluster_with((1,), {0: (1,)})
+    cluster.add_replicas(T0)
+    for state in (
+        ReplicaState.ONLINE,
+        ReplicaState.OFFLINE,
+        ReplicaState.DELETION_STARTED,
+        ReplicaState.DELETION_SUCCESSFUL,
+        ReplicaState.NON_EXISTENT,
+    ):
+        assert cluster.move_replica(T0, 1, state)
+        assert cluster.replica_state(T0, 1) is state
+
+
+def test_a_term_begins_with_what_zookeeper_has() -> None:
+    cluster = cluster_with((1,), {0: (1, 2), 1: (2, 1), 2: (1,)})
+    cluster.set_leadership(T0, LeaderAndIsr(1, 3, (1,), 1))
+    cluster.set_leadership(T1, LeaderAndIsr(2, 3, (2,), 1))
+    cluster.start_state_machines()
+    assert cluster.partition_state(T0) is PartitionState.ONLINE
+    assert cluster.partition_state(T1) is PartitionState.OFFLINE
+    assert cluster.partition_state(TopicPartition("t", 2)) is PartitionState.NEW
+    assert set(cluster.waiting_for_leader()) == {T1, TopicPartition("t", 2)}
+    assert cluster.waiting_for_leader({2}) == [T1]
+    assert cluster.waiting_for_leader({7}) == []
+
+
+def test_a_leader_epoch_never_goes_back() -> None:
+    cluster = cluster_with((1,), {0: (1,)})
+    cluster.set_leadership(T0, LeaderAndIsr(1, 3, (1,), 1))
+    with pytest.raises(AssertionError):
+        cluster.set_leadership(T0, LeaderAndIsr(1, 2, (1,), 1))
+
+
+@pytest.mark.parametrize(("percentage", "expected"), [(0, {T0, T1}), (49, {T0, T1}), (50, set()), (100, set())])
+def test_imbalance(percentage: int, expected: set[TopicPartition]) -> None:
+    """Broker 1 leads two of the four partitions that prefer it; broker 9 is dead, nothing can be given back to it."""
+    cluster = cluster_with((1, 2), {0: (1, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2), 4: (2, 1), 5: (9, 1), 6: ()})
+    for partition, leader in enumerate((2, 2, 1, 1, 2, 1)):
+        cluster.set_leadership(TopicPartition("t", partition), LeaderAndIsr(leader, 0, (leader,), 1))
+    assert set(cluster.imbalanced(percentage)) == expected
+
+
+topics = st.sampled_from(["a", "b"])
+brokers = st.integers(1, 4)
+assignments = st.dictionaries(
+    st.integers(0, 3), st.lists(brokers, min_size=1, max_size=3, unique=True).map(tuple), max_size=4
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("assign"), topics, assignments),
+        st.tuples(st.just("lead"), topics, st.integers(0, 3), st.sampled_from([NO_LEADER, 1, 2, 3, 4])),
+        st.tuples(st.just("remove"), topics),
+    ),
+    max_size=25,
+)
+
+
+@given(steps)
+def test_the_indexes_agree_with_the_facts(history: list[tuple[object, ...]]) -> None:
+    cluster = ClusterState()
+    for epoch, step in enumerate(history):
+        match step:
+            case ("assign", str(topic), dict(assignment)):
+                kept = cluster.topics.get(topic, {})
+                cluster.set_assignment(topic, None, {**kept, **{p: Assignment(r) for p, r in assignment.items()}})
+            case ("lead", str(topic), int(partition), int(leader)):
+                tp = TopicPartition(topic, partition)
+                if cluster.assignment(tp).replicas:
+                    cluster.set_leadership(tp, LeaderAndIsr(leader, epoch, (1,), 1))
+            case ("remove", str(topic)):
+                cluster.remove_topic(topic)
+                assert not any(tp.topic == topic for tp in cluster.leadership)
+        for broker in range(1, 5):
+            assert cluster.led_by(broker) == {tp for tp, s in cluster.leadership.items() if s.leader == broker}
+            assert cluster.replicas_on(broker) == {
+                tp for tp in cluster.partitions() if broker in cluster.assignment(tp).replicas
+            }

@@ -1,0 +1,104 @@
+"""CTL-1, INV-9: one wins, and the epoch rises by one with it, whatever gets lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from controller.election import Lost, Won, elect
+from protocol.zk.session import ConnectionLoss, Op, WatchEvent
+from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode
+from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+
+def no_watch(_: WatchEvent) -> None:
+    """Nobody listens."""
+
+
+async def run_for(session: MemorySession, broker_id: int) -> Won | Lost:
+    return await elect(session, broker_id, lambda: 0, no_watch)  # type: ignore[arg-type]
+
+
+def test_the_first_wins_and_the_others_learn_who() -> None:
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        sessions = [MemorySession(server) for _ in range(3)]
+        outcomes = await asyncio.gather(*(run_for(s, broker_id) for broker_id, s in enumerate(sessions, 1)))
+        (won,) = (outcome for outcome in outcomes if isinstance(outcome, Won))
+        assert won == Won(1, server.nodes[ControllerEpochZNode.PATH].version)
+        winner = ControllerZNode.decode(server.nodes[ControllerZNode.PATH].data)
+        assert outcomes.count(Lost(winner)) == 2
+        assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 1
+        assert await run_for(sessions[winner - 1], winner) == won, "looking again changes nothing"
+
+    asyncio.run(test())
+
+
+def test_a_lost_answer_is_found_to_be_a_win() -> None:
+    """BUG-5, BUG-17."""
+
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        server.ensure(ControllerEpochZNode.PATH, b"7")
+        session = MemorySession(server)
+        session.lose_answers = 1
+        with pytest.raises(ConnectionLoss):
+            await run_for(session, 1)
+        assert await run_for(session, 1) == Won(8, 1)
+
+    asyncio.run(test())
+
+
+def test_a_node_of_an_earlier_term_is_worthless() -> None:
+    """The epoch was raised since: the node says nothing any more."""
+
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        session = MemorySession(server)
+        await run_for(session, 1)
+        server.ensure(ControllerEpochZNode.PATH, b"5")
+        assert await run_for(session, 1) == Won(6, server.nodes[ControllerEpochZNode.PATH].version)
+
+    asyncio.run(test())
+
+
+def test_somebody_is_faster() -> None:
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        server.ensure(ControllerEpochZNode.PATH, b"3")
+        slow, fast = MemorySession(server), MemorySession(server)
+        pending = iter([True])
+
+        def overtake(ops: Sequence[Op]) -> None:
+            if next(pending, False):
+                server.multi(ops, fast.session_id)
+
+        slow.before_multi = overtake
+        assert await run_for(slow, 1) == Lost(1)
+        assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 4
+
+    asyncio.run(test())
+
+
+def test_rubbish_in_the_controllers_node() -> None:
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        server.ensure(ControllerZNode.PATH, b"rubbish")
+        assert await run_for(MemorySession(server), 1) == Lost(None)
+
+    asyncio.run(test())
+
+
+def test_rubbish_in_the_epoch_is_an_error_not_an_epoch() -> None:
+    """INV-7: an epoch that was guessed could go down."""
+
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        server.ensure(ControllerEpochZNode.PATH, b"rubbish")
+        with pytest.raises(ValueError, match="rubbish"):
+            await run_for(MemorySession(server), 1)
+        assert ControllerZNode.PATH not in server.nodes
+
+    asyncio.run(test())

@@ -1,0 +1,110 @@
+"""Control frames: there and back, and nothing but ValueError or TypeError for what is none (FMT-4)."""
+
+from __future__ import annotations
+
+import struct
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ErrorCode
+from protocol.rpc import framing
+from protocol.rpc.messages import (
+    ControlledShutdownRequest,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    PartitionError,
+    PartitionState,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from protocol.types import BrokerInfo, Endpoint
+
+ids = st.integers(-(2**31), 2**31 - 1)
+longs = st.integers(-(2**63), 2**63 - 1)
+names = st.text(max_size=8)
+id_lists = st.lists(ids, max_size=4).map(tuple)
+states = st.builds(
+    PartitionState,
+    names,
+    ids,
+    ids,
+    ids,
+    ids,
+    id_lists,
+    ids,
+    id_lists,
+    id_lists,
+    id_lists,
+    st.booleans(),
+    id_lists,
+)
+brokers = st.builds(
+    BrokerInfo,
+    ids,
+    longs,
+    st.lists(st.builds(Endpoint, names, names, st.integers(0, 65535), names), max_size=2).map(tuple),
+    st.none() | names,
+)
+state_lists = st.lists(states, max_size=3).map(tuple)
+broker_lists = st.lists(brokers, max_size=3).map(tuple)
+topic_ids = st.dictionaries(names, names, max_size=3)
+stops = st.lists(st.builds(StopReplicaPartition, names, ids, ids, st.booleans()), max_size=3).map(tuple)
+requests = st.one_of(
+    st.builds(LeaderAndIsrRequest, ids, ids, longs, state_lists, topic_ids, broker_lists, st.booleans()),
+    st.builds(UpdateMetadataRequest, ids, ids, longs, state_lists, topic_ids, broker_lists, st.booleans()),
+    st.builds(StopReplicaRequest, ids, ids, longs, stops),
+    st.builds(ControlledShutdownRequest, ids, longs),
+)
+responses = st.builds(
+    ControlResponse,
+    st.sampled_from(ErrorCode),
+    st.lists(st.builds(PartitionError, names, ids, st.integers(-1, 100)), max_size=3).map(tuple),
+)
+
+
+@given(correlation_id=ids, request=requests)
+def test_requests_there_and_back(correlation_id: int, request: ControlRequest) -> None:
+    frame = framing.request_frame(correlation_id, request)
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    assert framing.parse_request(frame[4:]) == (correlation_id, request)
+    assert framing.parse_request(memoryview(framing.request_payload(correlation_id, request))) == (
+        correlation_id,
+        request,
+    )
+
+
+@given(correlation_id=ids, response=responses)
+def test_responses_there_and_back(correlation_id: int, response: ControlResponse) -> None:
+    frame = framing.response_frame(correlation_id, response)
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    assert framing.parse_response(memoryview(frame)[4:]) == (correlation_id, response)
+
+
+@given(st.binary(max_size=64))
+def test_rubbish(frame: bytes) -> None:
+    for parse in (framing.parse_request, framing.parse_response):
+        try:
+            parse(frame)
+        except (ValueError, TypeError):
+            continue
+
+
+@pytest.mark.parametrize(
+    "body", [[], {}, 7, "x", [1], [9, 1, 2], [4, 1], [4, 1, 2, 3], [1, 1, 1, 1, 5, {}, [], False], [3, 1, 1, 1, [[1]]]]
+)
+def test_a_body_of_another_shape(body: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        framing.parse_request(struct.pack(">i", 1) + msgpack.packb(body))
+
+
+@given(requests, st.data())
+def test_a_torn_frame(request: ControlRequest, data: st.DataObject) -> None:
+    frame = framing.request_payload(1, request)
+    cut = data.draw(st.integers(0, len(frame) - 1))
+    with pytest.raises((ValueError, TypeError)):
+        framing.parse_request(frame[:cut])

@@ -1,0 +1,101 @@
+"""Placement (CTL-7): Kafka's own examples, and what holds for every cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.replica_placement import PlacementError, place
+
+FIVE = [(broker, None) for broker in range(5)]
+
+# Kafka's AdminUtilsTest / AdminRackAwareTest: the table in its documentation.
+KAFKAS_EXAMPLE = {
+    0: (0, 1, 2),
+    1: (1, 2, 3),
+    2: (2, 3, 4),
+    3: (3, 4, 0),
+    4: (4, 0, 1),
+    5: (0, 2, 3),
+    6: (1, 3, 4),
+    7: (2, 4, 0),
+    8: (3, 0, 1),
+    9: (4, 1, 2),
+}
+
+
+def test_kafkas_example() -> None:
+    assert place(FIVE, 10, 3) == KAFKAS_EXAMPLE
+
+
+def test_racks_alternate() -> None:
+    """Brokers 0, 5, 1, 3 ... one of each rack by turn, as in Kafka's getRackAlternatedBrokerList."""
+    racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
+    placed = place(list(racks.items()), 7, 3)
+    assert placed == {
+        0: (0, 3, 1),
+        1: (3, 1, 5),
+        2: (1, 5, 4),
+        3: (5, 4, 2),
+        4: (4, 2, 0),
+        5: (2, 0, 3),
+        6: (0, 4, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("partitions", "first_partition", "start", "shift", "expected"),
+    [
+        (1, 0, 3, 0, {0: (3, 4)}),
+        (1, 0, 4, 2, {0: (4, 2)}),
+        (2, 4, 1, 0, {4: (0, 1), 5: (1, 3)}),
+        (0, 0, 0, 0, {}),
+    ],
+)
+def test_where_it_begins(
+    partitions: int, first_partition: int, start: int, shift: int, expected: dict[int, tuple[int, ...]]
+) -> None:
+    placed = place(FIVE, partitions, 2, start_index=start, shift=shift, first_partition=first_partition)
+    assert placed == expected
+
+
+@pytest.mark.parametrize("factor", [0, -1, 6])
+def test_an_impossible_factor(factor: int) -> None:
+    with pytest.raises(PlacementError, match=f"replication factor {factor} "):
+        place(FIVE, 1, factor)
+
+
+def test_one_broker() -> None:
+    assert place([(7, None)], 3, 1) == {0: (7,), 1: (7,), 2: (7,)}
+
+
+clusters = st.dictionaries(st.integers(0, 50), st.sampled_from("abcd"), min_size=1, max_size=9)
+
+
+@given(data=st.data(), racks=clusters, partitions=st.integers(0, 30), rack_aware=st.booleans())
+def test_what_always_holds(data: st.DataObject, racks: dict[int, str], partitions: int, rack_aware: bool) -> None:
+    """Replicas on different brokers, racks as different as can be, leaders spread as evenly as can be."""
+    factor = data.draw(st.integers(1, len(racks)))
+    start, shift = data.draw(st.integers(0, 100)), data.draw(st.integers(0, 100))
+    brokers = [(broker, rack if rack_aware else None) for broker, rack in racks.items()]
+    placed = place(brokers, partitions, factor, start_index=start, shift=shift)
+    assert list(placed) == list(range(partitions))
+    for replicas in placed.values():
+        assert len(replicas) == len(set(replicas)) == factor
+        assert set(replicas) <= racks.keys()
+        if rack_aware:
+            assert len({racks[replica] for replica in replicas}) == min(factor, len(set(racks.values())))
+    leaders = Counter(replicas[0] for replicas in placed.values())
+    if partitions:
+        assert max(leaders.values()) <= -(-partitions // len(racks))
+
+
+@given(racks=clusters, some_without=st.data())
+def test_one_broker_without_a_rack_turns_racks_off(racks: dict[int, str], some_without: st.DataObject) -> None:
+    without = some_without.draw(st.sampled_from(sorted(racks)))
+    brokers = [(broker, None if broker == without else rack) for broker, rack in racks.items()]
+    plain = [(broker, None) for broker in racks]
+    assert place(brokers, 5, 1, start_index=2) == place(plain, 5, 1, start_index=2)
