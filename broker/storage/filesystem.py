@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Sequence
@@ -28,6 +29,16 @@ class FileSystem:
 
     def close(self, fd: int) -> None:
         os.close(fd)
+
+    def lock(self, path: str) -> int:
+        """A descriptor of the file, which no other process may lock until it is closed. Raises BlockingIOError."""
+        fd = self.open(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close(fd)
+            raise
+        return fd
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size

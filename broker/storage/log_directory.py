@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import threading
 from collections.abc import Mapping
 
 from broker.storage import checkpoints
@@ -29,23 +29,22 @@ class LogDirectory:
         self.was_clean = False
         self._filesystem = filesystem
         self._lock_fd: int | None = None
+        self._writing = threading.Lock()
+        self._written: dict[str, int] = {}
 
     def acquire(self) -> None:
         """Makes the directory and takes its lock. Raises LogDirectoryError when a live process has it, OSError."""
         self._filesystem.make_directory(self.path)
-        fd = os.open(f"{self.path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock_fd = self._filesystem.lock(f"{self.path}/{LOCK}")
         except BlockingIOError:
-            os.close(fd)
             raise LogDirectoryError(
                 f"log directory {self.path} is in use by a running broker: stop that one, or set log.dirs to another"
             ) from None
-        self._lock_fd = fd
 
     def release(self) -> None:
         if self._lock_fd is not None:
-            os.close(self._lock_fd)
+            self._filesystem.close(self._lock_fd)
             self._lock_fd = None
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
@@ -59,6 +58,11 @@ class LogDirectory:
             return
         lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if not line.startswith("#"))
         found = {key.strip(): value.strip() for key, _, value in lines}
+        if found.get("version", "0") != "0":
+            raise LogDirectoryError(
+                f"{path}: version is {found['version']}, only 0 (Kafka's ZooKeeper mode) is known; set log.dirs to another"
+                " directory"
+            )
         for key, value in wanted.items():
             if found.get(key, value) != value:
                 raise LogDirectoryError(
@@ -80,11 +84,22 @@ class LogDirectory:
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         return checkpoints.read_offsets(self._filesystem, f"{self.path}/{name}")
 
-    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """Writes a checkpoint, synced: for a thread. One that was overtaken by a later `turn` is left out."""
+        with self._writing:
+            if turn >= self._written.get(name, 0):
+                self._written[name] = turn
+                self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
+
+    def overwrite_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """The same on the loop, not synced: it outlives the process, and a synced one follows."""
+        with self._writing:
+            self._written[name] = turn
+            data = checkpoints.encode_offsets(offsets)
+            self._filesystem.write_atomically(f"{self.path}/{name}", data, sync=False)
 
     def partitions(self) -> list[tuple[TopicPartition, str]]:
-        """(partition, directory) of each log in it; half-deleted ones are removed."""
+        """(partition, directory) of each log in it; half-deleted ones are removed, other directories are left alone."""
         found = []
         for name in self._filesystem.list(self.path):
             directory = f"{self.path}/{name}"
@@ -94,6 +109,6 @@ class LogDirectory:
                 self._filesystem.remove_tree(directory)
                 continue
             topic, dash, number = name.rpartition("-")
-            if dash and topic and number.isdigit():
+            if dash and topic and number.isascii() and number.isdigit() and str(int(number)) == number:
                 found.append((TopicPartition(topic, int(number)), directory))
         return found

@@ -6,6 +6,8 @@ Log directories are independent: one that fails takes its own logs with it, and 
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 
 RETENTION_CHECK_S = 300.0
 CHECKPOINT_S = 60.0
-FLUSH_CHECK_S = 1.0
+TICK_S = 1.0
 
 
 class LogManager:
@@ -47,38 +49,65 @@ class LogManager:
         self._retention_check_s = retention_check_s
         self._checkpoint_s = checkpoint_s
         self._logs: dict[TopicPartition, Log] = {}
+        self._offline: dict[TopicPartition, str] = {}
         self._rolled: set[Log] = set()
+        self._forgotten: set[TopicPartition] = set()
+        self._points_are_behind = False
+        self._turns = itertools.count(1)
         self._last_flush: dict[TopicPartition, float] = {}
         self._removals: set[asyncio.Future[None]] = set()
+        self._next_checkpoint = clock.monotonic() + checkpoint_s
+        self._next_retention = clock.monotonic() + retention_check_s
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Takes the directories' locks and opens all logs. Raises LogDirectoryError when no directory can be used."""
-        for directory in self._directories:
-            try:
-                directory.acquire()
+        """Takes the directories' locks and opens all logs, in threads. Raises LogDirectoryError when none can be used."""
+        try:
+            for directory in self._directories:
                 await self._load(directory)
-            except OSError as error:
-                log.error("log directory %s cannot be used: %s", directory.path, error)
-                directory.is_online = False
-        if not any(directory.is_online for directory in self._directories):
-            raise LogDirectoryError(
-                f"none of log.dirs can be used: {', '.join(d.path for d in self._directories)}; see the errors above"
-            )
+            if not self._online():
+                paths = ", ".join(directory.path for directory in self._directories)
+                raise LogDirectoryError(f"none of log.dirs can be used: {paths}; see the errors above")
+        except LogDirectoryError:
+            for directory in self._directories:
+                directory.release()
+            raise
 
     async def _load(self, directory: LogDirectory) -> None:
+        began = self._clock.monotonic()
+        try:
+            directory.acquire()
+            found = await asyncio.get_running_loop().run_in_executor(None, self._open_all, directory)
+        except OSError as error:
+            log.error("log directory %s cannot be used: %s", directory.path, error)
+            directory.is_online = False
+            return
+        for opened in found:
+            tp = opened.topic_partition
+            if tp in self._logs:
+                paths = f"{self._logs[tp].directory} and {opened.directory}"
+                raise LogDirectoryError(f"{tp} is in {paths}: move one of them away by hand")
+            self._logs[tp] = opened
+        log.info(
+            "%d logs of %s opened in %.2f s, after %s stop",
+            len(found),
+            directory.path,
+            self._clock.monotonic() - began,
+            "a clean" if directory.was_clean else "no clean",
+        )
+
+    def _open_all(self, directory: LogDirectory) -> list[Log]:
         directory.take_clean_marker()
         points = directory.read_offsets(checkpoints.RECOVERY_POINTS)
         starts = directory.read_offsets(checkpoints.LOG_STARTS)
-        for count, (tp, path) in enumerate(directory.partitions()):
-            if tp in self._logs:
-                raise LogDirectoryError(
-                    f"{tp} is in {self._logs[tp].directory} and in {path}: move one of them away by hand"
-                )
-            self._logs[tp] = self._open(directory, tp, path, self._defaults, points.get(tp, 0), starts.get(tp, 0))
-            if count % 50 == 49:
-                await asyncio.sleep(0)
+        marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
+        opened = [
+            self._open(directory, tp, path, self._defaults, points.get(tp, 0), starts.get(tp, 0))
+            for tp, path in directory.partitions()
+        ]
+        self._forgotten |= (points.keys() | starts.keys() | marks.keys()) - {found.topic_partition for found in opened}
+        return opened
 
     def _open(
         self, directory: LogDirectory, tp: TopicPartition, path: str, config: TopicConfig, point: int, start: int
@@ -94,7 +123,13 @@ class LogManager:
         )
         opened = Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts)
         opened.on_roll = self._rolled.add
+        opened.on_cut = self._was_cut
+        opened.dispose = self._dispose
         return opened
+
+    def _was_cut(self, cut: Log) -> None:
+        """The checkpointed recovery point may be beyond the log now: what will be written there is not synced."""
+        self._points_are_behind = True
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""
@@ -106,17 +141,20 @@ class LogManager:
         await asyncio.gather(*self._removals, return_exceptions=True)
         for directory in self._online():
             mine = [found for found in self._logs.values() if found.log_dir == directory.path]
+            for found in mine:
+                found.segments[-1].close_time_index()
+            results = await asyncio.gather(*(found.flush() for found in mine), return_exceptions=True)
+            failures = [result for result in results if result is not None]
             try:
-                for found in mine:
-                    found.segments[-1].close_time_index()
-                    await found.flush()
-                self._write_recovery_points(directory)
-                self._write_log_starts(directory)
-                for found in mine:
-                    found.close()
-                directory.write_clean_marker()
+                if failures:
+                    raise failures[0]
+                await self._write_checkpoint(directory, checkpoints.RECOVERY_POINTS, self._recovery_points())
+                await self._write_checkpoint(directory, checkpoints.LOG_STARTS, self._log_starts())
+                await asyncio.get_running_loop().run_in_executor(None, directory.write_clean_marker)
             except (OSError, LogDirFailed) as error:
                 log.error("log directory %s was not closed cleanly: %s", directory.path, error)
+        for found in self._logs.values():
+            found.close()
         for directory in self._directories:
             directory.release()
         self._logs.clear()
@@ -140,32 +178,53 @@ class LogManager:
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: Mapping[str, str]) -> Log:
         """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed.
 
-        An id is written to a log that has none; overrides that are not valid are left out, which is told.
+        An id is written to a log that has none; overrides that are not valid are left out, which is told. A log whose
+        directory failed is not made anew: an empty one must not stand for what was acknowledged.
         """
         config = self._config_of(tp.topic, overrides)
         found = self._logs.get(tp)
-        directory_path = found.log_dir if found else ""
-        try:
-            if found is None:
-                counts = {d.path: 0 for d in self._online()}
-                for existing in self._logs.values():
-                    if existing.log_dir in counts:
-                        counts[existing.log_dir] += 1
-                directory = min(self._online(), key=lambda d: counts[d.path])
-                directory_path = directory.path
-                path = f"{directory.path}/{tp}"
-                self._filesystem.make_directory(path)
-                if topic_id is not None:
-                    recovery.write_topic_id(self._filesystem, path, topic_id)
-                found = self._open(directory, tp, path, config, 0, 0)
-                self._logs[tp] = found
-            elif found.topic_id is None and topic_id is not None:
+        if found is None:
+            found = self._create(tp, topic_id, config)
+        elif found.topic_id is None and topic_id is not None:
+            try:
                 recovery.write_topic_id(self._filesystem, found.directory, topic_id)
-                found.topic_id = topic_id
-        except OSError as error:
-            raise LogDirFailed(directory_path, error) from error
+            except OSError as error:
+                raise LogDirFailed(found.log_dir, error) from error
+            found.topic_id = topic_id
         found.config = config
         return found
+
+    def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
+        if tp in self._offline:
+            raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
+        counts = {directory.path: 0 for directory in self._online()}
+        if not counts:
+            raise LogDirFailed(self._directories[0].path, OSError(errno.EIO, "no log directory is online"))
+        for existing in self._logs.values():
+            counts[existing.log_dir] += 1
+        directory = min(self._online(), key=lambda d: counts[d.path])
+        path = f"{directory.path}/{tp}"
+        try:
+            if tp in self._forgotten:
+                self._forget_checkpoints()
+            self._filesystem.make_directory(path)
+            if topic_id is not None:
+                recovery.write_topic_id(self._filesystem, path, topic_id)
+            created = self._open(directory, tp, path, config, 0, 0)
+        except OSError as error:
+            raise LogDirFailed(directory.path, error) from error
+        self._logs[tp] = created
+        return created
+
+    def _forget_checkpoints(self) -> None:
+        """A log of that name was there before: its offsets must not be taken for the new one's after a crash."""
+        for directory in self._online():
+            for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS):
+                offsets = directory.read_offsets(name)
+                kept = {tp: offset for tp, offset in offsets.items() if tp not in self._forgotten}
+                if len(kept) < len(offsets):
+                    directory.overwrite_offsets(name, kept, next(self._turns))
+        self._forgotten.clear()
 
     def _config_of(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
         config = self._defaults
@@ -187,20 +246,35 @@ class LogManager:
         """Renames the directory away at once and removes it in a thread (LAI-6). Raises LogDirFailed."""
         found = self._logs.pop(tp)
         self._rolled.discard(found)
+        self._last_flush.pop(tp, None)
+        self._forgotten.add(tp)
         target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{DELETED_SUFFIX}"
         try:
             found.mark_deleted()
             self._filesystem.rename(found.directory, target)
         except OSError as error:
             raise LogDirFailed(found.log_dir, error) from error
+        self._in_thread(self._filesystem.remove_tree, target)
+
+    def _dispose(self, paths: Sequence[str]) -> None:
+        """Unlinks what a log does not need any more."""
+        for path in paths:
+            self._in_thread(self._filesystem.remove, path)
+
+    def _in_thread(self, remove: Callable[[str], None], path: str) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._filesystem.remove_tree(target)
+        except RuntimeError:  # at start, and in tools: there is no loop to wait
+            remove(path)
             return
-        removal = loop.run_in_executor(None, self._filesystem.remove_tree, target)
+        removal = loop.run_in_executor(None, remove, path)
         self._removals.add(removal)
-        removal.add_done_callback(self._removals.discard)
+        removal.add_done_callback(self._removed)
+
+    def _removed(self, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
+        if not removal.cancelled() and (error := removal.exception()) is not None:
+            log.warning("a removed file stays on the disk until the next start: %s", error)
 
     def fail_directory(self, path: str) -> None:
         """The disk under `path` failed: its logs are not served any more (LOG-6)."""
@@ -210,6 +284,7 @@ class LogManager:
                 directory.is_online = False
                 for tp in [tp for tp, found in self._logs.items() if found.log_dir == path]:
                     del self._logs[tp]
+                    self._offline[tp] = path
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -224,80 +299,105 @@ class LogManager:
         await self._checkpoint(checkpoints.HIGH_WATERMARKS, marks)
 
     async def checkpoint_recovery_points(self) -> None:
-        await self._checkpoint(checkpoints.RECOVERY_POINTS, {tp: f.recovery_point for tp, f in self._logs.items()})
+        """Raises LogDirFailed, as the others."""
+        await self._checkpoint(checkpoints.RECOVERY_POINTS, self._recovery_points())
 
     async def checkpoint_log_starts(self) -> None:
-        starts = {tp: f.log_start_offset for tp, f in self._logs.items()}
-        await self._checkpoint(checkpoints.LOG_STARTS, self._log_starts_to_keep(starts))
+        await self._checkpoint(checkpoints.LOG_STARTS, self._log_starts())
 
     async def _checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        loop = asyncio.get_running_loop()
+        failure: LogDirFailed | None = None
         for directory in self._online():
-            mine = {tp: o for tp, o in offsets.items() if tp in self._logs and self._logs[tp].log_dir == directory.path}
             try:
-                await loop.run_in_executor(None, directory.write_offsets, name, mine)
+                await self._write_checkpoint(directory, name, offsets)
             except OSError as error:
-                raise LogDirFailed(directory.path, error) from error
+                failure = LogDirFailed(directory.path, error)
+        if failure is not None:
+            raise failure
 
-    def _log_starts_to_keep(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def _write_checkpoint(
+        self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        mine = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if (found := self._logs.get(tp)) is not None and found.log_dir == directory.path
+        }
+        turn = next(self._turns)
+        await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, mine, turn)
+
+    def _recovery_points(self) -> dict[TopicPartition, int]:
+        return {tp: found.recovery_point for tp, found in self._logs.items()}
+
+    def _log_starts(self) -> dict[TopicPartition, int]:
         """Only starts that the first segment's name does not tell, as Kafka does."""
-        return {tp: start for tp, start in starts.items() if start > self._logs[tp].segments[0].base_offset}
-
-    def _write_recovery_points(self, directory: LogDirectory) -> None:
-        points = {tp: f.recovery_point for tp, f in self._logs.items() if f.log_dir == directory.path}
-        directory.write_offsets(checkpoints.RECOVERY_POINTS, points)
-
-    def _write_log_starts(self, directory: LogDirectory) -> None:
-        starts = {tp: f.log_start_offset for tp, f in self._logs.items() if f.log_dir == directory.path}
-        directory.write_offsets(checkpoints.LOG_STARTS, self._log_starts_to_keep(starts))
+        return {
+            tp: found.log_start_offset
+            for tp, found in self._logs.items()
+            if found.log_start_offset > found.segments[0].base_offset
+        }
 
     # -- in the background ----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Flushes, checkpoints and retention until cancelled. A directory that fails is reported and left out."""
-        next_checkpoint = next_retention = self._clock.monotonic()
-        next_checkpoint += self._checkpoint_s
-        next_retention += self._retention_check_s
         while True:
-            await asyncio.sleep(FLUSH_CHECK_S)
-            now = self._clock.monotonic()
-            try:
-                await self._flush_due(now)
-                if now >= next_checkpoint:
-                    next_checkpoint = now + self._checkpoint_s
-                    await self.checkpoint_recovery_points()
-                    await self.checkpoint_log_starts()
-                if now >= next_retention:
-                    next_retention = now + self._retention_check_s
-                    self.delete_old_segments()
-            except LogDirFailed as error:
-                log.error("%s", error)
-                self.on_log_dir_failure(error.directory)
+            await asyncio.sleep(TICK_S)
+            for duty in (self._flush_due, self._checkpoint_due, self._retention_due):
+                try:
+                    await duty(self._clock.monotonic())
+                except LogDirFailed as error:
+                    log.error("%s", error)
+                    self.on_log_dir_failure(error.directory)
+
+    async def _checkpoint_due(self, now: float) -> None:
+        is_time = now >= self._next_checkpoint
+        if is_time:
+            self._next_checkpoint = now + self._checkpoint_s
+        if is_time or self._points_are_behind:
+            self._points_are_behind = False
+            await self.checkpoint_recovery_points()
+        if is_time:
+            await self.checkpoint_log_starts()
+
+    async def _retention_due(self, now: float) -> None:
+        if now >= self._next_retention:
+            self._next_retention = now + self._retention_check_s
+            for tp in list(self._logs):
+                self._delete_old_segments_of(tp)
+                await asyncio.sleep(0)
 
     async def _flush_due(self, now: float) -> None:
         """Logs that rolled, and those whose flush interval in messages or time is over."""
-        rolled, self._rolled = self._rolled, set()
+        failure: LogDirFailed | None = None
         for tp, found in list(self._logs.items()):
             unflushed = found.log_end_offset - found.recovery_point
             since = self._last_flush.setdefault(tp, now)
             if unflushed == 0:
                 self._last_flush[tp] = now
             elif (
-                found in rolled
+                found in self._rolled
                 or unflushed >= found.config.flush_messages
                 or (now - since) * 1000 >= found.config.flush_ms
             ):
-                await found.flush()
+                self._rolled.discard(found)
                 self._last_flush[tp] = now
+                try:
+                    await found.flush()
+                except LogDirFailed as error:
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def delete_old_segments(self) -> int:
-        """Retention of every log, never past the high watermark (INV-22). Returns how many segments went."""
-        if self.high_watermark_of is None:
+        """Retention of every log, never past the high watermark (INV-22). Returns how many segments went.
+
+        Raises LogDirFailed.
+        """
+        return sum(self._delete_old_segments_of(tp) for tp in list(self._logs))
+
+    def _delete_old_segments_of(self, tp: TopicPartition) -> int:
+        found = self._logs.get(tp)
+        if found is None or self.high_watermark_of is None:
             return 0
-        count = 0
-        for tp, found in list(self._logs.items()):
-            try:
-                count += found.delete_old_segments(self.high_watermark_of(tp), self._clock.wall_ms())
-            except OSError as error:
-                raise LogDirFailed(found.log_dir, error) from error
-        return count
+        return found.delete_old_segments(self.high_watermark_of(tp), self._clock.wall_ms())

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from broker.storage.filesystem import Buffer
 from broker.storage.segment import Segment
 
+PARTITION_METADATA = "partition.metadata"
+
 
 class LogDirFailed(Exception):
     """The disk under a log failed: KAFKA_STORAGE_ERROR for the client, its log directory goes offline (LOG-6)."""

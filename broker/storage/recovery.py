@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from broker.config import TopicConfig
 from broker.storage import checkpoints
 from broker.storage.filesystem import FileSystem
-from broker.storage.log import PARTITION_METADATA, LogParts
-from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs
+from broker.storage.log_types import PARTITION_METADATA, LogParts
+from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
 from broker.storage.segment import Segment
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def open_log(
         if was_clean and stored is not None:
             log.warning("%s: stopped cleanly, but %s has no clean end", directory, segments[-1].path)
             recovery_point = min(recovery_point, segments[-1].base_offset)
-        segments, epochs = _recover(filesystem, segments, recovery_point, stored)
+        segments, epochs = _recover(filesystem, segments, recovery_point, log_start_offset, stored)
     end = segments[-1].next_offset
     start = max(log_start_offset, segments[0].base_offset)
     if start > end:
@@ -101,17 +101,24 @@ def _tidy(filesystem: FileSystem, directory: str) -> list[int]:
 
 
 def _recover(
-    filesystem: FileSystem, segments: list[Segment], recovery_point: int, stored: Sequence[EpochEntry] | None
+    filesystem: FileSystem,
+    segments: list[Segment],
+    recovery_point: int,
+    log_start_offset: int,
+    stored: Sequence[EpochEntry] | None,
 ) -> tuple[list[Segment], list[EpochEntry]]:
     """Steps 3 and 4. Returns the segments that are kept, and the epochs."""
     first = 0
     while first < len(segments) - 1 and segments[first].next_offset <= recovery_point:
         first += 1
-    judge = Judge({epoch for epoch, _ in stored or ()}, recovery_point)
-    if stored is None:
-        for segment in segments[:first]:
-            for _, header in segment.headers():
-                judge.take_epoch(header)
+    judge = Judge(stored or (), recovery_point)
+    # A hole that was synced is compaction's; one up to the log start is what a deletion left.
+    gap_to = max(recovery_point, log_start_offset)
+    epochs = list(stored or ())
+    if not epochs or epochs[0][1] > log_start_offset:
+        # No checkpoint, or it has forgotten the epochs of deleted records, and their deletion did not get to the disk.
+        untold = [segment for segment in segments[:first] if not epochs or segment.base_offset < epochs[0][1]]
+        epochs = rising([*_epochs_of(untold), *epochs])
     kept = segments[:first]
     for segment, following in itertools.zip_longest(segments[first:], segments[first + 1 :]):
         before = segment.size
@@ -121,12 +128,21 @@ def _recover(
         if segment.size != before:
             log.warning("%s: cut from %d to %d bytes, LEO %d", segment.path, before, segment.size, segment.next_offset)
             break
+        if following is not None and segment.next_offset < following.base_offset and following.base_offset > gap_to:
+            log.warning("%s: ends at %d, the next segment begins later", segment.path, segment.next_offset)
+            break
     for segment in reversed(segments[len(kept) :]):
         log.warning("%s: removed, it follows a hole", segment.path)
         for path in segment.remove():
             filesystem.remove(path)
-    read_from = segments[0 if stored is None else first].base_offset
-    return kept, rebuilt_epochs(stored or (), judge.epochs, read_from=read_from, end_offset=kept[-1].next_offset)
+    return kept, rebuilt_epochs(
+        epochs, judge.epochs, read_from=segments[first].base_offset, end_offset=kept[-1].next_offset
+    )
+
+
+def _epochs_of(segments: Sequence[Segment]) -> list[EpochEntry]:
+    headers = (header for segment in segments for _, header in segment.headers())
+    return rising((header.partition_leader_epoch, header.base_offset) for header in headers)
 
 
 def read_topic_id(filesystem: FileSystem, directory: str) -> str | None:

@@ -6,7 +6,9 @@ being seen at once. They are judged by what stands around them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from protocol.kafka.record_batch import BatchHeader
 
@@ -18,12 +20,12 @@ class Judge:
     """Goes with the verification through a log, batch by batch; `epochs` are those of the batches it believed.
 
     An offset that leaves a hole (compaction makes them) and an epoch that rises need a witness: the batch that follows,
-    the recovery point, the next segment's name, or the epoch checkpoint (`known_epochs`, empty when there is none).
+    the recovery point, the next segment's name, or the epoch checkpoint (`stored`, empty when there is none).
     """
 
-    def __init__(self, known_epochs: Collection[int], recovery_point: int) -> None:
+    def __init__(self, stored: Sequence[EpochEntry], recovery_point: int) -> None:
         self.epochs: list[EpochEntry] = []
-        self._known_epochs = known_epochs
+        self._stored = stored
         self._recovery_point = recovery_point
         self._end = 0
         self._next_base: int | None = None
@@ -38,13 +40,9 @@ class Judge:
         if not (self._offset_is_believed(header, following) and self._epoch_is_believed(header, following)):
             return False
         self._end = header.next_offset
-        self.take_epoch(header)
-        return True
-
-    def take_epoch(self, header: BatchHeader) -> None:
-        """Notes the epoch of a batch that needs no verification."""
         if not self.epochs or header.partition_leader_epoch > self.epochs[-1][0]:
             self.epochs.append((header.partition_leader_epoch, header.base_offset))
+        return True
 
     def _offset_is_believed(self, header: BatchHeader, following: BatchHeader | None) -> bool:
         if header.base_offset < self._end or (self._next_base is not None and header.next_offset > self._next_base):
@@ -59,11 +57,29 @@ class Judge:
         latest = self.epochs[-1][0] if self.epochs else -1
         if epoch < latest:
             return False
-        if epoch == latest or epoch in self._known_epochs or header.next_offset <= self._recovery_point:
+        if header.next_offset <= self._recovery_point or self._checkpoint_says(epoch, header.base_offset):
             return True
-        if following is not None:
-            return following.partition_leader_epoch >= epoch
-        return not self._known_epochs
+        if following is None:
+            return epoch == latest or not self._stored
+        if self._checkpoint_says(following.partition_leader_epoch, header.base_offset):
+            return False  # two witnesses for another epoch
+        return epoch == latest or following.partition_leader_epoch >= epoch
+
+    def _checkpoint_says(self, epoch: int, offset: int) -> bool:
+        """The checkpoint gives that epoch to `offset`, or knows only what came after both."""
+        at = bisect_right(self._stored, offset, key=itemgetter(1)) - 1
+        if at >= 0:
+            return self._stored[at][0] == epoch
+        return bool(self._stored) and epoch <= self._stored[0][0]
+
+
+def rising(entries: Iterable[EpochEntry]) -> list[EpochEntry]:
+    """Those whose epoch is above all before it."""
+    kept: list[EpochEntry] = []
+    for epoch, start in entries:
+        if not kept or epoch > kept[-1][0]:
+            kept.append((epoch, start))
+    return kept
 
 
 def rebuilt_epochs(
@@ -73,11 +89,6 @@ def rebuilt_epochs(
 
     An epoch that begins at the very end has no batch and counts all the same (BUG-15).
     """
-    entries = [entry for entry in stored if entry[1] < read_from and (not found or entry[0] <= found[0][0])]
-    for epoch, start in found:
-        if not entries or epoch > entries[-1][0]:
-            entries.append((epoch, start))
-    for epoch, start in stored:
-        if start == end_offset and (not entries or epoch > entries[-1][0]):
-            entries.append((epoch, start))
-    return entries
+    before = [entry for entry in stored if entry[1] < read_from and (not found or entry[0] <= found[0][0])]
+    at_the_end = [entry for entry in stored if entry[1] == end_offset]
+    return rising([*before, *found, *at_the_end])

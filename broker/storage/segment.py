@@ -72,7 +72,7 @@ class Segment:
         self._filesystem = filesystem
         self._fd = filesystem.open(self.path)
         self.size = filesystem.size(self._fd)
-        self._bytes_since_index = 0
+        self.bytes_since_index = 0
         self._indexes_are_warm = False
         self._pins = 0
         self._is_closing = False
@@ -127,8 +127,9 @@ class Segment:
         newest = self.time_index.last()
         if newest is not None:
             self.max_timestamp, self.max_timestamp_offset = newest
-        self._bytes_since_index = 0
+        self.bytes_since_index = 0
         for at, header in self.headers(end):
+            self._take_timestamp(header)
             self._note(at, header)
             end = at + header.size_in_bytes
         if self.size:
@@ -146,7 +147,7 @@ class Segment:
     def _start_indexes(self) -> None:
         self.index.reset()
         self.time_index.reset()
-        self._bytes_since_index = 0
+        self.bytes_since_index = 0
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def verify(self, is_believed: IsBelieved) -> None:
@@ -206,28 +207,28 @@ class Segment:
         position = self.size
         self._filesystem.write(self._fd, parts, position)
         self.is_unsynced = True
+        if position == 0:
+            self.first_timestamp = headers[0].max_timestamp
         for header in headers:
-            if position == 0:
-                self.first_timestamp = header.max_timestamp
             self._index(position, header)
             self._note(position, header)
             position += header.batch_length + LOG_OVERHEAD
         self.size = position
 
-    def _index(self, position: int, header: BatchHeader) -> None:
+    def _take_timestamp(self, header: BatchHeader) -> None:
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.base_offset + header.last_offset_delta
-        if self._bytes_since_index > self.index_interval_bytes:
+
+    def _index(self, position: int, header: BatchHeader) -> None:
+        self._take_timestamp(header)
+        if self.bytes_since_index > self.index_interval_bytes:
             self.index.append(header.last_offset, position)
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
-            self._bytes_since_index = 0
-        self._bytes_since_index += header.batch_length + LOG_OVERHEAD
+            self.bytes_since_index = 0
+        self.bytes_since_index += header.batch_length + LOG_OVERHEAD
 
     def _note(self, position: int, header: BatchHeader) -> None:
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.base_offset + header.last_offset_delta
         self.next_offset = end = header.base_offset + header.last_offset_delta + 1
         ends = self._recent_ends
         ends.append(end)

@@ -1,0 +1,130 @@
+"""Logs for the storage layer's tests: opening one, filling it, and looking whether all in it agrees."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from broker.config import TopicConfig
+from broker.storage import checkpoints
+from broker.storage.filesystem import FileSystem
+from broker.storage.log import Log
+from broker.storage.recovery import open_log
+from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
+from protocol.types import TopicPartition
+
+TP = TopicPartition("orders", 0)
+LOG_DIR = "/data"
+DIRECTORY = f"{LOG_DIR}/{TP}"
+SMALL = TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_ms=-1)
+"""A few batches to a segment, an index entry for every second."""
+
+
+def open_at(
+    filesystem: FileSystem,
+    config: TopicConfig = SMALL,
+    *,
+    was_clean: bool = False,
+    recovery_point: int = 0,
+    log_start: int = 0,
+) -> Log:
+    filesystem.make_directory(DIRECTORY)
+    parts = open_log(
+        filesystem,
+        DIRECTORY,
+        config,
+        was_clean=was_clean,
+        recovery_point=recovery_point,
+        log_start_offset=log_start,
+        wall_ms=lambda: 1_000,
+    )
+    return Log(TP, LOG_DIR, DIRECTORY, config, filesystem, lambda: 1_000, parts)
+
+
+def batch(count: int = 2, *, size: int = 10, timestamp: int = 1_000, mark: int = 0) -> bytes:
+    """What a producer sends: `count` records of `size` bytes, a millisecond apart; `mark` makes its bytes its own."""
+    value = mark.to_bytes(8, "big") + bytes(size)
+    return build_batch([(b"k", value, (), timestamp + number) for number in range(count)])
+
+
+def fill(log: Log, batches: int, *, epoch: int = 0, count: int = 2, timestamp: int = 1_000) -> None:
+    """Appends as leader; each batch has later timestamps."""
+    for number in range(batches):
+        mark = log.log_end_offset
+        log.append_as_leader(batch(count, timestamp=timestamp + 10 * number, mark=mark), epoch)
+
+
+def everything(log: Log) -> bytes:
+    """All bytes from the log start to the LEO, read segment by segment as a fetch does."""
+    return b"".join(data for _, data in _reads(log))
+
+
+def _reads(log: Log) -> list[tuple[int, bytes]]:
+    found = []
+    offset = log.log_start_offset
+    for segment in log.segments:
+        segment.load_indexes()
+    while offset < log.log_end_offset:
+        result = log.read(offset, 2**30, log.log_end_offset, True)
+        data = b"".join(bytes(part) for part in result.records)
+        assert data, f"nothing at offset {offset} of {log.log_end_offset}"
+        found.append((offset, data))
+        offset = batches_of(data)[-1].next_offset
+    return found
+
+
+def batches_of(data: bytes) -> list[BatchHeader]:
+    headers = list(iter_batches(data))
+    assert all(crc_is_valid(data, position, header) for position, header in headers)
+    assert sum(header.size_in_bytes for _, header in headers) == len(data)
+    return [header for _, header in headers]
+
+
+def split(data: bytes) -> list[bytes]:
+    """The batches, each its own bytes."""
+    return [data[position : position + header.size_in_bytes] for position, header in iter_batches(data)]
+
+
+def check(log: Log, *, is_gapless: bool = True) -> list[BatchHeader]:
+    """INV-5, 19, 21: a valid CRC prefix, indexes and epochs that agree with it. Returns the headers."""
+    assert log.recovery_point <= log.log_end_offset
+    assert log.log_start_offset <= log.log_end_offset
+    headers = [header for _, data in _reads(log) for header in batches_of(data)]
+    end = headers[-1].next_offset if headers else log.log_end_offset
+    assert end == log.log_end_offset
+    for before, header in itertools.pairwise(headers):
+        assert header.base_offset == before.next_offset or (not is_gapless and header.base_offset > before.next_offset)
+        assert header.partition_leader_epoch >= before.partition_leader_epoch
+    _check_epochs(log, headers)
+    for segment in log.segments:
+        segment.load_indexes()
+        placed = dict(segment.headers(0))
+        for entry in _entries(segment.index):
+            assert placed[entry[1]].last_offset == entry[0] + segment.base_offset
+        for timestamp, relative in _entries(segment.time_index):
+            assert segment.has_timestamp(timestamp, relative + segment.base_offset)
+            assert all(
+                h.max_timestamp <= timestamp for h in placed.values() if h.last_offset <= relative + segment.base_offset
+            )
+    return headers
+
+
+def _entries(index: object) -> list[tuple[int, int]]:
+    return list(zip(index._keys, index._values, strict=True))  # type: ignore[attr-defined]
+
+
+def _check_epochs(log: Log, headers: Sequence[BatchHeader]) -> None:
+    entries = log.leader_epochs.entries
+    assert all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(entries)), entries
+    assert all(start <= log.log_end_offset for _, start in entries)
+    for header in headers:
+        if header.base_offset >= log.log_start_offset:
+            assert log.leader_epochs.epoch_for_offset(header.base_offset) == header.partition_leader_epoch, entries
+    with_records = {header.partition_leader_epoch for header in headers}
+    for (epoch, _), (_, end) in itertools.pairwise([*entries, (-1, log.log_end_offset)]):
+        is_empty_at_the_end = epoch == entries[-1][0] and entries[-1][1] == end
+        assert epoch in with_records or end <= log.log_start_offset or is_empty_at_the_end, entries
+
+
+def stored_epochs(filesystem: FileSystem) -> list[tuple[int, int]]:
+    return checkpoints.read_epochs(filesystem, f"{DIRECTORY}/{checkpoints.LEADER_EPOCHS}") or []

@@ -1,0 +1,83 @@
+"""Kafka's checkpoint texts (LOG-3): exact bytes, and a broken file is told from a good one (FLT-27)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.storage import checkpoints
+from protocol.types import TopicPartition
+from tests.support.memory_disk import MemoryDisk
+
+OFFSETS = {TopicPartition("orders", 0): 1234, TopicPartition("a.b_c-d", 12): 0}
+TEXT = b"0\n2\norders 0 1234\na.b_c-d 12 0\n"
+
+
+def test_text_is_kafkas() -> None:
+    assert checkpoints.encode_offsets(OFFSETS) == TEXT
+    assert checkpoints.decode_offsets(TEXT) == OFFSETS
+    assert checkpoints.encode_offsets({}) == b"0\n0\n"
+    assert checkpoints.encode_epochs([(0, 0), (3, 1200)]) == b"0\n2\n0 0\n3 1200\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00" * 40,
+        b"1\n0\n",
+        b"0\n",
+        b"0\nx\n",
+        b"0\n1\n",
+        b"0\n0\norders 0 1\n",
+        b"0\n1\norders 0 12",
+        b"0\n1\norders 0\n",
+        b"0\n1\norders 0 -1\n",
+        b"0\n1\norders 0 1_0\n",
+        b"0\n1\norders 0 +1\n",
+        b"0\n1\norders  0 1\n",
+        b"0\n1\norders 0 99999999999999999999\n",
+        "0\n1\norders 0 \u0661\n".encode(),
+        b"0\n1\norders\xff 0 1\n",
+    ],
+)
+def test_broken_offsets_are_taken_as_empty_with_a_warning(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError):
+        checkpoints.decode_offsets(data)
+    disk = MemoryDisk()
+    disk.write_atomically("/c", data)
+    assert checkpoints.read_offsets(disk, "/c") == {}
+    assert "/c is broken" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data", [b"0\n2\n1 0\n1 5\n", b"0\n2\n1 5\n2 4\n", b"0\n1\n1 0 0\n", b"0\n1\n-1 0\n", b"0\n1\n1 10"]
+)
+def test_broken_epochs_are_taken_as_missing(data: bytes) -> None:
+    disk = MemoryDisk()
+    disk.write_atomically("/c", data)
+    assert checkpoints.read_epochs(disk, "/c") is None
+
+
+def test_missing_files() -> None:
+    assert checkpoints.read_offsets(MemoryDisk(), "/c") == {}
+    assert checkpoints.read_epochs(MemoryDisk(), "/c") is None
+
+
+@given(st.integers(0, len(TEXT) - 1))
+def test_a_torn_file_is_never_half_believed(size: int) -> None:
+    with pytest.raises(ValueError):
+        checkpoints.decode_offsets(TEXT[:size])
+
+
+@given(st.integers(0, len(TEXT) - 1), st.integers(0, 7))
+def test_a_flipped_bit_gives_an_error_or_offsets_of_the_same_shape(position: int, bit: int) -> None:
+    data = bytearray(TEXT)
+    data[position] ^= 1 << bit
+    try:
+        found = checkpoints.decode_offsets(bytes(data))
+    except ValueError:
+        return
+    assert len(found) <= 2
+    assert all(offset >= 0 and tp.partition >= 0 for tp, offset in found.items())

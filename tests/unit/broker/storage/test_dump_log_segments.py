@@ -1,0 +1,85 @@
+"""Real Kafka's DumpLogSegments reads our segments and indexes without complaint (FMT-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.clock import SystemClock
+from broker.config import TopicConfig
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_manager import LogManager
+from protocol.kafka.record_batch import build_batch, parse_header
+from protocol.types import TopicPartition
+from tests.support.logs import check, split
+
+PEER_KAFKA = Path(__file__).resolve().parents[4].parent / "shared" / "bin" / "peer-kafka"
+TIMEOUT_S = 120
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.skipif(not PEER_KAFKA.exists(), reason=f"no real Kafka to ask: {PEER_KAFKA} is not there"),
+]
+CONFIG = TopicConfig(segment_bytes=10_000, index_interval_bytes=1_000)
+COMPRESSIONS = (0, 1, 2, 4)
+
+
+def dump(*arguments: str) -> str:
+    command = [str(PEER_KAFKA), "run", "kafka.tools.DumpLogSegments", *arguments]
+    environment = os.environ | {"KAFKA_HEAP": "-Xmx256m"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    for complaint in ("Mismatches", "mismatch", "Non-secutive", "Exception", "unreadable", "corrupt", "isvalid: false"):
+        assert complaint not in output, output
+    return output
+
+
+async def write(path: str) -> dict[str, int]:
+    """A leader's log, cut and written on; its follower's, appended in large pieces; both after a restart. -> records"""
+    manager = LogManager([path], CONFIG, FileSystem(), SystemClock())
+    await manager.start()
+    manager.ensure_meta(1, "cluster")
+    leader = manager.get_or_create(TopicPartition("leader", 0), "AAAAAAAAAAAAAAAAAAAAWA", {})
+    moments = random.Random(7)
+    for number in range(400):
+        count = 1 + number % 3
+        stamp = 1_700_000_000_000 + number * 10 + moments.randrange(200)
+        records = [(b"k", bytes(80), (("h", b"x"),), stamp + moments.randrange(5)) for _ in range(count)]
+        leader.append_as_leader(build_batch(records, compression=COMPRESSIONS[number % 4]), number // 100)
+        if number == 300:
+            leader.truncate_to(350)
+    follower = manager.get_or_create(TopicPartition("follower", 0), "AAAAAAAAAAAAAAAAAAAAWA", {})
+    while follower.log_end_offset < leader.log_end_offset:
+        end = leader.log_end_offset
+        piece = await leader.read_cold(follower.log_end_offset, 3_000, end, True)
+        follower.append_as_follower(memoryview(bytes(piece.records[0])))
+    await manager.shutdown()
+    os.unlink(f"{path}/.kafka_cleanshutdown")
+    again = LogManager([path], CONFIG, FileSystem(), SystemClock())
+    await again.start()
+    sizes = {}
+    for log in again.logs():
+        sizes[str(log.topic_partition)] = sum(header.record_count for header in check(log))
+        assert len(log.segments) > 2
+    await again.shutdown()
+    return sizes
+
+
+def test_segments_and_indexes(tmp_path: Path) -> None:
+    records = asyncio.run(write(str(tmp_path)))
+    assert set(records) == {"leader-0", "follower-0"}
+    logs = sorted(tmp_path.glob("*-0/*.log"))
+    dumped = dump("--deep-iteration", "--files", ",".join(map(str, logs)))
+    assert dumped.count("| offset: ") == sum(records.values())
+    assert dumped.count("baseOffset: ") == sum(len(split(path.read_bytes())) for path in logs)
+    assert f"baseOffset: {parse_header(logs[-1].read_bytes()).base_offset} " in dumped
+    indexes = ",".join(map(str, sorted([*tmp_path.glob("*-0/*.index"), *tmp_path.glob("*-0/*.timeindex")])))
+    sane = dump("--index-sanity-check", "--files", indexes)
+    assert sane.count("passed sanity check") + sane.count("is empty") == 2 * len(logs)
+    assert "timestamp: 17" in dump("--files", indexes)

@@ -1,0 +1,112 @@
+"""Epoch arithmetic (KIP-101, INV-19, BUG-15), by table and against a naive model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.storage.leader_epochs import LeaderEpochCache
+
+ENTRIES = [(0, 0), (2, 10), (5, 30)]
+END = 40
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 10)),
+        (1, (0, 10)),
+        (2, (2, 30)),
+        (3, (2, 30)),
+        (4, (2, 30)),
+        (5, (5, 40)),
+        (6, (-1, -1)),
+    ],
+)
+def test_end_offset_as_kafka_answers_it(epoch: int, answer: tuple[int, int]) -> None:
+    assert LeaderEpochCache(ENTRIES).end_offset_for(epoch, END) == answer
+
+
+def test_end_offset_below_the_first_epoch_is_its_start() -> None:
+    assert LeaderEpochCache([(4, 100), (6, 120)]).end_offset_for(2, 130) == (2, 100)
+
+
+def test_end_offset_without_epochs() -> None:
+    assert LeaderEpochCache().end_offset_for(0, 0) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "start", "entries"),
+    [
+        (6, 40, [*ENTRIES, (6, 40)]),
+        (6, 30, [(0, 0), (2, 10), (6, 30)]),
+        (6, 0, [(6, 0)]),
+        (5, 50, ENTRIES),
+        (4, 50, ENTRIES),
+    ],
+    ids=["new", "at the start of an empty one", "before all", "known", "older"],
+)
+def test_assign(epoch: int, start: int, entries: list[tuple[int, int]]) -> None:
+    cache = LeaderEpochCache(ENTRIES)
+    cache.assign(epoch, start)
+    assert cache.entries == entries
+
+
+@pytest.mark.parametrize(
+    ("end", "entries"), [(41, ENTRIES), (31, ENTRIES), (30, ENTRIES[:2]), (11, ENTRIES[:2]), (10, ENTRIES[:1]), (0, [])]
+)
+def test_truncate_from_end(end: int, entries: list[tuple[int, int]]) -> None:
+    cache = LeaderEpochCache(ENTRIES)
+    cache.truncate_from_end(end)
+    assert cache.entries == entries
+
+
+@pytest.mark.parametrize(
+    ("start", "entries"),
+    [
+        (0, ENTRIES),
+        (5, [(0, 5), (2, 10), (5, 30)]),
+        (10, [(2, 10), (5, 30)]),
+        (29, [(2, 29), (5, 30)]),
+        (99, [(5, 99)]),
+    ],
+)
+def test_truncate_from_start(start: int, entries: list[tuple[int, int]]) -> None:
+    cache = LeaderEpochCache(ENTRIES)
+    cache.truncate_from_start(start)
+    assert cache.entries == entries
+
+
+def test_listeners_hear_of_changes_only() -> None:
+    changes: list[int] = []
+    cache = LeaderEpochCache([], lambda: changes.append(1))
+    cache.assign(1, 0)
+    cache.assign(1, 5)
+    cache.truncate_from_end(9)
+    cache.truncate_from_start(0)
+    assert len(changes) == 1
+    cache.clear()
+    cache.clear()
+    assert len(changes) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12), st.integers(0, 30))
+def test_agrees_with_an_epoch_for_each_record(appends: list[tuple[int, int]], cut: int) -> None:
+    """Each append raises the epoch by some and brings some records: the naive model is the list of their epochs."""
+    cache, model, epoch = LeaderEpochCache(), list[int](), 0
+    for rise, records in appends:
+        epoch += rise
+        cache.assign(epoch, len(model))
+        model += [epoch] * records
+    assert cache.latest_epoch() == (epoch if appends else -1)
+    del model[cut:]
+    cache.truncate_from_end(len(model))
+    assert [cache.epoch_for_offset(offset) for offset in range(len(model))] == model
+    entries = cache.entries
+    assert entries == sorted(set(entries))
+    for asked in range(epoch + 2):
+        found, end = cache.end_offset_for(asked, len(model))
+        if found >= 0 and found in model:
+            assert end == len([e for e in model if e <= asked])

@@ -1,0 +1,438 @@
+"""Appending, reading, rolling, truncating and retention of one log (LOG-1, REP-6, INV-15, INV-19, INV-22)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.storage.log import Log, LogDirFailed, WouldBlock
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import build_batch, decode_records, parse_header, patch
+from tests.support.logs import SMALL, TP, batch, batches_of, check, everything, fill, open_at, split
+from tests.support.memory_disk import MemoryDisk, run
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def log(disk: MemoryDisk) -> Log:
+    return open_at(disk)
+
+
+def offsets(
+    log: Log, offset: int, max_bytes: int = 10_000, max_offset: int | None = None, *, whole: bool = True
+) -> list[int]:
+    limit = log.log_end_offset if max_offset is None else max_offset
+    records = b"".join(bytes(part) for part in log.read(offset, max_bytes, limit, whole).records)
+    return [header.base_offset for header in batches_of(records)]
+
+
+# -- appending --------------------------------------------------------------------------------------------------------
+
+
+def test_leader_assigns_offsets_and_epoch(log: Log) -> None:
+    sent = batch(3)
+    first = log.append_as_leader(memoryview(sent), 7)
+    second = log.append_as_leader(sent, 7)
+    assert (first.first_offset, first.last_offset, first.log_append_time_ms, first.size_bytes) == (0, 2, -1, len(sent))
+    assert (second.first_offset, second.last_offset, log.log_end_offset) == (3, 5, 6)
+    stored = split(everything(log))
+    assert [parse_header(data).partition_leader_epoch for data in stored] == [7, 7]
+    assert [data[16:] for data in stored] == [sent[16:]] * 2
+    assert log.leader_epochs.entries == [(7, 0)]
+    check(log)
+
+
+def test_log_append_time() -> None:
+    log = open_at(MemoryDisk(), replace(SMALL, message_timestamp_type="LogAppendTime"))
+    info = log.append_as_leader(batch(2, timestamp=5), 0)
+    assert (info.log_append_time_ms, info.max_timestamp) == (1_000, 1_000)
+    assert {record.timestamp for record in decode_records(everything(log))} == {1_000}
+    check(log)
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (replace(SMALL, max_message_bytes=99), ErrorCode.MESSAGE_TOO_LARGE),
+        (replace(SMALL, segment_bytes=99), ErrorCode.RECORD_LIST_TOO_LARGE),
+        (replace(SMALL, cleanup_policy="compact"), ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_refused_appends_write_nothing(disk: MemoryDisk, config: object, code: ErrorCode) -> None:
+    log = open_at(disk, config)  # type: ignore[arg-type]
+    before = disk.calls
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(build_batch([(None, bytes(50), (), 1)]), 0)
+    assert (caught.value.code, log.log_end_offset, disk.calls) == (code, 0, before)
+
+
+def test_follower_log_is_the_leaders_byte_for_byte(log: Log) -> None:
+    for epoch in (0, 2, 2, 5):
+        fill(log, 4, epoch=epoch)
+    follower = open_at(MemoryDisk())
+    while follower.log_end_offset < log.log_end_offset:
+        # A fetch's size limit cuts the last batch.
+        records = bytes(log.read(follower.log_end_offset, 250, log.log_end_offset, True).records[0])
+        follower.append_as_follower(memoryview(records))
+    assert everything(follower) == everything(log)
+    assert follower.leader_epochs.entries == log.leader_epochs.entries
+    check(follower)
+
+
+def test_follower_refuses_what_is_before_its_end_and_what_is_broken(log: Log) -> None:
+    fill(log, 3)
+    records = everything(log)
+    follower = open_at(MemoryDisk())
+    follower.append_as_follower(memoryview(records))
+    for data, code in (
+        (records, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (_moved(records, 6)[:-1] + b"\x55", ErrorCode.CORRUPT_MESSAGE),
+        (bytes(80), ErrorCode.CORRUPT_MESSAGE),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            follower.append_as_follower(memoryview(data))
+        assert caught.value.code == code
+    assert everything(follower) == records
+    check(follower)
+
+
+def _moved(records: bytes, by: int) -> bytes:
+    moved = bytearray()
+    for one in split(records):
+        copy = bytearray(one)
+        patch(copy, 0, parse_header(one).base_offset + by, 0)
+        moved += copy
+    return bytes(moved)
+
+
+def test_follower_appends_nothing_of_a_lone_partial_batch(log: Log) -> None:
+    fill(log, 1)
+    follower = open_at(MemoryDisk())
+    info = follower.append_as_follower(memoryview(everything(log)[:-1]))
+    assert (info.first_offset, info.last_offset, info.size_bytes, follower.log_end_offset) == (0, -1, 0, 0)
+
+
+def test_empty_follower_whose_start_lies_inside_the_first_batch(log: Log) -> None:
+    """The leader's records were deleted up to 3, in the middle of the batch 2..3 that it sends."""
+    fill(log, 4)
+    follower = open_at(MemoryDisk())
+    follower.truncate_fully_and_start_at(3)
+    follower.append_as_follower(memoryview(everything(log)[len(split(everything(log))[0]) :]))
+    assert (follower.log_start_offset, follower.log_end_offset) == (3, 8)
+    assert offsets(follower, 3) == [2, 4, 6]
+
+
+# -- rolling ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "timestamps", "segments"),
+    [
+        (replace(SMALL, segment_bytes=10_000), [1, 2, 3, 4], 1),
+        (replace(SMALL, segment_bytes=100), [1, 2, 3, 4], 4),
+        (replace(SMALL, segment_ms=10), [1, 2, 11, 12], 2),
+        (replace(SMALL, segment_ms=10), [1, 12, 23, 12], 3),
+        (replace(SMALL, segment_index_bytes=24, index_interval_bytes=0, segment_bytes=10_000), [1, 2, 3, 4, 5, 6], 2),
+    ],
+    ids=["not", "size", "time not reached twice", "time", "index"],
+)
+def test_roll(disk: MemoryDisk, config: object, timestamps: list[int], segments: int) -> None:
+    log = open_at(disk, config)  # type: ignore[arg-type]
+    rolled: list[Log] = []
+    log.on_roll = rolled.append
+    for timestamp in timestamps:
+        log.append_as_leader(batch(1, timestamp=timestamp), 0)
+    assert next(segment.base_offset for segment in log.segments) == 0
+    assert (len(log.segments), len(rolled)) == (segments, segments - 1)
+    check(log)
+
+
+def test_roll_when_an_offset_does_not_fit_the_index(log: Log) -> None:
+    fill(log, 1)
+    follower = open_at(MemoryDisk())
+    follower.append_as_follower(memoryview(everything(log)))
+    follower.append_as_follower(memoryview(_moved(everything(log), 2**31)))
+    assert [segment.base_offset for segment in follower.segments] == [0, 2]
+    follower.append_as_follower(memoryview(_moved(everything(log), 2**31 + 2)))
+    assert [segment.base_offset for segment in follower.segments] == [0, 2, 2**31 + 2]
+    fill(follower, 10)
+    check(follower, is_gapless=False)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["by memory", "by index"])
+def test_read_from_any_offset_up_to_any_offset(log: Log, forgets: bool) -> None:
+    """INV-15: nothing at or above the limit, whole batches, beginning with the one that holds the offset."""
+    fill(log, 20)
+    if forgets:
+        log.close()
+        log = open_at(log._filesystem, was_clean=True)
+    bases = [header.base_offset for header in check(log)]
+    for limit in range(log.log_end_offset + 1):
+        for offset in range(log.log_end_offset + 1):
+            found: list[int] = []
+            at = offset
+            while at < limit and (more := offsets(log, at, max_offset=limit)):
+                found += more
+                at = more[-1] + 2
+            assert found == [base for base in bases if offset <= base + 1 and base + 2 <= limit]
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "whole", "count"), [(0, True, 1), (1, True, 1), (0, False, 0), (250, False, 2), (250, True, 2)]
+)
+def test_size_limits(disk: MemoryDisk, max_bytes: int, whole: bool, count: int) -> None:
+    log = open_at(disk, replace(SMALL, segment_bytes=10_000))
+    fill(log, 5)
+    size = len(batch())
+    result = log.read(2, max_bytes, 10, whole)
+    assert result.size == sum(len(part) for part in result.records) == (max_bytes if count == 2 else count * size)
+    if count:
+        assert parse_header(bytes(result.records[0])).base_offset == 2
+
+
+def test_reads_outside_the_log_are_refused(log: Log) -> None:
+    fill(log, 3)
+    log.increment_log_start(2)
+    assert log.read(6, 100, 6, True).size == 0
+    for offset in (-1, 1, 7):
+        with pytest.raises(KafkaError) as caught:
+            log.read(offset, 100, 6, True)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_cold_pages_are_read_in_a_thread(disk: MemoryDisk, log: Log) -> None:
+    fill(log, 10)
+    expected = bytes(log.read(3, 10_000, 20, True).records[0])
+    disk.is_cold = True
+    with pytest.raises(WouldBlock):
+        log.read(3, 10_000, 20, True)
+    assert bytes(run(log.read_cold(3, 10_000, 20, True)).records[0]) == expected
+
+
+def test_indexes_of_old_segments_are_read_in_a_thread(log: Log) -> None:
+    fill(log, 10)
+    log.close()
+    log = open_at(log._filesystem, was_clean=True)
+    with pytest.raises(WouldBlock):
+        log.read(3, 10_000, 20, True)
+    assert bytes(run(log.read_cold(3, 10_000, 20, True)).records[0])
+    assert offsets(log, 3)[0] == 2
+
+
+def test_cold_read_looks_at_everything_anew(disk: MemoryDisk, log: Log) -> None:
+    """BUG-12: the log was cut while the thread read."""
+    fill(log, 10)
+
+    async def cut_meanwhile() -> None:
+        disk.is_cold = True
+        original = disk.read
+
+        def read(fd: int, size: int, position: int) -> bytes:
+            disk.read = original  # type: ignore[method-assign]
+            log.truncate_to(2)
+            return original(fd, size, position)
+
+        disk.read = read  # type: ignore[method-assign]
+        await log.read_cold(12, 10_000, 20, True)
+
+    with pytest.raises(KafkaError) as caught:
+        run(cut_meanwhile())
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_broken_batch_in_an_old_segment_is_told_not_passed_over(disk: MemoryDisk, log: Log) -> None:
+    fill(log, 10)
+    log.close()
+    disk.corrupt(log.segments[0].path, 16, 0x01)
+    log = open_at(disk, was_clean=True)
+    with pytest.raises(KafkaError) as caught:
+        run(log.read_cold(0, 10_000, 20, True))
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_deleted_log_never_reads_another_files_descriptor(log: Log) -> None:
+    fill(log, 3)
+    log.mark_deleted()
+    for late in (
+        lambda: log.read(0, 100, 6, True),
+        lambda: log.append_as_leader(batch(), 0),
+        lambda: log.truncate_to(0),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            late()
+        assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# -- timestamps -------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=25), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
+    log = open_at(MemoryDisk())
+    for stamp in stamps:
+        log.append_as_leader(batch(2, timestamp=stamp), 4)
+    if reopens:
+        log.segments[-1].close_time_index()
+        log.close()
+        log = open_at(log._filesystem, was_clean=True)
+    records = [(stamp + number, 2 * at + number) for at, stamp in enumerate(stamps) for number in (0, 1)]
+    for wanted in range(63):
+        first = next(((stamp, offset, 4) for stamp, offset in records if stamp >= wanted), None)
+        assert log.offset_for_timestamp(wanted, log.log_end_offset) == first
+        limited = None if first is None or first[1] >= 3 else first
+        assert log.offset_for_timestamp(wanted, 3) == limited
+    newest = max(stamp for stamp, _ in records)
+    assert log.max_timestamp_offset() == next((s, offset, 4) for s, offset in records if s == newest)
+
+
+def test_offsets_by_timestamp_without_records(log: Log) -> None:
+    assert log.offset_for_timestamp(0, 0) is None
+    assert log.max_timestamp_offset() is None
+
+
+# -- cutting ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=16), st.integers(0, 40), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_truncate_then_append(appends: list[tuple[int, int]], offset: int, reopens: bool) -> None:
+    """INV-19: what is below the cut stays, byte for byte, what is above is gone, and the log goes on as if never there."""
+    disk = MemoryDisk()
+    log = open_at(disk)
+    epoch = 0
+    for count, rise in appends:
+        epoch += rise
+        log.append_as_leader(batch(count), epoch)
+    if reopens:
+        log.close()
+        log = open_at(disk, was_clean=True)
+    before = check(log)
+    data = everything(log)
+    log.truncate_to(offset)
+    kept = [header for header in before if header.next_offset <= offset]
+    assert check(log) == kept
+    assert everything(log) == data[: sum(header.size_in_bytes for header in kept)]
+    fill(log, 12, epoch=epoch + 1)
+    check(log)
+    log.close()
+    again = open_at(disk, was_clean=True)
+    assert everything(again) == everything(log_of(disk))
+    check(again)
+
+
+def log_of(disk: MemoryDisk) -> Log:
+    return open_at(disk.after_kill())
+
+
+def test_truncate_below_the_log_start_moves_it_back(log: Log) -> None:
+    fill(log, 10)
+    log.increment_log_start(12)
+    log.truncate_to(6)
+    assert (log.log_start_offset, log.log_end_offset) == (6, 6)
+
+
+def test_truncate_before_the_first_segment_empties_the_log(log: Log) -> None:
+    log.truncate_fully_and_start_at(100)
+    fill(log, 10)
+    log.truncate_to(50)
+    assert (log.log_start_offset, log.log_end_offset, log.leader_epochs.entries) == (50, 50, [])
+    fill(log, 2, epoch=1)
+    assert [header.base_offset for header in check(log)] == [50, 52]
+
+
+def test_truncation_moves_the_recovery_point_back_and_tells(log: Log) -> None:
+    fill(log, 10)
+    run(log.flush())
+    assert log.recovery_point == 20
+    told: list[Log] = []
+    log.on_cut = told.append
+    log.truncate_to(8)
+    assert (log.recovery_point, told) == (8, [log])
+
+
+def test_retention_keeps_what_is_above_the_high_watermark(disk: MemoryDisk) -> None:
+    log = open_at(disk, replace(SMALL, retention_ms=0))
+    fill(log, 20)
+    bases = [segment.base_offset for segment in log.segments]
+    files = len(disk.list(log.directory))
+    assert log.delete_old_segments(bases[2] + 1, 10**9) == 2
+    assert (log.log_start_offset, log.segments[0].base_offset) == (bases[2], bases[2])
+    assert len(disk.list(log.directory)) == files - 6
+    check(log)
+    log.config = replace(SMALL, retention_ms=0, cleanup_policy="compact")
+    assert log.delete_old_segments(log.log_end_offset, 10**9) == 0
+
+
+def test_log_start_hides_records_and_retention_drops_their_segments(log: Log) -> None:
+    fill(log, 20)
+    log.increment_log_start(15)
+    log.increment_log_start(3)
+    assert log.log_start_offset == 15
+    assert log.delete_old_segments(40, 0) > 0
+    assert log.segments[0].base_offset <= 15
+    assert offsets(log, 15)[0] == 14
+
+
+# -- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_write_fails_the_directory_and_is_not_tried_again(disk: MemoryDisk, log: Log) -> None:
+    fill(log, 2)
+    disk.fail("write")
+    with pytest.raises(LogDirFailed) as caught:
+        fill(log, 1)
+    assert (caught.value.directory, log.log_end_offset) == ("/data", 4)
+    disk.failures.clear()
+    calls = disk.calls
+    with pytest.raises(LogDirFailed):
+        fill(log, 1)
+    assert disk.calls == calls
+
+
+def test_a_failed_fsync_never_counts_later(disk: MemoryDisk, log: Log) -> None:
+    """FLT-29: the kernel drops the dirty pages of a failed fsync, so that the next one lies."""
+    fill(log, 2)
+    disk.fail("sync")
+    with pytest.raises(LogDirFailed):
+        run(log.flush())
+    disk.failures.clear()
+    with pytest.raises(LogDirFailed):
+        run(log.flush())
+    assert log.recovery_point == 0
+
+
+def test_flush_does_not_count_what_was_cut_and_written_again_meanwhile(disk: MemoryDisk, log: Log) -> None:
+    fill(log, 5)
+    original = disk.sync_directory
+
+    def cut_meanwhile(path: str) -> None:
+        disk.sync_directory = original  # type: ignore[method-assign]
+        log.truncate_to(4)
+        fill(log, 10, epoch=1)
+        original(path)
+
+    disk.sync_directory = cut_meanwhile  # type: ignore[method-assign]
+    run(log.flush())
+    assert log.recovery_point == 0
+    run(log.flush())
+    assert log.recovery_point == log.log_end_offset
+
+
+def test_no_file_stays_open(disk: MemoryDisk, log: Log) -> None:
+    fill(log, 20)
+    assert disk.open_files() <= len(log.segments) + 2
+    log.truncate_to(10)
+    log.close()
+    assert disk.open_files() == 0
+    assert str(TP) == "orders-0"

@@ -1,0 +1,375 @@
+"""All logs of a broker: start, stop, locks, checkpoints, deletion, failed directories (LOG-2, LOG-3, LOG-6, BUG-18)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.clock import SystemClock
+from broker.config import TopicConfig
+from broker.storage import log_manager
+from broker.storage.filesystem import FileSystem
+from broker.storage.log import LogDirFailed
+from broker.storage.log_directory import LogDirectory, LogDirectoryError
+from broker.storage.log_manager import LogManager
+from protocol.types import TopicPartition
+from tests.support.fake_time import FakeTime
+from tests.support.logs import SMALL, batch, check, everything, fill
+from tests.support.memory_disk import MemoryDisk, run
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
+OTHER_ID = "BBBBBBBBBBBBBBBBBBBBBA"
+ORDERS = TopicPartition("orders", 0)
+
+
+def manager_of(disk: FileSystem, *directories: str, config: TopicConfig = SMALL) -> LogManager:
+    return LogManager(directories or ("/data",), config, disk, FakeTime())
+
+
+def started(disk: FileSystem, *directories: str) -> LogManager:
+    manager = manager_of(disk, *directories)
+    run(manager.start())
+    return manager
+
+
+def test_everything_comes_back_after_a_clean_stop_and_after_a_kill() -> None:
+    disk = MemoryDisk()
+    manager = started(disk)
+    log = manager.get_or_create(ORDERS, TOPIC_ID, {})
+    fill(log, 20, epoch=3)
+    log.increment_log_start(5)
+    data = everything(log)
+    run(manager.write_high_watermarks({ORDERS: 17, TopicPartition("not-here", 1): 4}))
+    killed = disk.after_kill()
+    run(manager.shutdown())
+    assert disk.open_files() == 0
+    assert disk.exists("/data/.kafka_cleanshutdown")
+    assert disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 40\n"
+    assert disk.content("/data/log-start-offset-checkpoint") == b"0\n1\norders 0 5\n"
+    for found, log_start in ((disk, 5), (killed, 0)):
+        again = started(found)
+        log = again.get(ORDERS)  # type: ignore[assignment]
+        assert (log.topic_id, log.log_start_offset, log.log_end_offset) == (TOPIC_ID, log_start, 40)
+        assert everything(log).endswith(data)
+        assert again.read_high_watermarks() == {ORDERS: 17}
+        assert not found.exists("/data/.kafka_cleanshutdown")
+        check(log)
+
+
+def test_the_marker_is_gone_before_anything_is_loaded() -> None:
+    """BUG-18: a crash while loading must not look like a clean stop."""
+    disk = MemoryDisk()
+    manager = started(disk)
+    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 3)
+    run(manager.shutdown())
+    calls: list[tuple[str, str]] = []
+    for name in ("remove", "open", "read_file", "sync_directory"):
+        _note(disk, name, calls)
+    started(disk)
+    names = [call for call in calls if ".lock" not in call[1]]
+    assert names[:2] == [("remove", "/data/.kafka_cleanshutdown"), ("sync_directory", "/data")]
+
+
+def _note(disk: MemoryDisk, name: str, calls: list[tuple[str, str]]) -> None:
+    original: Callable[[str], object] = getattr(disk, name)
+
+    def noted(path: str) -> object:
+        calls.append((name, path))
+        return original(path)
+
+    setattr(disk, name, noted)
+
+
+def test_a_directory_in_use_is_refused_and_the_other_is_let_go(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    running = started(FileSystem(), two)
+    second = manager_of(FileSystem(), one, two)
+    with pytest.raises(LogDirectoryError, match=f"{two} is in use by a running broker"):
+        run(second.start())
+    third = started(FileSystem(), one)
+    run(third.shutdown())
+    run(running.shutdown())
+    run(started(FileSystem(), two).shutdown())
+
+
+@pytest.mark.parametrize(
+    ("broker", "cluster", "message"),
+    [(1, "c", ""), (2, "c", "broker.id is 1, this broker's is 2"), (1, "d", "cluster.id is c, this broker's is d")],
+)
+def test_meta_properties(broker: int, cluster: str, message: str) -> None:
+    disk = MemoryDisk()
+    manager = started(disk)
+    manager.ensure_meta(1, "c")
+    text = disk.content("/data/meta.properties").decode()
+    assert {"version=0", "broker.id=1", "cluster.id=c"} <= set(text.splitlines())
+    if message:
+        with pytest.raises(LogDirectoryError, match=message):
+            manager.ensure_meta(broker, cluster)
+    else:
+        manager.ensure_meta(broker, cluster)
+    assert disk.content("/data/meta.properties").decode() == text
+
+
+def test_meta_properties_of_kraft_are_refused() -> None:
+    disk = MemoryDisk()
+    manager = started(disk)
+    disk.write_atomically("/data/meta.properties", b"version=1\nnode.id=1\ncluster.id=c\n")
+    with pytest.raises(LogDirectoryError, match="version is 1"):
+        manager.ensure_meta(1, "c")
+
+
+def test_no_directory_can_be_used() -> None:
+    disk = MemoryDisk()
+    disk.fail("open", errno.EACCES)
+    with pytest.raises(LogDirectoryError, match=r"none of log\.dirs can be used: /data"):
+        started(disk)
+
+
+def test_only_directories_that_are_logs_are_opened() -> None:
+    disk = MemoryDisk()
+    for name in ("a-b-3", "x-01", "x-1.0a-delete", "no_number", "-1", "x-²", "lost+found", "x-1.ab-future"):
+        disk.make_directory(f"/data/{name}")
+    disk.write_atomically("/data/x-7", b"a file")
+    manager = started(disk)
+    assert [log.topic_partition for log in manager.logs()] == [TopicPartition("a-b", 3)]
+    assert not disk.exists("/data/x-1.0a-delete")
+    assert disk.exists("/data/x-1.ab-future")
+
+
+def test_new_logs_go_where_the_fewest_are() -> None:
+    manager = started(MemoryDisk(), "/one", "/two")
+    logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(4)]
+    assert [log.log_dir for log in logs] == ["/one", "/two", "/one", "/two"]
+    assert manager.get_or_create(TopicPartition("t", 0), None, {}) is logs[0]
+
+
+def test_one_partition_in_two_directories_is_refused() -> None:
+    disk = MemoryDisk()
+    for path in ("/one/t-0", "/two/t-0"):
+        disk.make_directory(path)
+    with pytest.raises(LogDirectoryError, match="t-0 is in /one/t-0 and /two/t-0"):
+        started(disk, "/one", "/two")
+
+
+def test_topic_configs() -> None:
+    manager = started(MemoryDisk())
+    log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "no.such": "x", "segment.bytes": "-1"})
+    assert log.config == replace(SMALL, retention_ms=5)
+    manager.update_topic_config("orders", {"max.message.bytes": "100"})
+    assert log.config == replace(SMALL, max_message_bytes=100)
+
+
+def test_a_log_without_an_id_takes_one() -> None:
+    disk = MemoryDisk()
+    manager = started(disk)
+    assert manager.get_or_create(ORDERS, None, {}).topic_id is None
+    assert manager.get_or_create(ORDERS, TOPIC_ID, {}).topic_id == TOPIC_ID
+    assert manager.get_or_create(ORDERS, OTHER_ID, {}).topic_id == TOPIC_ID
+    assert disk.content("/data/orders-0/partition.metadata") == f"version: 0\ntopic_id: {TOPIC_ID}".encode()
+    disk.cut("/data/orders-0/partition.metadata", 25)
+    assert started(disk.after_kill()).get_or_create(ORDERS, None, {}).topic_id is None
+
+
+@pytest.mark.parametrize("crashes_between", [False, True], ids=["at once", "after a crash"])
+def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(crashes_between: bool) -> None:
+    """FLT-36 within one broker: deleted, made again under the same name, then a crash before any checkpoint was due."""
+    disk = MemoryDisk()
+    manager = started(disk)
+    old = manager.get_or_create(ORDERS, TOPIC_ID, {})
+    fill(old, 20)
+    old.increment_log_start(30)
+
+    async def checkpointed() -> None:
+        await old.flush()
+        await manager.checkpoint_recovery_points()
+        await manager.checkpoint_log_starts()
+        await manager.write_high_watermarks({ORDERS: 40})
+
+    run(checkpointed())
+    manager.delete(ORDERS)
+    assert manager.get(ORDERS) is None
+    assert [name for name in disk.list("/data") if name.startswith("orders")] == []
+    if crashes_between:
+        disk = disk.after_kill()
+        manager = started(disk)
+    fill(manager.get_or_create(ORDERS, OTHER_ID, {}), 3)
+    manager = started(disk.after_kill())
+    log = manager.get(ORDERS)
+    assert log is not None
+    assert (log.topic_id, log.log_start_offset, log.log_end_offset, log.recovery_point) == (OTHER_ID, 0, 6, 0)
+    assert manager.read_high_watermarks() == {}
+
+
+def test_a_failed_directory_takes_its_own_logs_only() -> None:
+    disk = MemoryDisk()
+    manager = started(disk, "/one", "/two")
+    logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(2)]
+    manager.fail_directory("/one")
+    assert (manager.get(logs[0].topic_partition), manager.get(logs[1].topic_partition)) == (None, logs[1])
+    assert manager.offline_dirs == ("/one",)
+    with pytest.raises(LogDirFailed):
+        # An empty log in the other directory would be taken for the one whose records were acknowledged.
+        manager.get_or_create(logs[0].topic_partition, None, {})
+    assert manager.get_or_create(TopicPartition("new", 0), None, {}).log_dir == "/two"
+    run(manager.shutdown())
+    assert not disk.exists("/one/.kafka_cleanshutdown")
+    assert disk.exists("/two/.kafka_cleanshutdown")
+
+
+def test_a_stop_that_cannot_sync_leaves_no_marker() -> None:
+    disk = MemoryDisk()
+    manager = started(disk)
+    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 3)
+    disk.fail("sync")
+    run(manager.shutdown())
+    assert not disk.exists("/data/.kafka_cleanshutdown")
+    assert disk.open_files() == 0
+
+
+# -- in the background ------------------------------------------------------------------------------------------------
+
+
+class Ticks:
+    """Lets `run` do its duties a number of times, each after a second of the fake clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: FakeTime, ticks: int) -> None:
+        self.left = ticks
+        self.clock = clock
+        monkeypatch.setattr(log_manager.asyncio, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds:
+            if self.left == 0:
+                raise asyncio.CancelledError
+            self.left -= 1
+            self.clock.advance(seconds)
+
+
+def tick(monkeypatch: pytest.MonkeyPatch, manager: LogManager, clock: FakeTime, ticks: int = 1) -> None:
+    Ticks(monkeypatch, clock, ticks)
+    with pytest.raises(asyncio.CancelledError):
+        run(_plain(manager.run()))
+
+
+async def _plain(work: Coroutine[Any, Any, None]) -> None:
+    await work
+
+
+def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, clock = MemoryDisk(), FakeTime()
+    manager = LogManager(["/data"], SMALL, disk, clock, retention_check_s=30, checkpoint_s=10)
+    manager.high_watermark_of = lambda tp: 20
+    run(manager.start())
+    log = manager.get_or_create(ORDERS, TOPIC_ID, {})
+    fill(log, 2)
+    tick(monkeypatch, manager, clock)
+    assert log.recovery_point == 0  # nothing asks for a flush
+    fill(log, 3)
+    tick(monkeypatch, manager, clock)
+    assert (len(log.segments), log.recovery_point) == (2, 10)  # a roll does
+    manager.update_topic_config("orders", {"flush.ms": "2000"})
+    fill(log, 1)
+    tick(monkeypatch, manager, clock)
+    assert log.recovery_point == 10
+    tick(monkeypatch, manager, clock, 2)
+    assert log.recovery_point == 12
+    assert not disk.exists("/data/recovery-point-offset-checkpoint")
+    tick(monkeypatch, manager, clock, 6)
+    assert disk.content("/data/recovery-point-offset-checkpoint").endswith(b"orders 0 12\n")
+    log.truncate_to(6)
+    tick(monkeypatch, manager, clock)
+    assert disk.content("/data/recovery-point-offset-checkpoint").endswith(b"orders 0 6\n")
+    fill(log, 12)
+    manager.update_topic_config("orders", {"retention.ms": "0"})
+    tick(monkeypatch, manager, clock, 30)
+    assert log.log_start_offset == max(s for s in range(21) if s in {seg.base_offset for seg in log.segments})
+    assert log.log_start_offset > 0
+
+
+def test_background_reports_a_failed_directory_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, clock = MemoryDisk(), FakeTime()
+    manager = LogManager(["/data"], replace(SMALL, flush_messages=1), disk, clock)
+    failed: list[str] = []
+
+    def failing(directory: str) -> None:
+        failed.append(directory)
+        manager.fail_directory(directory)
+
+    manager.on_log_dir_failure = failing
+    run(manager.start())
+    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 1)
+    disk.fail("sync")
+    tick(monkeypatch, manager, clock, 3)
+    assert failed == ["/data"]
+
+
+def test_an_older_checkpoint_never_overwrites_a_newer_one() -> None:
+    disk = MemoryDisk()
+    directory = LogDirectory(disk, "/data")
+    disk.make_directory("/data")
+    directory.write_offsets("c", {ORDERS: 2}, 2)
+    directory.write_offsets("c", {ORDERS: 1}, 1)
+    assert directory.read_offsets("c") == {ORDERS: 2}
+
+
+# -- the real disk ----------------------------------------------------------------------------------------------------
+
+
+def test_on_the_real_disk_with_real_threads(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+
+    async def life(expected: int) -> bytes:
+        manager = LogManager([path], SMALL, FileSystem(), SystemClock())
+        await manager.start()
+        log = manager.get_or_create(ORDERS, TOPIC_ID, {})
+        assert log.log_end_offset == expected
+        fill(log, 20, epoch=expected)
+        await log.flush()
+        log.truncate_to(log.log_end_offset - 3)
+        log.append_as_leader(batch(3), expected)
+        gone = manager.get_or_create(TopicPartition("gone", 0), TOPIC_ID, {})
+        fill(gone, 9)
+        reading = asyncio.ensure_future(gone.read_cold(0, 100, 18, True))
+        manager.delete(TopicPartition("gone", 0))
+        await asyncio.gather(reading, return_exceptions=True)
+        data = await log.read_cold(0, 2**20, log.log_end_offset, True)
+        assert data.size
+        check(log)
+        content = everything(log)
+        await manager.shutdown()
+        return content
+
+    first = asyncio.run(life(0))
+    assert asyncio.run(life(39)).startswith(first)
+    assert sorted(name for name in os.listdir(path) if not name.startswith(".")) == [
+        "log-start-offset-checkpoint",
+        "orders-0",
+        "recovery-point-offset-checkpoint",
+    ]
+
+
+def test_many_clean_logs_open_quickly(tmp_path: Path) -> None:
+    """300 of the 1,000 that must take less than a second; the limit leaves room for a busy machine."""
+    path = str(tmp_path / "data")
+
+    async def life(makes: bool) -> float:
+        manager = LogManager([path], TopicConfig(), FileSystem(), SystemClock())
+        began = time.perf_counter()
+        await manager.start()
+        took = time.perf_counter() - began
+        for number in range(300 if makes else 0):
+            manager.get_or_create(TopicPartition("t", number), TOPIC_ID, {}).append_as_leader(batch(), 0)
+        assert len(list(manager.logs())) == 300
+        await manager.shutdown()
+        return took
+
+    asyncio.run(life(True))
+    assert asyncio.run(life(False)) < 2.0

@@ -1,0 +1,166 @@
+"""Power lost at any call to the disk, several times in a row (INV-21, FLT-24, BUG-18).
+
+What a log must keep is what was below its recovery point; what it may keep is what was ever appended there.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.storage.log import Log
+from broker.storage.log_manager import LogManager
+from protocol.kafka.record_batch import parse_header
+from tests.support.fake_time import FakeTime
+from tests.support.logs import LOG_DIR, SMALL, TP, batch, check, everything, split
+from tests.support.memory_disk import MemoryDisk, PowerLost, run
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
+
+Batches = dict[int, bytes]
+"""Base offset -> the batch there"""
+
+
+def by_offset(log: Log, below: int) -> Batches:
+    batches = {parse_header(one).base_offset: one for one in split(everything(log))}
+    return {base: one for base, one in batches.items() if parse_header(one).next_offset <= below}
+
+
+class Machine:
+    """A broker's storage with one log, which crashes and comes back on what its disk kept."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.disk = MemoryDisk()
+        self.epoch = 0
+        self.mark = 0
+        self.appended: set[tuple[int, bytes]] = set()
+        self.safe: Batches = {}
+        self.manager = self._new_manager()
+
+    def _new_manager(self) -> LogManager:
+        manager = LogManager([LOG_DIR], SMALL, self.disk, FakeTime())
+        manager.high_watermark_of = lambda tp: self.log.log_end_offset
+        return manager
+
+    async def start(self) -> None:
+        self.manager = self._new_manager()
+        await self.manager.start()
+        self.log = self.manager.get_or_create(TP, TOPIC_ID, {})
+        self.epoch = max(self.epoch, self.log.leader_epochs.latest_epoch()) + 1
+
+    def look(self) -> None:
+        """What must be there is there, what is there was written, and everything agrees. Loses no power itself."""
+        calls_left, self.disk.calls_left = self.disk.calls_left, None
+        check(self.log)
+        found = by_offset(self.log, self.log.log_end_offset)
+        for base, one in self.safe.items():
+            if base >= self.log.log_start_offset:
+                assert found.get(base) == one, f"the batch at {base} was synced"
+        assert set(found.items()) <= self.appended
+        assert self.log.topic_id in (TOPIC_ID, None)
+        self.safe |= by_offset(self.log, self.log.recovery_point)
+        self.disk.calls_left = calls_left
+
+    async def do(self, kind: str, amount: int) -> None:
+        log = self.log
+        match kind:
+            case "lead":
+                self.epoch += 1
+                log.leader_epochs.assign(self.epoch, log.log_end_offset)
+            case "append":
+                for _ in range(amount):
+                    self.mark += 1
+                    sent = batch(1 + self.mark % 2, mark=self.mark)
+                    base = log.log_end_offset
+                    stored = base.to_bytes(8, "big") + sent[8:12] + self.epoch.to_bytes(4, "big") + sent[16:]
+                    self.appended.add((base, stored))
+                    log.append_as_leader(sent, self.epoch)
+            case "flush":
+                await log.flush()
+            case "checkpoint":
+                await self.manager.checkpoint_recovery_points()
+                await self.manager.checkpoint_log_starts()
+            case "truncate":
+                target = max(log.log_end_offset - amount, log.log_start_offset)
+                self.safe = {base: one for base, one in self.safe.items() if parse_header(one).next_offset <= target}
+                log.truncate_to(target)
+                # As the manager's `run` does at its next tick.
+                await self.manager.checkpoint_recovery_points()
+            case "delete records":
+                log.increment_log_start(min(log.log_start_offset + amount, log.log_end_offset))
+            case "retention":
+                self.manager.delete_old_segments()
+            case "restart":
+                await self.manager.shutdown()
+                await self.start()
+        self.look()
+
+    async def live(self, deeds: list[tuple[str, int]], calls: int) -> None:
+        """Starts, looks, works, and stops at the latest after `calls` calls to the disk."""
+        self.disk.calls_left = calls
+        try:
+            await self.start()
+            self.look()
+            for kind, amount in deeds:
+                await self.do(kind, amount)
+        except PowerLost:
+            pass
+        self.disk = self.disk.after_power_loss(self.random)
+
+
+deeds = st.tuples(
+    st.sampled_from(
+        [
+            "append",
+            "append",
+            "append",
+            "flush",
+            "checkpoint",
+            "lead",
+            "truncate",
+            "restart",
+            "delete records",
+            "retention",
+        ]
+    ),
+    st.integers(1, 9),
+)
+lives = st.lists(st.tuples(st.lists(deeds, max_size=12), st.integers(0, 400)), min_size=1, max_size=4)
+
+
+@given(lives, st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_was_synced_survives_and_the_rest_is_a_valid_prefix(
+    lives: list[tuple[list[tuple[str, int]], int]], seed: int
+) -> None:
+    machine = Machine(Random(seed))
+
+    async def all_lives() -> None:
+        for deeds, calls in lives:
+            await machine.live(deeds, calls)
+        await machine.start()
+        machine.look()
+
+    run(all_lives())
+
+
+def test_the_epochs_below_the_recovery_point_are_those_of_the_log() -> None:
+    """The checkpoint was renamed into place but never synced: a flush must do that before it moves the recovery point."""
+    for seed in range(30):
+        machine = Machine(Random(seed))
+
+        async def story(machine: Machine = machine) -> None:
+            await machine.start()
+            for kind, amount in [("append", 3), ("lead", 0), ("append", 20), ("flush", 0), ("checkpoint", 0)]:
+                await machine.do(kind, amount)
+            epochs = machine.log.leader_epochs.entries
+            machine.disk = machine.disk.after_power_loss(machine.random)
+            await machine.start()
+            machine.look()
+            assert machine.log.leader_epochs.entries == epochs
+            assert machine.log.topic_id == TOPIC_ID
+
+        run(story())
