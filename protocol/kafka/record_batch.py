@@ -379,7 +379,10 @@ def _compress(payload: bytes, compression: int) -> bytes:
         case 2:
             return bytes(cramjam.snappy.compress_raw(payload))
         case 3:
-            return bytes(cramjam.lz4.compress(payload))
+            # Independent blocks: Kafka's Java reader knows no others.
+            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor.compress(payload)
+            return bytes(compressor.finish())
         case 4:
             return bytes(cramjam.zstd.compress(payload))
     raise ValueError(f"unknown compression {compression}")

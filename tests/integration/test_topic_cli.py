@@ -11,13 +11,24 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
 from tests.support.invariants import eventually
+from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.ports import free_ports, is_free
 
 pytestmark = pytest.mark.integration
 
-PEER_FIRST_PORT = 47192
+
+def first_of_free_ports(count: int) -> int:
+    """The second of `count` + 1 free ports in a row: peer-kafka puts its ZooKeeper on the one before."""
+    while True:
+        (port,) = free_ports(1)
+        if all(is_free("127.0.0.1", port + n) for n in range(count + 1)):
+            return port + 1
 
 
 class Cli:
@@ -38,12 +49,28 @@ class Cli:
         assert done.stderr == ""
         return done.stdout
 
+    def create(self, name: str, *arguments: str) -> str:
+        """Creates the topic and waits until every broker knows it: they hear of it some milliseconds later."""
+        said = self.output("create", name, *arguments)
+        brokers = AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=20).brokers
+        for broker in brokers.values():
+            eventually(partial(knows, broker.port, name), f"topic {name} known to broker {broker.id}")
+        return said
+
     def failure(self, *arguments: str) -> str:
         """The one line of a refusal."""
         done = self.run(*arguments)
         assert done.returncode == 1, done
         (line,) = done.stderr.splitlines()
         return line
+
+
+def knows(port: int, topic: str) -> bool:
+    """True when the broker there names a leader for every partition of the topic."""
+    with Wire(port) as wire:
+        answer = wire.call(ApiKey.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+    (found,) = answer.topics
+    return found.error_code == ErrorCode.NONE and all(p.leader_id >= 0 for p in found.partitions)
 
 
 @pytest.fixture
@@ -54,18 +81,19 @@ def ottla(shared_cluster: LocalCluster) -> Cli:
 @pytest.fixture(scope="module")
 def kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     directory = tmp_path_factory.mktemp("peer-kafka")
+    first_port = first_of_free_ports(3)
     command = ["env", "KAFKA_HEAP=-Xms256m -Xmx400m", "bash", str(peer_kafka)]
     try:
         # Its output would keep the pipe open as long as the brokers run: it goes to a file.
         with (directory / "up.log").open("w") as log:
             subprocess.run(
-                [*command, "up", str(directory), "3", str(PEER_FIRST_PORT)],
+                [*command, "up", str(directory), "3", str(first_port)],
                 stdout=log,
                 stderr=log,
                 timeout=170,
                 check=True,
             )
-        yield Cli(f"127.0.0.1:{PEER_FIRST_PORT}", [0, 1, 2])
+        yield Cli(f"127.0.0.1:{first_port}", [0, 1, 2])
     finally:
         subprocess.run([*command, "down", str(directory)], timeout=60, check=False)
 
@@ -82,12 +110,10 @@ def new_name() -> str:
 
 def test_create_list_describe(cli: Cli) -> None:
     name = new_name()
-    created = cli.output(
-        "create", name, "--partitions", "4", "--replication-factor", "3", "--config", "retention.ms=60000"
-    )
+    created = cli.create(name, "--partitions", "4", "--replication-factor", "3", "--config", "retention.ms=60000")
     assert created == f"Created topic {name}.\n"
 
-    eventually(lambda: name in cli.output("list").splitlines(), "the topic in the list")
+    assert name in cli.output("list").splitlines()
     (listed,) = json.loads(cli.output("list", "--topic", name, "--format", "json"))
     assert listed == {"topic": name, "partition_count": 4}
 
@@ -110,14 +136,14 @@ def test_create_list_describe(cli: Cli) -> None:
 def test_replica_assignment(cli: Cli) -> None:
     name = new_name()
     first, second, third = cli.broker_ids
-    cli.output("create", "--topic", name, "--replica-assignment", f"{second}:{first},{third}:{second}")
+    cli.create(name, "--replica-assignment", f"{second}:{first},{third}:{second}")
     (described,) = json.loads(cli.output("describe", name, "--format", "json"))
     assert [partition["replicas"] for partition in described["partitions"]] == [[second, first], [third, second]]
 
 
 def test_defaults_and_if_not_exists(cli: Cli) -> None:
     name = new_name()
-    cli.output("create", name)
+    cli.create(name)
     assert "exists already" in cli.failure("create", name)
     assert json.loads(cli.output("create", name, "--if-not-exists", "--format", "json")) == {
         "topic": name,
@@ -131,7 +157,7 @@ def nothing_is_printed(cli: Cli, name: str, option: str) -> bool:
 
 def test_filters_of_a_healthy_topic(cli: Cli) -> None:
     name = new_name()
-    cli.output("create", name, "--replication-factor", "3")
+    cli.create(name, "--replication-factor", "3")
     for option in ("--under-replicated-partitions", "--unavailable-partitions"):
         eventually(partial(nothing_is_printed, cli, name, option), f"nothing for {option}")
         assert json.loads(cli.output("describe", name, option, "--format", "json")) == []

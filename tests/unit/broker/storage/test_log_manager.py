@@ -15,7 +15,6 @@ import pytest
 
 from broker.clock import SystemClock
 from broker.config import TopicConfig
-from broker.storage import log_manager
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
@@ -243,7 +242,7 @@ class Ticks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: FakeTime, ticks: int) -> None:
         self.left = ticks
         self.clock = clock
-        monkeypatch.setattr(log_manager.asyncio, "sleep", self.sleep)
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         if seconds:

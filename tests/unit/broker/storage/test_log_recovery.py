@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.storage.log import Log
 from protocol.kafka.record_batch import BatchHeader, parse_header, patch
-from tests.support.logs import DIRECTORY, batch, check, everything, fill, open_at, split, stored_epochs
+from tests.support.logs import DIRECTORY, SMALL, batch, check, everything, fill, open_at, split, stored_epochs
 from tests.support.memory_disk import MemoryDisk
 
 CHECKPOINT = f"{DIRECTORY}/leader-epoch-checkpoint"
@@ -102,6 +103,60 @@ def _end_of_batch_before(data: bytes, whole: int, broken_at: int) -> int:
     return max((end for end in ends if end <= broken_at), default=0) if whole else 0
 
 
+UNPROTECTED = [*range(8), *range(12, 16)]
+"""The base offset and the leader epoch: bytes of a batch that its CRC does not cover."""
+
+
+@pytest.mark.parametrize(
+    ("number", "has_checkpoint"),
+    [(1, True), (1, False), (5, True), (8, True), (8, False), (10, True)],
+    ids=["middle", "middle, alone", "first of an epoch", "first of a segment", "first of a segment, alone", "of both"],
+)
+def test_every_bit_outside_the_crc(number: int, has_checkpoint: bool) -> None:
+    disk, log = filled()
+    if not has_checkpoint:
+        disk.remove(CHECKPOINT)
+    data = everything(log)
+    segment, position = next(
+        (segment, at)
+        for segment in log.segments
+        for at, header in segment.headers(0)
+        if header.base_offset == 2 * number
+    )
+    before = sum(len(one) for one in split(data)[: number - 1])
+    for byte in UNPROTECTED:
+        for bit in range(8):
+            crashed = disk.after_kill()
+            crashed.corrupt(segment.path, position + byte, 1 << bit)
+            found = everything(open_at(crashed))
+            assert data.startswith(found), (byte, bit)
+            assert len(found) >= before
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_every_bit_of_a_full_index(kind: str) -> None:
+    disk = MemoryDisk()
+    log = open_at(disk, replace(SMALL, segment_bytes=1_500))
+    fill(log, 30)
+    segment, end = log.segments[1], log.log_end_offset
+    assert min(len(segment.index), len(segment.time_index)) > 4
+    offsets = range(segment.base_offset, segment.next_offset)
+    stamps = range(1_110, 1_270, 7)
+    expected = [log.offset_for_timestamp(stamp, end) for stamp in stamps]
+    path = path_of(log, 1, kind)
+    for position in range(len(disk.content(path))):
+        for bit in range(8):
+            crashed = disk.after_kill()
+            crashed.corrupt(path, position, 1 << bit)
+            again = open_at(crashed, was_clean=True)
+            for found in again.segments:
+                found.load_indexes()
+            assert again.segments[1].newest_timestamp() == segment.newest_timestamp()
+            for offset in offsets:
+                assert parse_header(bytes(again.read(offset, 1, end, True).records[0])).base_offset == offset // 2 * 2
+            assert [again.offset_for_timestamp(stamp, end) for stamp in stamps] == expected, (position, bit)
+
+
 @given(
     st.integers(0, 3), st.sampled_from(["index", "timeindex"]), st.integers(0, 10**6), st.integers(0, 7), st.booleans()
 )
@@ -174,7 +229,7 @@ def test_a_broken_epoch_checkpoint_is_made_anew_from_the_log(damage: bytes | Non
     assert stored_epochs(again._filesystem) == log.leader_epochs.entries
 
 
-def test_segments_below_the_recovery_point_are_not_read() -> None:
+def test_segments_below_the_recovery_point_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """LOG-2: neither after a crash nor, but for the end of the last one, after a clean stop."""
     disk, log = filled()
     third = log.segments[2].base_offset
@@ -183,7 +238,7 @@ def test_segments_below_the_recovery_point_are_not_read() -> None:
         read: set[str] = set()
         by_inode = {id(inode): path for path, inode in crashed.names.items()}
         original = crashed.read
-        crashed.read = _spy(crashed, original, read, by_inode)  # type: ignore[method-assign]
+        monkeypatch.setattr(crashed, "read", _spy(crashed, original, read, by_inode))
         open_at(crashed, was_clean=was_clean, recovery_point=third)
         assert read == expected
 

@@ -14,7 +14,7 @@ from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import parse_header
 from tests.support.fake_time import FakeTime
-from tests.support.logs import LOG_DIR, SMALL, TP, batch, check, everything, split
+from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, TP, batch, check, everything, split
 from tests.support.memory_disk import MemoryDisk, PowerLost, run
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -157,10 +157,11 @@ def test_the_epochs_below_the_recovery_point_are_those_of_the_log() -> None:
             for kind, amount in [("append", 3), ("lead", 0), ("append", 20), ("flush", 0), ("checkpoint", 0)]:
                 await machine.do(kind, amount)
             epochs = machine.log.leader_epochs.entries
+            metadata = machine.disk.content(f"{DIRECTORY}/partition.metadata")
             machine.disk = machine.disk.after_power_loss(machine.random)
+            assert machine.disk.content(f"{DIRECTORY}/partition.metadata") == metadata
             await machine.start()
             machine.look()
             assert machine.log.leader_epochs.entries == epochs
-            assert machine.log.topic_id == TOPIC_ID
 
         run(story())

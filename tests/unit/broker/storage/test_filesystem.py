@@ -1,0 +1,99 @@
+"""The real file system's few own decisions: partial writes, what is cached, files written whole or not at all (LOG-3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from broker.storage.filesystem import FileSystem
+from tests.support.memory_disk import MemoryDisk, PowerLost
+
+
+def test_a_file_written_atomically_has_its_old_or_its_new_content_at_any_crash_point() -> None:
+    old, new = b"old" * 50, b"new content" * 40
+    seen = set()
+    for calls in range(12):
+        for seed in range(20):
+            disk = MemoryDisk()
+            disk.write_atomically("/c", old)
+            disk.calls_left = calls
+            try:
+                disk.write_atomically("/c", new)
+            except PowerLost:
+                pass
+            else:
+                assert disk.after_power_loss(Random(seed)).content("/c") == new
+            seen.add(disk.after_power_loss(Random(seed)).content("/c"))
+    assert seen == {old, new}
+
+
+def test_partial_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, position: whole(fd, [b"".join(parts)[:3]], position))
+    files = FileSystem()
+    fd = files.open(str(tmp_path / "f"))
+    files.write(fd, (b"ab", b"", memoryview(b"cdefg")), 2)
+    assert files.read(fd, 100, 0) == b"\0\0abcdefg"
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, position: 0)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        files.write(fd, (b"abcdefg",), 9)
+    files.close(fd)
+
+
+def _raising(number: int) -> Any:
+    def preadv(fd: int, buffers: Sequence[bytearray], position: int, flags: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return preadv
+
+
+def test_cached_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FileSystem()
+    fd = files.open(str(tmp_path / "f"))
+    files.write(fd, (b"0123456789",), 0)
+    assert bytes(files.read_cached(fd, 4, 3) or b"") == b"3456"
+    assert bytes(files.read_cached(fd, 100, 8) or b"") == b"89"
+    whole = os.preadv
+
+    def half(fd: int, buffers: Sequence[bytearray], position: int, flags: int) -> int:
+        return whole(fd, [memoryview(buffers[0])[:2]], position, flags)
+
+    monkeypatch.setattr(os, "preadv", half)
+    assert files.read_cached(fd, 4, 3) is None  # the rest of it is not in memory
+    monkeypatch.setattr(os, "preadv", _raising(errno.EAGAIN))
+    assert files.read_cached(fd, 4, 3) is None
+    monkeypatch.setattr(os, "preadv", _raising(errno.EIO))
+    with pytest.raises(OSError):
+        files.read_cached(fd, 4, 3)
+    monkeypatch.setattr(os, "preadv", _raising(errno.EOPNOTSUPP))
+    assert bytes(files.read_cached(fd, 4, 3) or b"") == b"3456"
+    monkeypatch.setattr(os, "preadv", _raising(errno.EIO))
+    assert bytes(files.read_cached(fd, 4, 3) or b"") == b"3456"  # not asked again
+    files.close(fd)
+
+
+def test_what_is_gone_is_no_error(tmp_path: Path) -> None:
+    files = FileSystem()
+    path = str(tmp_path / "gone")
+    files.sync_path(path)
+    files.sync_directory(path)
+    files.remove(path)
+    files.remove_tree(path)
+    assert files.read_file(path) is None
+    assert not os.path.exists(path)
+
+
+def test_locks(tmp_path: Path) -> None:
+    files = FileSystem()
+    path = str(tmp_path / ".lock")
+    fd = files.lock(path)
+    with pytest.raises(BlockingIOError):
+        files.lock(path)
+    files.close(fd)
+    files.close(files.lock(path))
