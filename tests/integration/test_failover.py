@@ -6,6 +6,7 @@ FLT-1, 2, 4, 5, 6 and CTL-1 with real processes, a real ZooKeeper and confluent-
 from __future__ import annotations
 
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from tools.cluster.local_cluster import LocalCluster
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 4
+PAUSE_S = 1.0
+"""Well below the session time-out of the local profile, 3 s."""
 
 
 @pytest.fixture(scope="module")
@@ -188,11 +191,9 @@ def test_a_leader_paused_for_less_than_its_session_only_delays(
     before = zk.states(topic)
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(100)
-        acked = len(producer.acknowledged.positions)
         cluster.pause(victim)
         try:
-            # The other partitions' followers wait for the paused one, so the whole topic stalls: that is the point.
-            assert len(producer.acknowledged.positions) >= acked
+            time.sleep(PAUSE_S)  # the fault itself: there is nothing to wait for meanwhile
         finally:
             cluster.resume(victim)
         producer.wait_for_acks(200)
