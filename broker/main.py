@@ -114,6 +114,7 @@ class Broker:
         )
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
+        self._cluster_id = ""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -139,9 +140,9 @@ class Broker:
         await self._log_manager.start()
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await registration.prepare_paths(self._zk)
-        cluster_id = await registration.cluster_id(self._zk)
-        self._log_manager.ensure_meta(self._config.broker_id, cluster_id)
-        await self._bind(cluster_id)
+        self._cluster_id = await registration.cluster_id(self._zk)
+        self._log_manager.check_meta(self._config.broker_id, self._cluster_id)
+        await self._bind(self._cluster_id)
 
     async def _bind(self, cluster_id: str) -> None:
         config = self._config
@@ -201,6 +202,8 @@ class Broker:
         await self._replicas.start()
         self._zk.add_listener(self._session_changed)
         await self._registration.start()
+        # Not before: directories of a broker whose id was refused can still be another's.
+        self._log_manager.ensure_meta(config.broker_id, self._cluster_id)
         await self._controller.start()
         await self._wait_for_metadata(stop)
         gc.collect()
@@ -233,20 +236,27 @@ class Broker:
         log.info("stopping")
         self._events.write("stopping")
         if self._config.controlled_shutdown_enable and self._zk.state is SessionState.CONNECTED:
-            client = ControllerClient(
-                self._config,
-                self._zk,
-                ControlClient(self._network),
-                self._listeners.control_plane,
-                self._broker_epoch,
-            )
-            await client.controlled_shutdown()
+            await self._ask_to_leave()
         self._registration.stop_watching()
         for acceptor in self._acceptors.values():
             acceptor.stop_accepting()
         await self._controller.stop()
         await self._control.close()
         await self._replicas.shutdown()
+
+    async def _ask_to_leave(self) -> None:
+        # Over a connection of its own: on the one that the controller in this process has to this very broker, the
+        # LeaderAndIsr that the answer waits for would wait behind the question.
+        network = NetworkClient(
+            self._clock, request_timeout_ms=self._config.controller_socket_timeout_ms, random=random.random
+        )
+        client = ControllerClient(
+            self._config, self._zk, ControlClient(network), self._listeners.control_plane, self._broker_epoch
+        )
+        try:
+            await client.controlled_shutdown()
+        finally:
+            network.close()
 
     async def _close(self) -> None:
         """Gives back whatever was taken, also after a start that failed half-way."""
@@ -361,7 +371,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, PortInUse) as error:
         _fail(str(error))
     except (OSError, UnicodeDecodeError) as error:
-        _fail(f"{asked.config}: {error}")
+        where = error.filename if isinstance(error, OSError) and error.filename else asked.config
+        _fail(f"{where}: {error.strerror if isinstance(error, OSError) and error.strerror else error}")
     except BaseExceptionGroup as group:
         known, others = group.split((ZkError, BrokerIdInUse, ConfigError, LogDirectoryError))
         if known is None or others is not None:

@@ -89,7 +89,8 @@ async def _without_leaders(context: ApiContext, topics: Sequence[PlannedTopic], 
             if left <= 0:
                 break
             try:
-                await asyncio.wait_for(changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await changed.wait()
             except TimeoutError:
                 break
             changed.clear()

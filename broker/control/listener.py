@@ -120,4 +120,6 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes | None:
     length = int.from_bytes(head, "big", signed=True)
     if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX:
         raise ValueError(f"frame length {length}")
-    return await asyncio.wait_for(reader.readexactly(length), FRAME_TIMEOUT_S)
+    # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the bytes.
+    async with asyncio.timeout(FRAME_TIMEOUT_S):
+        return await reader.readexactly(length)

@@ -88,7 +88,8 @@ class LeadershipLease:
         return not self._suspect
 
     async def run(self, session: SessionHeartbeat) -> None:
-        """Ticks until cancelled; confirms when suspect."""
+        """Ticks until cancelled; confirms when suspect. Nothing is led before it runs: the wait for ZooKeeper was no standstill."""
+        self._last_tick = self._monotonic()
         confirming: asyncio.Task[None] | None = None
         try:
             while True:

@@ -327,5 +327,7 @@ class ReplicaFetcher:
 
 async def _at_most(event: asyncio.Event, seconds: float | None) -> None:
     """Waits for the event, but not longer."""
+    # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the event.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -49,13 +49,17 @@ class LogDirectory:
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks `meta.properties`, or writes it. Raises LogDirectoryError for another broker's or cluster's directory."""
+        if not self.check_meta(broker_id, cluster_id):
+            text = f"#\nbroker.id={broker_id}\ncluster.id={cluster_id}\nversion=0\n"
+            self._filesystem.write_atomically(f"{self.path}/{META}", text.encode())
+
+    def check_meta(self, broker_id: int, cluster_id: str) -> bool:
+        """False when there is no `meta.properties` yet. Raises LogDirectoryError as `ensure_meta`."""
         path = f"{self.path}/{META}"
         wanted = {"broker.id": str(broker_id), "cluster.id": cluster_id}
         data = self._filesystem.read_file(path)
         if data is None:
-            text = "#\n" + "".join(f"{key}={value}\n" for key, value in (*wanted.items(), ("version", "0")))
-            self._filesystem.write_atomically(path, text.encode())
-            return
+            return False
         lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if not line.startswith("#"))
         found = {key.strip(): value.strip() for key, _, value in lines}
         if found.get("version", "0") != "0":
@@ -69,6 +73,7 @@ class LogDirectory:
                     f"{path}: {key} is {found[key]}, this broker's is {value}: the directory belongs to another"
                     f" {'cluster' if key == 'cluster.id' else 'broker'}; set log.dirs to another directory"
                 )
+        return True
 
     def take_clean_marker(self) -> None:
         """Notes whether the last stop was clean, and removes the marker before anything is loaded (BUG-18)."""

@@ -64,17 +64,19 @@ class LogManager:
     async def start(self) -> None:
         """Takes the directories' locks and opens all logs, in threads. Raises LogDirectoryError when none can be used."""
         try:
-            for directory in self._directories:
-                await self._load(directory)
+            failures = [reason for directory in self._directories if (reason := await self._load(directory))]
             if not self._online():
-                paths = ", ".join(directory.path for directory in self._directories)
-                raise LogDirectoryError(f"none of log.dirs can be used: {paths}; see the errors above")
+                reasons = "; ".join(failures)
+                raise LogDirectoryError(
+                    f"no log directory can be used: {reasons}: set log.dirs to one that can be written"
+                )
         except LogDirectoryError:
             for directory in self._directories:
                 directory.release()
             raise
 
-    async def _load(self, directory: LogDirectory) -> None:
+    async def _load(self, directory: LogDirectory) -> str | None:
+        """Opens all logs of a directory; returns why not when the disk refuses. Raises LogDirectoryError."""
         began = self._clock.monotonic()
         try:
             directory.acquire()
@@ -82,7 +84,7 @@ class LogManager:
         except OSError as error:
             log.error("log directory %s cannot be used: %s", directory.path, error)
             directory.is_online = False
-            return
+            return f"{directory.path}: {error.strerror or error}"
         for opened in found:
             tp = opened.topic_partition
             if tp in self._logs:
@@ -96,6 +98,7 @@ class LogManager:
             self._clock.monotonic() - began,
             "a clean" if directory.was_clean else "no clean",
         )
+        return None
 
     def _open_all(self, directory: LogDirectory) -> list[Log]:
         directory.take_clean_marker()
@@ -130,6 +133,11 @@ class LogManager:
     def _was_cut(self, cut: Log) -> None:
         """The checkpointed recovery point may be beyond the log now: what will be written there is not synced."""
         self._points_are_behind = True
+
+    def check_meta(self, broker_id: int, cluster_id: str) -> None:
+        """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
+        for directory in self._online():
+            directory.check_meta(broker_id, cluster_id)
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""

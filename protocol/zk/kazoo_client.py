@@ -11,6 +11,8 @@ cluster depends on them:
 * **Watches** survive a reconnect inside a session (SetWatches, as in ZooKeeper's Java client): kazoo forgets them.
 * **Wake-up pipe.** kazoo's is blocking and would stop the loop when some hundred requests wait. Here it is not, and what
   waits leaves in one write.
+* **Handshake.** A ZooKeeper that is just starting sometimes accepts a connection and forgets it. kazoo waits a whole session
+  time-out for its answer; here the first attempts wait less.
 * **multiRead**, which reads many nodes in one round trip (ZooKeeper 3.6 or newer).
 """
 
@@ -33,6 +35,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import (
     CloseInstance,
+    Connect,
     GetChildren,
     GetData,
     MultiHeader,
@@ -49,6 +52,7 @@ SET_WATCHES_XID = -8
 SET_WATCHES_BYTES_MAX = 128 * 1024
 CONNECT_RETRY_S_MIN = 0.02
 CONNECT_RETRY_S_MAX = 0.5
+HANDSHAKE_S_MIN = 0.5
 THREAD_RESTART_S = 0.5
 
 
@@ -243,6 +247,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._observer = observer
         self._number = 0
         self._xid = 0
+        self._handshake_s = HANDSHAKE_S_MIN
 
     def start(self) -> None:
         super().start()
@@ -267,6 +272,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     def _connect(self, host: str, address: str, port: int) -> tuple[float, float]:
         self._number += 1
         read_timeout_ms, connect_timeout_ms = super()._connect(host, address, port)
+        self._handshake_s = HANDSHAKE_S_MIN
         self._watch_again(connect_timeout_ms / 1000)
         client = self.client
         timeout_ms = round(connect_timeout_ms * len(client.hosts))
@@ -274,6 +280,13 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._observer.on_connected, self._number, client._session_id, client._session_passwd, timeout_ms
         )
         return read_timeout_ms, connect_timeout_ms
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """One request and its answer while connecting. Each attempt of a row has twice the time of the one before."""
+        if isinstance(request, Connect):
+            timeout = min(timeout, self._handshake_s)
+            self._handshake_s *= 2
+        return super()._invoke(timeout, request, xid)
 
     def _watch_again(self, timeout_s: float) -> None:
         """Sends SetWatches, in pieces that the server accepts. After an expiry there is nothing to watch."""

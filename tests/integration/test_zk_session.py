@@ -434,6 +434,36 @@ def test_no_zookeeper_there(hosts: str) -> None:
     asyncio.run(main())
 
 
+def test_a_connection_that_zookeeper_forgets_while_it_starts_is_soon_given_up(server: ZooKeeperServer) -> None:
+    async def main() -> None:
+        connections = 0
+
+        async def forget_the_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            if connections == 1:
+                await reader.read()
+            else:
+                to_reader, to_writer = await asyncio.open_connection(*server.address)
+                await asyncio.gather(copy(reader, to_writer), copy(to_reader, writer))
+            writer.close()
+
+        relay = await asyncio.start_server(forget_the_first, "127.0.0.1", 0)
+        host, port = relay.sockets[0].getsockname()
+        async with asyncio.timeout(5), open_session(f"{host}:{port}", session_timeout_ms=18_000) as zk:
+            assert connections == 2
+            await zk.heartbeat()
+        relay.close()
+
+    asyncio.run(main())
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(4096):
+        writer.write(piece)
+    writer.close()
+
+
 def test_nothing_works_after_close(server: ZooKeeperServer) -> None:
     async def main() -> None:
         async with open_session(server.connect) as zk:

@@ -89,6 +89,8 @@ def start(
             local.undo_create()  # it never served anybody: the next attempt, with other options, starts afresh
             raise
         try:
+            for warning in local.unknown_settings():
+                click.echo(f"Warning: {warning}", err=True)
             click.echo(json.dumps(cluster_json(local)) if output == "json" else "\n".join(started_lines(local)))
             if foreground:
                 stay(local)
@@ -198,7 +200,7 @@ def resume(broker_id: int, directory: Path) -> None:
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=click.Path(path_type=Path),
     required=True,
     help="server.properties",
 )
@@ -211,12 +213,12 @@ def broker(config_file: Path, overrides: Sequence[str]) -> None:
 
 
 def parse_overrides(texts: Sequence[str]) -> dict[str, str]:
-    """`key=value` texts as a dict. Raises click.UsageError."""
+    """`key=value` texts as a dict. Raises click.ClickException."""
     settings = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
-            raise click.UsageError(f"--override {text}: write KEY=VALUE, as replica.lag.time.max.ms=10000")
+            raise click.ClickException(f"--override {text}: write KEY=VALUE, as replica.lag.time.max.ms=10000")
         settings[key.strip()] = value.strip()
     return settings
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -39,6 +40,8 @@ ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
 OWN_WORDS = "ottla broker: "
 """How a broker begins the one line that says why it does not start."""
+UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
+"""How a broker's warning ends; what it begins with, where the setting stands, is another for each broker."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -210,6 +213,12 @@ class LocalCluster:
                 for process in self.running():
                     process.kill()
                 raise
+
+    def unknown_settings(self) -> list[str]:
+        """What the brokers said of settings that they do not know when they were started here, each once."""
+        lines = [line for broker_id in self.broker_ids for line in self._process(broker_id).words_since_start()]
+        found = [match.group() for line in lines if (match := UNKNOWN_SETTING.search(line))]
+        return list(dict.fromkeys(found))
 
     def wait_ready(self, timeout: float = READY_TIMEOUT_S, brokers: Sequence[int] | None = None) -> None:
         """Until each of `brokers` (default: all) answers Metadata, lists them all and knows a controller.

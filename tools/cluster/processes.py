@@ -37,6 +37,7 @@ class ServerProcess:
     def __post_init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._last_pid: int | None = None
+        self._log_start = 0
 
     @property
     def pid_file(self) -> Path:
@@ -49,6 +50,7 @@ class ServerProcess:
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Starts it in a session of its own, so that a Ctrl-C here does not reach it; output is added to `server.log`."""
         with self.log_file.open("ab") as log:
+            self._log_start = log.seek(0, os.SEEK_END)
             self._child = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -123,6 +125,15 @@ class ServerProcess:
         except OSError:
             return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def words_since_start(self) -> list[str]:
+        """The lines of its log since `start` was called here; all lines when it was not."""
+        try:
+            with self.log_file.open("rb") as log:
+                log.seek(self._log_start)
+                return log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
 
     def _is_this(self, pid: int) -> bool:
         arguments = _arguments(pid)

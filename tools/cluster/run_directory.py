@@ -140,8 +140,13 @@ class RunDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """For commands that start or stop: two at a time are refused. The lock goes with the process, whatever happens."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise ClusterError(
+                f"{self.path} cannot be used as a run directory ({error.strerror}): choose another --dir"
+            ) from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

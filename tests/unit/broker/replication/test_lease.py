@@ -54,6 +54,21 @@ def test_the_tick_itself_sees_the_gap() -> None:
     assert lease.is_suspect()
 
 
+def test_the_time_before_it_runs_is_no_standstill() -> None:
+    """A broker may wait for ZooKeeper for long; it leads nothing yet."""
+    time = FakeTime()
+    lease = LeadershipLease(time, 6000)
+    time.now += 30
+
+    async def run_a_moment() -> None:
+        running = asyncio.create_task(lease.run(Session(time)))
+        await asyncio.sleep(0)
+        running.cancel()
+
+    asyncio.run(run_a_moment())
+    assert not lease.is_suspect()
+
+
 def test_a_round_trip_in_the_same_session_restores_trust() -> None:
     time = FakeTime()
     lease = stalled(time)

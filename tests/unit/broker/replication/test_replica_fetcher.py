@@ -62,6 +62,26 @@ def test_a_fetcher_without_partitions_is_closed(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_fetcher_is_closed_also_when_something_was_added_just_before(tmp_path: Path) -> None:
+    """As in a shutdown whose last LeaderAndIsr gives it a partition: Python 3.11's wait_for lost the cancellation."""
+
+    async def scenario() -> None:
+        cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        follower, leader = cluster.nodes[2], cluster.nodes[1]
+        await until(
+            cluster, lambda: leader.manager.waiting() == (0, 1)
+        )  # the truncating loop has nothing to do, and waits
+        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(follower.manager.shutdown())
+        async with asyncio.timeout(10):  # it writes checkpoints in a thread: no number of turns is enough for sure
+            await closing
+        await leader.manager.shutdown()
+
+    asyncio.run(scenario())
+
+
 def test_shutdown_answers_all_who_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
         cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1)

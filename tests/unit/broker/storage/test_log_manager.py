@@ -117,6 +117,16 @@ def test_meta_properties(broker: int, cluster: str, message: str) -> None:
     assert disk.content("/data/meta.properties").decode() == text
 
 
+def test_a_check_of_meta_properties_writes_nothing() -> None:
+    disk = MemoryDisk()
+    manager = started(disk)
+    manager.check_meta(2, "c")
+    assert not disk.exists("/data/meta.properties")
+    manager.ensure_meta(1, "c")
+    with pytest.raises(LogDirectoryError, match="belongs to another broker"):
+        manager.check_meta(2, "c")
+
+
 def test_meta_properties_of_kraft_are_refused() -> None:
     disk = MemoryDisk()
     manager = started(disk)
@@ -128,7 +138,7 @@ def test_meta_properties_of_kraft_are_refused() -> None:
 def test_no_directory_can_be_used() -> None:
     disk = MemoryDisk()
     disk.fail("open", errno.EACCES)
-    with pytest.raises(LogDirectoryError, match=r"none of log\.dirs can be used: /data"):
+    with pytest.raises(LogDirectoryError, match=r"no log directory can be used: /data: .*set log\.dirs"):
         started(disk)
 
 
