@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from controller import election
 from controller.announcements import ControllerRequest
@@ -34,8 +34,9 @@ from controller.events import (
 )
 from controller.reactions import broker_changes, failover, isr_changes, leader_elections, topic_changes
 from controller.term import ControllerSettings, EventLog, Term
+from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import ControlClient
 from protocol.rpc.messages import ControlledShutdownRequest, ControlResponse, LeaderAndIsrRequest, PartitionError
@@ -83,8 +84,7 @@ class Controller:
         self._failures = 0
         self._main: asyncio.Task[None] | None = None
         self._rebalancer: asyncio.Task[None] | None = None
-        self._tickets: dict[int, asyncio.Future[ControlResponse]] = {}
-        self._last_ticket = 0
+        self._tickets = Tickets()
         self._replies: set[asyncio.Task[None]] = set()
 
     @property
@@ -131,12 +131,21 @@ class Controller:
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlResponse:
         """STA-2. NOT_CONTROLLER when this is not the controller; else the replicated partitions that the broker still leads."""
+        try:
+            response: ControlResponse = await self._ask(lambda ticket: ControlledShutdownRequested(request, ticket))
+        except KafkaError as error:
+            return ControlResponse(error.code)
+        return response
+
+    async def _ask(self, event: Callable[[int], Event]) -> Any:
+        """Posts what the function makes of a ticket, and waits for the reaction's answer.
+
+        Raises KafkaError: NOT_CONTROLLER when this is not the controller or ceases to be it, else the reaction's own.
+        """
         if self._term is None:
-            return ControlResponse(ErrorCode.NOT_CONTROLLER)
-        self._last_ticket += 1
-        answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
-        self._tickets[self._last_ticket] = answer
-        self._queue.post(ControlledShutdownRequested(request, self._last_ticket))
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+        ticket, answer = self._tickets.issue()
+        self._queue.post(event(ticket))
         return await answer
 
     # -- the queue ------------------------------------------------------------------------------------------------
@@ -241,8 +250,7 @@ class Controller:
         if self._rebalancer is not None:
             self._rebalancer.cancel()
             self._rebalancer = None
-        for ticket in list(self._tickets):
-            self._answer(ticket, ControlResponse(ErrorCode.NOT_CONTROLLER))
+        self._tickets.refuse_all()
         self._set_controller(None)
 
     async def _leave_office(self) -> None:
@@ -267,10 +275,10 @@ class Controller:
     async def _controlled_shutdown(self, term: Term, request: ControlledShutdownRequest, ticket: int) -> None:
         broker = term.cluster.brokers.get(request.broker_id)
         if broker is None:
-            self._answer(ticket, ControlResponse(ErrorCode.BROKER_NOT_AVAILABLE))
+            self._tickets.answer(ticket, ControlResponse(ErrorCode.BROKER_NOT_AVAILABLE))
             return
         if broker.epoch != request.broker_epoch:
-            self._answer(ticket, ControlResponse(ErrorCode.STALE_BROKER_EPOCH))
+            self._tickets.answer(ticket, ControlResponse(ErrorCode.STALE_BROKER_EPOCH))
             return
         remaining, announcement = await broker_changes.on_controlled_shutdown(term, request.broker_id)
         told = term.announce(announcement)
@@ -282,16 +290,11 @@ class Controller:
             # Not in the queue: a new leader that does not answer must not hold up the controller.
             if told:
                 await asyncio.wait(told, timeout=NEW_LEADERS_TOLD_S)
-            self._answer(ticket, response)
+            self._tickets.answer(ticket, response)
 
         task = asyncio.get_running_loop().create_task(reply())
         self._replies.add(task)
         task.add_done_callback(self._replies.discard)
-
-    def _answer(self, ticket: int, response: ControlResponse) -> None:
-        waiter = self._tickets.pop(ticket, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(response)
 
     def _on_answer(self, broker: int, request: ControllerRequest, response: ControlResponse) -> None:
         """A broker's answer: errors are told in the timeline. The remedy is always a later epoch, never a repetition.

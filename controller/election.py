@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from protocol.zk.session import (
     BadVersion,
     CreateOp,
+    DeleteOp,
     MultiFailed,
     NodeExists,
     NoNode,
+    Op,
     SetOp,
     Stat,
     WatchCallback,
@@ -41,31 +43,41 @@ class Lost:
 async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int], watch: WatchCallback) -> Won | Lost:
     """Looks who is controller, and tries to be it when nobody is. `watch` fires when `/controller` changes or goes.
 
+    Only a registered broker may ask: its id is then its own, so a `/controller` with that id and another session is what a
+    killed earlier life left behind. It is replaced, not waited for until it expires.
+
     Raises ConnectionLoss or SessionExpired: then nobody knows, and the caller asks again (a node that this session
     made is found to be its own).
     """
     while True:
         owner = await zk.exists(ControllerZNode.PATH, watch)
-        if owner is not None:
-            if owner.ephemeral_owner == zk.session_id:
-                won = await _recover_own_win(zk, owner)
-                if won is not None:
-                    return won
-                continue
-            return Lost(await _read_controller(zk))
+        if owner is not None and owner.ephemeral_owner == zk.session_id:
+            won = await _recover_own_win(zk, owner)
+            if won is not None:
+                return won
+            continue
+        # Before the look at who it is: whoever is elected after that look raises the epoch, and our multi fails.
         epoch, version = await _read_epoch(zk)
+        left_behind: list[Op] = []
+        if owner is not None:
+            controller_id = await _read_controller(zk)
+            if controller_id != broker_id:
+                return Lost(controller_id)
+            log.info("replacing the %s that an earlier life of broker %d left", ControllerZNode.PATH, broker_id)
+            left_behind = [DeleteOp(ControllerZNode.PATH, owner.version)]
         try:
             results = await zk.multi(
                 [
+                    *left_behind,
                     CreateOp(ControllerZNode.PATH, ControllerZNode.encode(broker_id, wall_ms()), ephemeral=True),
                     SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(epoch + 1), version),
                 ]
             )
         except MultiFailed as failure:
-            if not isinstance(failure.error, NodeExists | BadVersion):
+            if not isinstance(failure.error, NodeExists | NoNode | BadVersion):
                 raise failure.error from failure
             continue  # somebody was faster: look again
-        stat = results[1]
+        stat = results[-1]
         assert isinstance(stat, Stat)
         return Won(epoch + 1, stat.version)
 

@@ -25,10 +25,12 @@ class Acknowledged:
 class BackgroundProducer:
     """Produces numbered records to every partition of a topic, acks=all, until stopped.
 
-    `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the topic is writable again.
+    `padding` ends every value. `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the topic is writable again.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, **config: Any) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, partitions: int, padding: bytes = b"", **config: Any
+    ) -> None:
         settings = {
             "bootstrap.servers": bootstrap_servers,
             "acks": "all",
@@ -43,6 +45,7 @@ class BackgroundProducer:
         } | {key.replace("_", "."): value for key, value in config.items()}
         self.topic = topic
         self.partitions = partitions
+        self.padding = padding
         self.acknowledged = Acknowledged()
         self.sent = 0
         self._producer = Producer(settings)
@@ -80,7 +83,7 @@ class BackgroundProducer:
     def _run(self) -> None:
         number = 0
         while not self._stopping.is_set():
-            value = b"record-%d" % number
+            value = b"record-%d" % number + self.padding
             try:
                 self._producer.produce(
                     self.topic,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.election import Lost, Won, elect
-from protocol.zk.session import ConnectionLoss, Op, WatchEvent
+from protocol.zk.session import ConnectionLoss, CreateOp, Op, SetOp, WatchEvent
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -64,6 +64,49 @@ def test_a_node_of_an_earlier_term_is_worthless() -> None:
     asyncio.run(test())
 
 
+def test_the_office_of_a_killed_earlier_life_is_taken_over() -> None:
+    """The earlier session need not expire first; the epoch rises all the same, so that life is fenced."""
+
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        earlier, later, other = (MemorySession(server) for _ in range(3))
+        assert isinstance(await run_for(earlier, 1), Won)
+        assert await run_for(other, 2) == Lost(1)
+        won = await run_for(later, 1)
+        assert won == Won(2, server.nodes[ControllerEpochZNode.PATH].version)
+        assert server.nodes[ControllerZNode.PATH].owner == later.session_id
+        assert await run_for(later, 1) == won
+        assert await run_for(other, 2) == Lost(1)
+
+    asyncio.run(test())
+
+
+def test_an_office_that_changes_hands_meanwhile_is_not_taken_over() -> None:
+    async def test() -> None:
+        server = MemoryZooKeeper()
+        earlier, later, other = (MemorySession(server) for _ in range(3))
+        await run_for(earlier, 1)
+        pending = iter([True])
+
+        def overtake(_: Sequence[Op]) -> None:
+            if next(pending, False):
+                server.end_session(earlier.session_id)
+                epoch = server.nodes[ControllerEpochZNode.PATH]
+                server.multi(
+                    [
+                        CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True),
+                        SetOp(ControllerEpochZNode.PATH, b"2", epoch.version),
+                    ],
+                    other.session_id,
+                )
+
+        later.before_multi = overtake
+        assert await run_for(later, 1) == Lost(2)
+        assert server.nodes[ControllerZNode.PATH].owner == other.session_id
+
+    asyncio.run(test())
+
+
 def test_somebody_is_faster() -> None:
     async def test() -> None:
         server = MemoryZooKeeper()
@@ -73,10 +116,11 @@ def test_somebody_is_faster() -> None:
 
         def overtake(ops: Sequence[Op]) -> None:
             if next(pending, False):
-                server.multi(ops, fast.session_id)
+                create = CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True)
+                server.multi([create, *ops[1:]], fast.session_id)
 
         slow.before_multi = overtake
-        assert await run_for(slow, 1) == Lost(1)
+        assert await run_for(slow, 1) == Lost(2)
         assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 4
 
     asyncio.run(test())
