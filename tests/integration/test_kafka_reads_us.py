@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import parse_header
 from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
+from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tools.cluster.local_cluster import LocalCluster
 
@@ -31,54 +31,8 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 1500
 """For each compression, at least."""
 TOPIC_SETTINGS = {"segment.bytes": "20000", "index.interval.bytes": "500"}
-TOOL_TIMEOUT_S = 60
 KAFKA_START_TIMEOUT_S = 60.0
-COMPLAINTS = (
-    "Mismatches",
-    "mismatch",
-    "isvalid: false",
-    "Non-consecutive",
-    "misordered",
-    "out of order",
-    "invalid bytes",
-    "Exception",
-    "corrupt",
-    "could not be read",
-)
-"""What DumpLogSegments says of a log or an index in which something is wrong."""
 OFFSET = re.compile(r"^\| offset: (\d+)", re.MULTILINE)
-
-
-class KafkaTools:
-    """Classes of Kafka's distribution, run to their end."""
-
-    def __init__(self, peer_kafka: Path) -> None:
-        self.command = [str(peer_kafka), "run"]
-        self.environment = os.environ | {"KAFKA_HEAP": "-Xmx256m"}
-
-    def run(self, *arguments: str) -> str:
-        """Both outputs; fails unless the exit code is 0."""
-        done = subprocess.run(
-            [*self.command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_TIMEOUT_S,
-            env=self.environment,
-            check=False,
-        )
-        output = done.stdout + done.stderr
-        assert done.returncode == 0, output
-        return output
-
-    def dump(self, files: Sequence[Path], *options: str) -> str:
-        """DumpLogSegments without a complaint."""
-        output = self.run("kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files)))
-        complaints = [line for line in output.splitlines() if any(word in line for word in COMPLAINTS)]
-        assert complaints == []
-        return output
-
-    def topics(self, bootstrap_servers: str, *arguments: str) -> str:
-        return self.run("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", bootstrap_servers, *arguments)
 
 
 @pytest.fixture(scope="module")
