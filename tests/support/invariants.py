@@ -109,7 +109,8 @@ def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
 
 def metadata_equals_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: int) -> bool:
     """True when that broker's Metadata answer names ZooKeeper's brokers, controller, leaders, epochs, replicas and ISRs."""
-    with Wire(cluster.port(broker)) as wire:
+    host, _, port = cluster.address(broker).rpartition(":")
+    with Wire(int(port), host) as wire:
         answer = wire.call(ApiKey.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
     states = zk.states(topic)
     assignment = zk.assignment(topic)

@@ -1,0 +1,227 @@
+"""Links between brokers, and to ZooKeeper, are cut while records are produced (FLT-9 to FLT-15). Each broker has a network of its own."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.network_cluster import NetworkCluster, why_not
+from tests.support.wire import Wire
+
+REASON = why_not()
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+
+TOPIC = "cut"
+PARTITIONS = 3
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "1500",
+    "replica.socket.timeout.ms": "1500",
+    "controller.socket.timeout.ms": "1500",
+    "auto.leader.rebalance.enable": "false",
+    "min.insync.replicas": "2",
+}
+FEW = 200
+"""Acknowledged records that tell that the topic is being written to."""
+
+
+@contextmanager
+def a_cluster(directory: Path, number: int) -> Iterator[tuple[NetworkCluster, ZooKeeperView, BackgroundProducer]]:
+    """Three brokers under load; in the end everything must be healed, and what was acknowledged be there."""
+    cluster = NetworkCluster(directory, number)
+    try:
+        cluster.create(brokers=3, overrides=SETTINGS)
+        cluster.start()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        # Broker n leads partition n - 1.
+        assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, replica_assignment=assignment)])[TOPIC].result(30)
+        zk = ZooKeeperView(cluster.zookeeper_connect)
+        try:
+            with BackgroundProducer(cluster.bootstrap_servers, TOPIC, PARTITIONS) as producer:
+                producer.wait_for_acks(FEW)
+                yield cluster, zk, producer
+                producer.wait_for_acks(FEW)
+            acknowledged = producer.stop()
+            assert_healed(cluster, zk, TOPIC)
+            assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, TOPIC, PARTITIONS))
+        finally:
+            zk.close()
+    finally:
+        cluster.destroy()
+
+
+def produced(cluster: NetworkCluster, broker: int, partition: int) -> ErrorCode:
+    """The answer of that broker to one more record with acks=all."""
+    with Wire(9092, cluster.host(broker)) as wire:
+        records = build_batch([(None, b"one more", [], 0)])
+        body = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 3000,
+            "topic_data": [{"name": TOPIC, "partition_data": [{"index": partition, "records": records}]}],
+        }
+        answer = wire.call(ApiKey.PRODUCE, 9, body)
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+def another_than(zk: ZooKeeperView) -> int:
+    """A broker that is not the controller."""
+    return next(broker for broker in (1, 2, 3) if broker != zk.controller())
+
+
+def test_cut_from_its_peers_but_not_from_zookeeper(tmp_path: Path) -> None:
+    """FLT-9, INV-17: the leader's ISR shrinks to itself, and nothing is acknowledged below min.insync.replicas."""
+    with a_cluster(tmp_path, 9) as (cluster, zk, _):
+        leader = another_than(zk)
+        others = [broker for broker in (1, 2, 3) if broker != leader]
+        for other in others:
+            cluster.cut(leader, other)
+        eventually(lambda: zk.state(TOPIC, leader - 1).isr == (leader,), "the leader is alone in the ISR")
+        assert zk.state(TOPIC, leader - 1).leader == leader
+        refused = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        assert produced(cluster, leader, leader - 1) in refused
+        for other in others:
+            eventually(
+                lambda b=other: leader not in zk.state(TOPIC, b - 1).isr, f"it has left the ISR of what {other} leads"
+            )
+            assert produced(cluster, other, other - 1) is ErrorCode.NONE
+        cluster.heal()
+
+
+def test_cut_from_zookeeper_but_not_from_its_peers(tmp_path: Path) -> None:
+    """FLT-10: its session expires and others lead; back on the net it registers anew.
+
+    It cannot know that from a ZooKeeper that is down for all, in which case it must go on (CTL-14). So it still takes
+    records, but cannot acknowledge one: its followers have gone over to the new epoch.
+    """
+    with a_cluster(tmp_path, 10) as (cluster, zk, producer):
+        leader = another_than(zk)
+        before = zk.state(TOPIC, leader - 1)
+        cluster.cut_from_zookeeper(leader)
+        eventually(lambda: leader not in zk.live_brokers(), "its session has expired")
+        eventually(lambda: zk.state(TOPIC, leader - 1).leader not in (leader, -1), "another leads")
+        assert zk.state(TOPIC, leader - 1).leader_epoch > before.leader_epoch
+        refused = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
+        assert produced(cluster, leader, leader - 1) in refused
+        producer.wait_for_acks(FEW)
+        cluster.heal()
+        eventually(lambda: leader in zk.live_brokers(), "it has registered again")
+
+
+def test_cut_from_the_controller_only(tmp_path: Path) -> None:
+    """FLT-11, CTL-15: its control requests wait, in order, and arrive when the link is back; it leads on meanwhile."""
+    with a_cluster(tmp_path, 11) as (cluster, zk, producer):
+        broker, controller = another_than(zk), zk.controller()
+        assert controller is not None
+        cluster.cut_control(broker, controller)
+        admin = AdminClient({"bootstrap.servers": cluster.host(controller) + ":9092"})
+        for name in ("first", "second"):
+            admin.create_topics([NewTopic(name, 1, replica_assignment=[[controller, broker]])])[name].result(30)
+        assert not {"first", "second"} & set(known_topics(cluster, broker))
+        assert broker in zk.live_brokers(), "silence proves nothing: the session decides"
+        assert zk.state(TOPIC, broker - 1).leader == broker
+        producer.wait_for_acks(FEW)
+        cluster.heal()
+        eventually(lambda: {"first", "second"} <= set(known_topics(cluster, broker)), "it has heard of the topics")
+        assert_healed(cluster, zk, "first")
+        assert_healed(cluster, zk, "second")
+
+
+def known_topics(cluster: NetworkCluster, broker: int) -> list[str]:
+    with Wire(9092, cluster.host(broker)) as wire:
+        answer = wire.call(ApiKey.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
+    return [topic.name for topic in answer.topics]
+
+
+@pytest.mark.parametrize("deaf", ["leader", "follower"])
+def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
+    """FLT-12: as if it were cut both ways, and the ISR does not flap."""
+    with a_cluster(tmp_path, 12) as (cluster, zk, producer):
+        leader = another_than(zk)
+        follower = next(broker for broker in (1, 2, 3) if broker not in (leader, zk.controller()))
+        before = zk.state(TOPIC, leader - 1)
+        if deaf == "leader":
+            cluster.cut_incoming(leader, follower)
+        else:
+            cluster.cut_incoming(follower, leader)
+        eventually(lambda: follower not in zk.state(TOPIC, leader - 1).isr, "the follower has left the ISR")
+        producer.wait_for_acks(FEW)
+        once = zk.state(TOPIC, leader - 1)
+        assert (once.leader, once.zk_version) == (leader, before.zk_version + 1), "one write: it did not come and go"
+        cluster.heal()
+
+
+def test_a_ring_of_majorities(tmp_path: Path) -> None:
+    """FLT-13: each of two brokers sees the third one only; at most one leader per epoch, and acknowledged records stay."""
+    with a_cluster(tmp_path, 13) as (cluster, zk, producer):
+        cluster.cut(1, 3)
+        eventually(
+            lambda: 3 not in zk.state(TOPIC, 0).isr and 1 not in zk.state(TOPIC, 2).isr, "1 and 3 miss each other"
+        )
+        assert set(zk.state(TOPIC, 1).isr) == {1, 2, 3}, "2 sees both"
+        producer.wait_for_acks(FEW)
+        cluster.heal()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed: int) -> None:
+    """FLT-14: it converges."""
+    order = random.Random(seed)
+    links = list(itertools.combinations((1, 2, 3), 2))
+    with a_cluster(tmp_path, 14) as (cluster, zk, producer):
+        order.shuffle(links)
+        for one, other in links:
+            cluster.cut(one, other)
+            eventually(
+                lambda a=one, b=other: b not in zk.state(TOPIC, a - 1).isr or a not in zk.state(TOPIC, b - 1).isr,
+                f"{one} and {other} miss each other",
+            )
+        order.shuffle(links)
+        for one, other in links:
+            cluster.join(one, other)
+        producer.wait_for_acks(FEW)
+
+
+@pytest.mark.parametrize("whom", ["controller and broker", "leader and follower", "all"])
+def test_a_storm_of_resets(tmp_path: Path, whom: str) -> None:
+    """FLT-15: a firewall resets and refuses everything between brokers that live. Nothing is lost, and it ends with the storm."""
+    with a_cluster(tmp_path, 15) as (cluster, zk, producer):
+        controller = zk.controller()
+        assert controller is not None
+        others = [broker for broker in (1, 2, 3) if broker != controller]
+        pairs = {
+            "controller and broker": [(controller, others[0])],
+            "leader and follower": [(others[0], others[1])],
+            "all": list(itertools.combinations((1, 2, 3), 2)),
+        }[whom]
+        for one, other in pairs:
+            cluster.reset_connections(one, other)
+            cluster.reset_connections(other, one)
+        if whom == "leader and follower":
+            eventually(lambda: others[1] not in zk.state(TOPIC, others[0] - 1).isr, "the follower has left the ISR")
+            producer.wait_for_acks(FEW)
+        elif whom == "all":
+            eventually(
+                lambda: any(len(state.isr) == 1 for state in zk.states(TOPIC).values()), "somebody is alone in an ISR"
+            )
+        else:
+            eventually(
+                lambda: (
+                    controller not in zk.state(TOPIC, others[0] - 1).isr
+                    or zk.state(TOPIC, others[0] - 1).leader != others[0]
+                ),
+                "they miss each other",
+            )
+        cluster.heal()
