@@ -25,7 +25,8 @@ class Acknowledged:
 class BackgroundProducer:
     """Produces numbered records to every partition of a topic, acks=all, until stopped.
 
-    `padding` ends every value. `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the topic is writable again.
+    `padding` ends every value. `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the
+    topic is writable again.
     """
 
     def __init__(
