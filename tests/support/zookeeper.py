@@ -7,15 +7,78 @@ import signal
 import socket
 import struct
 import tempfile
+import time
 import types
 from pathlib import Path
 
-from tools.cluster.ports import free_ports
+from tools.cluster.ports import LOCAL_HOST, free_ports
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 
 START_TIMEOUT_S = 30.0
 PASSWORD_SECRET = 0xB3415C00
 """ZooKeeper's SessionTrackerImpl derives a session's password from its id and this number."""
+
+
+class ZooKeeperEnsemble:
+    """Three servers that replicate each other; it serves as long as two of them run. `with` stops and removes all."""
+
+    SIZE = 3
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._servers = [EmbeddedZooKeeper(directory / f"zookeeper-{n}") for n in range(1, self.SIZE + 1)]
+
+    def __enter__(self) -> ZooKeeperEnsemble:
+        ports = free_ports(3 * self.SIZE)
+        members = "".join(
+            f"server.{n + 1}={LOCAL_HOST}:{ports[3 * n + 1]}:{ports[3 * n + 2]}\n" for n in range(self.SIZE)
+        )
+        try:
+            for n, server in enumerate(self._servers):
+                server.create(ports[3 * n])
+                with server.config_file.open("a") as config:
+                    config.write(f"initLimit=20\nsyncLimit=10\n{members}")
+                (server.directory / "data").mkdir()
+                (server.directory / "data" / "myid").write_text(f"{n + 1}\n")
+                server.start()
+            for server in self._servers:
+                server.wait_ready(START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: types.TracebackType | type[BaseException] | BaseException | None) -> None:
+        self.close()
+
+    @property
+    def connect(self) -> str:
+        """`host:port,host:port,host:port`."""
+        return ",".join(server.connect for server in self._servers)
+
+    def restart(self, n: int) -> None:
+        """Kills the n-th server, from 0, starts it again, and waits until it serves as a part of the ensemble."""
+        self._servers[n].process.kill()
+        self._servers[n].start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.has_joined(n):
+            assert time.monotonic() < deadline, f"ZooKeeper {n + 1} does not join the others"
+            time.sleep(0.05)
+
+    def has_joined(self, n: int) -> bool:
+        """True when the server follows or leads; `ruok` alone says only that the process runs."""
+        try:
+            with socket.create_connection(self._servers[n].address, 1) as connection:
+                connection.sendall(b"srvr")
+                answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        except OSError:
+            return False
+        return b"Mode: follower" in answer or b"Mode: leader" in answer
+
+    def close(self) -> None:
+        for server in self._servers:
+            if server.exists():
+                server.process.kill()
 
 
 class ZooKeeperServer:

@@ -1,0 +1,50 @@
+"""The cluster on a ZooKeeper of three servers, which are restarted one by one (FLT-22)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import ClusterFactory
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.zookeeper import ZooKeeperEnsemble
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "rolling"
+PARTITIONS = 3
+SETTINGS = {"zookeeper.session.timeout.ms": "6000", "auto.leader.rebalance.enable": "false"}
+
+
+def test_a_rolling_restart(tmp_path: Path, new_cluster: ClusterFactory) -> None:
+    """Producers notice nothing, no session is lost, and what needs a decision is decided in between and afterwards."""
+    with ZooKeeperEnsemble(tmp_path / "ensemble") as ensemble:
+        cluster = new_cluster(brokers=3, zookeeper=ensemble.connect, overrides=SETTINGS)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(30)
+        zk = ZooKeeperView(cluster.zookeeper_connect)
+        try:
+            before = zk.controller_epoch(), zk.states(TOPIC)
+            with BackgroundProducer(cluster.bootstrap_servers, TOPIC, PARTITIONS) as producer:
+                for server in range(ensemble.SIZE):
+                    producer.wait_for_acks(200)
+                    ensemble.restart(server)
+                    name = f"made-after-{server}"
+                    admin.create_topics([NewTopic(name, 1, 3)])[name].result(30)
+                producer.wait_for_acks(200)
+            acknowledged = producer.stop()
+            assert acknowledged.failed == []
+            eventually(lambda: zk.live_brokers() == [1, 2, 3], "all sessions live")
+            assert (zk.controller_epoch(), zk.states(TOPIC)) == before, "no session was lost, no leader moved"
+            assert_healed(cluster, zk, TOPIC)
+            assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, TOPIC, PARTITIONS))
+        finally:
+            zk.close()
+        for broker in cluster.broker_ids:
+            events = (cluster.broker_directory(broker) / "events.jsonl").read_text().splitlines()
+            states = [json.loads(line)["state"] for line in events if '"zookeeper_session"' in line]
+            assert "expired" not in states
