@@ -6,16 +6,54 @@ Reading them from files, environment and flags is `broker.config_sources`' work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
+BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "cleanup.policy": "log.cleanup.policy",
+        "compression.type": "compression.type",
+        "flush.messages": "log.flush.interval.messages",
+        "flush.ms": "log.flush.interval.ms",
+        "index.interval.bytes": "log.index.interval.bytes",
+        "max.message.bytes": "message.max.bytes",
+        "message.timestamp.type": "log.message.timestamp.type",
+        "min.insync.replicas": "min.insync.replicas",
+        "retention.bytes": "log.retention.bytes",
+        "retention.ms": "log.retention.ms",
+        "segment.bytes": "log.segment.bytes",
+        "segment.index.bytes": "log.index.size.max.bytes",
+        "segment.jitter.ms": "log.roll.jitter.ms",
+        "segment.ms": "log.roll.ms",
+        "unclean.leader.election.enable": "unclean.leader.election.enable",
+    }
+)
+"""Topic key -> the broker's key that it overrides."""
+
+EVERY_REPLICA = "*"
+
+
 class ConfigError(ValueError):
     """A value that is not allowed; the message names key, value and what is allowed."""
+
+
+@lru_cache(maxsize=4096)
+def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
+    """(partition, broker) of a list `partition:broker,...`; None for `*`, all of them. Raises ConfigError."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if items == [EVERY_REPLICA]:
+        return None
+    pairs = [item.split(":") for item in items]
+    if not all(len(pair) == 2 and all(part.isascii() and part.isdigit() for part in pair) for pair in pairs):
+        raise ConfigError(f"{text!r}: allowed are * and partition:broker,partition:broker,...")
+    return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
 def setting(
@@ -24,10 +62,22 @@ def setting(
     minimum: int | None = None,
     maximum: int | None = None,
     choices: tuple[str, ...] | None = None,
+    is_list: bool = False,
+    check: Callable[[str], Any] | None = None,
     doc: str = "",
 ) -> Any:
-    """A dataclass field with the limits that `parse_value` checks."""
-    metadata = {"minimum": minimum, "maximum": maximum, "choices": choices, "doc": doc}
+    """A dataclass field with the limits that `parse_value` checks.
+
+    The `choices` of a list (texts with commas between) are those of its items; `check` raises ConfigError.
+    """
+    metadata = {
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "is_list": is_list,
+        "check": check,
+        "doc": doc,
+    }
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -62,7 +112,7 @@ class BrokerConfig:
     log_index_interval_bytes: int = setting(4096, minimum=0, maximum=INT_MAX)
     log_retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
     log_retention_bytes: int = setting(-1, minimum=-1)
-    log_cleanup_policy: str = setting("delete", choices=("delete", "compact", "compact,delete", "delete,compact"))
+    log_cleanup_policy: str = setting("delete", choices=("delete", "compact"), is_list=True)
     log_message_timestamp_type: str = setting("CreateTime", choices=("CreateTime", "LogAppendTime"))
     log_flush_interval_messages: int = setting(LONG_MAX, minimum=1)
     log_flush_interval_ms: int = setting(LONG_MAX, minimum=0)
@@ -89,6 +139,19 @@ class BrokerConfig:
     replica_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
     replica_high_watermark_checkpoint_interval_ms: int = setting(5000, minimum=1)
     num_replica_fetchers: int = setting(1, minimum=1, maximum=INT_MAX)
+    leader_replication_throttled_rate: int = setting(
+        LONG_MAX, minimum=0, doc="bytes/s to throttled replicas elsewhere that are not in sync"
+    )
+    follower_replication_throttled_rate: int = setting(
+        LONG_MAX, minimum=0, doc="bytes/s to throttled replicas here that are not in sync"
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        LONG_MAX, minimum=0, doc="bytes/s of moves between log directories"
+    )
+    replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX, doc="samples of a throttle's window")
+    replication_quota_window_size_seconds: int = setting(
+        1, minimum=1, maximum=INT_MAX, doc="seconds of one sample of a throttle's window"
+    )
 
     # network
     num_network_threads: int = setting(
@@ -115,6 +178,10 @@ class BrokerConfig:
     auto_leader_rebalance_enable: bool = setting(True)
     leader_imbalance_check_interval_seconds: int = setting(300, minimum=1)
     leader_imbalance_per_broker_percentage: int = setting(10, minimum=0)
+    broker_fast_failure_detection: bool = setting(
+        True,
+        doc="ottla's own: a broker whose control listener refuses connections is dead, not only when its session ends",
+    )
     controlled_shutdown_enable: bool = setting(True)
     controlled_shutdown_max_retries: int = setting(3, minimum=0)
     controlled_shutdown_retry_backoff_ms: int = setting(5000, minimum=0)
@@ -126,50 +193,74 @@ class BrokerConfig:
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic without overrides has on this broker."""
-        return TopicConfig(
-            cleanup_policy=self.log_cleanup_policy,
-            compression_type=self.compression_type,
-            flush_messages=self.log_flush_interval_messages,
-            flush_ms=self.log_flush_interval_ms,
-            index_interval_bytes=self.log_index_interval_bytes,
-            max_message_bytes=self.message_max_bytes,
-            message_timestamp_type=self.log_message_timestamp_type,
-            min_insync_replicas=self.min_insync_replicas,
-            retention_bytes=self.log_retention_bytes,
-            retention_ms=self.log_retention_ms,
-            segment_bytes=self.log_segment_bytes,
-            segment_index_bytes=self.log_index_size_max_bytes,
-            segment_jitter_ms=self.log_roll_jitter_ms,
-            segment_ms=self.log_roll_ms,
-            unclean_leader_election_enable=self.unclean_leader_election_enable,
-        )
+        values = {attribute(key): getattr(self, attribute(broker_key)) for key, broker_key in BROKER_KEY_OF.items()}
+        return TopicConfig(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """A topic's settings: the broker's defaults, then `/config/topics/<topic>`."""
 
-    cleanup_policy: str = setting("delete", choices=("delete", "compact", "compact,delete", "delete,compact"))
-    compression_type: str = setting("producer", choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"))
-    delete_retention_ms: int = setting(86400000, minimum=0)
-    file_delete_delay_ms: int = setting(60000, minimum=0)
-    flush_messages: int = setting(LONG_MAX, minimum=1)
-    flush_ms: int = setting(LONG_MAX, minimum=0)
-    index_interval_bytes: int = setting(4096, minimum=0, maximum=INT_MAX)
-    max_compaction_lag_ms: int = setting(LONG_MAX, minimum=1)
-    max_message_bytes: int = setting(1048588, minimum=0, maximum=INT_MAX)
-    message_timestamp_type: str = setting("CreateTime", choices=("CreateTime", "LogAppendTime"))
-    min_cleanable_dirty_ratio: float = setting(0.5, minimum=0, maximum=1)
-    min_compaction_lag_ms: int = setting(0, minimum=0)
-    min_insync_replicas: int = setting(1, minimum=1, maximum=INT_MAX)
-    preallocate: bool = setting(False)
-    retention_bytes: int = setting(-1, minimum=-1)
-    retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
-    segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX)
-    segment_index_bytes: int = setting(10 * 1024**2, minimum=4, maximum=INT_MAX)
-    segment_jitter_ms: int = setting(0, minimum=0)
-    segment_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1)
-    unclean_leader_election_enable: bool = setting(False)
+    cleanup_policy: str = setting(
+        "delete",
+        choices=("delete", "compact"),
+        is_list=True,
+        doc="What happens to old segments: delete them, compact them, both, or with an empty list neither.",
+    )
+    compression_type: str = setting(
+        "producer",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        doc="The compression of what is stored; `producer` keeps the producer's.",
+    )
+    delete_retention_ms: int = setting(86400000, minimum=0, doc="How long a tombstone stays in a compacted log, in ms.")
+    file_delete_delay_ms: int = setting(60000, minimum=0, doc="How long a deleted file stays on the disk, in ms.")
+    flush_messages: int = setting(LONG_MAX, minimum=1, doc="After how many records a log is synced to the disk.")
+    flush_ms: int = setting(LONG_MAX, minimum=0, doc="After how many ms a log is synced to the disk.")
+    follower_replication_throttled_replicas: str = setting(
+        "",
+        is_list=True,
+        check=throttled_replicas,
+        doc="Replicas that are throttled while they catch up, at the follower: partition:broker,... or *.",
+    )
+    index_interval_bytes: int = setting(
+        4096, minimum=0, maximum=INT_MAX, doc="How many bytes lie between two entries of the offset index."
+    )
+    leader_replication_throttled_replicas: str = setting(
+        "",
+        is_list=True,
+        check=throttled_replicas,
+        doc="Replicas whose followers are throttled while they catch up, at the leader: partition:broker,... or *.",
+    )
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX, minimum=1, doc="After how many ms a record may not stay uncompacted."
+    )
+    max_message_bytes: int = setting(
+        1048588, minimum=0, maximum=INT_MAX, doc="The largest record batch that is taken, in bytes."
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whether a record has its producer's time or that of its append.",
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, minimum=0, maximum=1, doc="From which share of not compacted bytes on a log is compacted."
+    )
+    min_compaction_lag_ms: int = setting(0, minimum=0, doc="For how many ms a record stays uncompacted at least.")
+    min_insync_replicas: int = setting(
+        1, minimum=1, maximum=INT_MAX, doc="How many in-sync replicas a produce with acks=all needs."
+    )
+    preallocate: bool = setting(False, doc="Whether the file of a new segment is made in its full size.")
+    retention_bytes: int = setting(-1, minimum=-1, doc="Up to which size a partition keeps old segments; -1: any size.")
+    retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long records are kept, in ms; -1: for ever.")
+    segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment is begun.")
+    segment_index_bytes: int = setting(
+        10 * 1024**2, minimum=4, maximum=INT_MAX, doc="The size of an index at which a new segment is begun."
+    )
+    segment_jitter_ms: int = setting(0, minimum=0, doc="By how many ms at most segment.ms is prolonged, per partition.")
+    segment_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1, doc="The age in ms at which a new segment is begun.")
+    unclean_leader_election_enable: bool = setting(
+        False, doc="Whether a replica that is not in sync may lead when no other lives: acknowledged records are lost."
+    )
 
     def with_overrides(self, overrides: Mapping[str, str]) -> TopicConfig:
         """These settings with a topic's own (Kafka keys, text values). Raises ConfigError for an unknown key or a bad value."""
@@ -178,13 +269,19 @@ class TopicConfig:
         for key, text in overrides.items():
             if key not in known:
                 raise ConfigError(f"unknown topic config {key!r}; known are {', '.join(sorted(known))}")
-            values[key.replace(".", "_")] = parse_value(TopicConfig, key, text)
+            values[attribute(key)] = parse_value(TopicConfig, key, text)
         return TopicConfig(**values)
 
 
-def settings_of(config: type) -> dict[str, Any]:
+def attribute(key: str) -> str:
+    """The attribute of a Kafka key."""
+    return key.replace(".", "_")
+
+
+@cache
+def settings_of(config: type) -> Mapping[str, Any]:
     """Kafka key -> dataclass field, of BrokerConfig or TopicConfig."""
-    return {f.name.replace("_", "."): f for f in fields(config)}
+    return MappingProxyType({f.name.replace("_", "."): f for f in fields(config)})
 
 
 def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
@@ -207,8 +304,18 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
             limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
             raise ConfigError(f"{key}={text!r}: allowed is a number {limits}")
     else:
-        value = text
-        choices = spec.metadata["choices"]
-        if choices is not None and value not in choices:
-            raise ConfigError(f"{key}={text!r}: allowed are {', '.join(choices)}")
+        value = _parse_text(spec, key, text)
     return value
+
+
+def _parse_text(spec: Any, key: str, text: str) -> str:
+    choices, check = spec.metadata["choices"], spec.metadata["check"]
+    items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
+    if choices is not None and any(item not in choices for item in items):
+        raise ConfigError(f"{key}={text!r}: allowed are {', '.join(choices)}")
+    if check is not None:
+        try:
+            check(text)
+        except ConfigError as error:
+            raise ConfigError(f"{key}={error}") from None
+    return ",".join(items)

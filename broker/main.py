@@ -25,6 +25,7 @@ from pathlib import Path
 import uvloop
 
 from broker import config_sources, registration
+from broker.apis.config_admin import ConfigAdmin
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import FetchSessionCache
 from broker.apis.topic_admin import TopicAdmin
@@ -32,12 +33,14 @@ from broker.clock import Clock, SystemClock
 from broker.config import BrokerConfig, ConfigError
 from broker.control.listener import ControlListener
 from broker.controller_client import ControllerClient
+from broker.dynamic_configs import DynamicConfigs, TopicOverrides
 from broker.event_log import EventLog
 from broker.listeners import listeners_of
 from broker.metadata_cache import MetadataCache
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import Limits
 from broker.network.request_channel import RequestChannel
+from broker.peer_watch import PeerWatch
 from broker.registration import BrokerIdInUse, Registration
 from broker.replication.isr_updates import IsrUpdates
 from broker.replication.lease import LeadershipLease
@@ -47,16 +50,17 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
 from controller.controller import Controller, ControllerSettings
+from protocol.connection_watch import ConnectionWatch
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import ControlClient
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
-from protocol.zk.znodes import ConfigZNode
 
 log = logging.getLogger("broker")
 
 EVENT_LOG_NAME = "events.jsonl"
 METADATA_TIMEOUT_S = 10.0
+UNCLEAN_KEY = "unclean.leader.election.enable"
 GC_THRESHOLDS = (50_000, 20, 50)
 """Requests make many short-lived objects and no cycles: the default would look for garbage hundreds of times a second."""
 
@@ -103,17 +107,27 @@ class Broker:
                 auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
                 leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
                 leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+                delete_topic_enable=config.delete_topic_enable,
+                fast_failure_detection=config.broker_fast_failure_detection,
             ),
             self._zk,
             self._network,
             clock,
             self._events,
         )
+        self._configs = DynamicConfigs(config, self._zk, clock, self._events)
+        self._configs.on_broker_config = self._broker_config_changed
+        self._configs.on_topic_configs = self._topic_configs_changed
+        self._configs.topics_here = self._log_manager.topics
+        self._counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip)
         self._control = ControlListener(
-            self._replicas, self._broker_epoch, self._load_topic_overrides, self._controller.controlled_shutdown
+            self._replicas, self._broker_epoch, self._configs.load_topics, self._controller.controlled_shutdown
         )
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
+        self._peers: PeerWatch | None = None
+        if config.broker_fast_failure_detection:
+            self._peers = PeerWatch(self._metadata, config.broker_id, self._listeners.control_plane, ConnectionWatch)
         self._cluster_id = ""
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -126,6 +140,7 @@ class Broker:
                 tasks = [
                     background.create_task(self._lease.run(self._zk)),
                     background.create_task(self._log_manager.run()),
+                    background.create_task(self._configs.run()),
                 ]
                 await self._join(stop)
                 await stop.wait()
@@ -140,6 +155,7 @@ class Broker:
         await self._log_manager.start()
         await self._zk.start(self._config.zookeeper_connection_timeout_ms / 1000)
         await registration.prepare_paths(self._zk)
+        await self._configs.start()
         self._cluster_id = await registration.cluster_id(self._zk)
         self._log_manager.check_meta(self._config.broker_id, self._cluster_id)
         await self._bind(self._cluster_id)
@@ -152,11 +168,14 @@ class Broker:
             cluster_id=cluster_id,
             metadata=self._metadata,
             replica_manager=self._replicas,
+            log_manager=self._log_manager,
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, self._clock, self._metadata, random.randint
             ),
             topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
-            is_controller=lambda: self._controller.is_active,
+            configs=self._configs,
+            config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
+            controller=self._controller,
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(
@@ -165,10 +184,9 @@ class Broker:
             max_requests=config.queued_max_requests,
             max_large_bytes=config.queued_max_request_bytes,
         )
-        counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip)
         ports: dict[str, int] = {}
         for name in self._listeners.client_names:
-            acceptor = Acceptor(self._acceptor_settings(name), channel, self._clock, counts)
+            acceptor = Acceptor(self._acceptor_settings(name), channel, self._clock, self._counts)
             endpoint = self._listeners.bound[name]
             with _port_errors(endpoint):
                 ports[name] = await acceptor.bind(endpoint.host, endpoint.port)
@@ -238,6 +256,8 @@ class Broker:
         if self._config.controlled_shutdown_enable and self._zk.state is SessionState.CONNECTED:
             await self._ask_to_leave()
         self._registration.stop_watching()
+        if self._peers is not None:
+            self._peers.close()
         for acceptor in self._acceptors.values():
             acceptor.stop_accepting()
         await self._controller.stop()
@@ -262,6 +282,8 @@ class Broker:
         """Gives back whatever was taken, also after a start that failed half-way."""
         if self._registration is not None:
             self._registration.stop_watching()
+        if self._peers is not None:
+            self._peers.close()
         for acceptor in self._acceptors.values():
             acceptor.close()
         if self._handler is not None:
@@ -300,18 +322,18 @@ class Broker:
         partition = self._replicas.partitions.get(tp)
         return partition.high_watermark if partition is not None else 0
 
-    async def _load_topic_overrides(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """From `/config/topics`; topics without settings are left out. Raises ZkError."""
-        found = await self._zk.get_many([ConfigZNode.path("topics", topic) for topic in topics])
-        overrides: dict[str, Mapping[str, str]] = {}
-        for topic, node in zip(topics, found, strict=True):
-            if node is None:
-                continue
-            try:
-                overrides[topic] = ConfigZNode.decode(node[0])
-            except ValueError as error:
-                log.warning("the settings of topic %s cannot be read: %s", topic, error)
-        return overrides
+    def _broker_config_changed(self, config: BrokerConfig) -> None:
+        """Settings of this broker, or of all, took effect while it runs: hands them to those who go by them."""
+        self._log_manager.update_defaults(config.topic_defaults())
+        self._replicas.update_throttles(config)
+        self._counts.limit(config.max_connections, config.max_connections_per_ip)
+        self._controller.set_unclean_election_default(config.unclean_leader_election_enable)
+
+    def _topic_configs_changed(self, topics: Mapping[str, TopicOverrides]) -> None:
+        self._log_manager.update_topic_configs(topics)
+        for topic, overrides in topics.items():
+            if overrides.get(UNCLEAN_KEY, "").lower() == "true":
+                self._controller.unclean_elections_allowed(topic)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,10 @@ class MetadataCache:
     def __init__(self) -> None:
         self.controller_id: int = -1
         self.controller_epoch: int = NO_EPOCH
+        self.suspected: set[int] = set()
+        """Brokers that may have died a moment ago (CTL-16): clients are not sent to them until it is known."""
+        self.last_full_update: tuple[int, int] = (NO_EPOCH, NO_EPOCH)
+        """Controller epoch and broker epoch of the newest request that named the whole cluster."""
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics: dict[str, dict[int, PartitionState]] = {}
         self._topic_ids: dict[str, uuid.UUID] = {}
@@ -32,7 +36,8 @@ class MetadataCache:
         """
         changed: dict[TopicPartition, None] = {}
         if request.is_full:
-            named = {state.topic_partition for state in request.partitions if state.leader != LEADER_DURING_DELETE}
+            self.last_full_update = (request.controller_epoch, request.broker_epoch)
+            named = {state[:2] for state in request.partitions if state.leader != LEADER_DURING_DELETE}
             for gone in [tp for tp in self._all_partitions() if tp not in named]:
                 self._remove(gone)
                 changed[gone] = None
@@ -42,9 +47,19 @@ class MetadataCache:
         for topic, text in request.topic_ids.items():
             for gone in self._learn_topic_id(topic, text):
                 changed[gone] = None
-        for state in request.partitions:
-            if self._apply(state):
-                changed[state.topic_partition] = None
+        topics = self._topics
+        for state in request.partitions:  # a hundred thousand, when a controller takes office
+            topic, partition = state[:2]
+            if state.leader == LEADER_DURING_DELETE:
+                is_change = self._remove(state.topic_partition)
+            else:
+                states = topics.get(topic)
+                if states is None:
+                    states = topics[topic] = {}
+                is_change = states.get(partition) != state
+                states[partition] = state
+            if is_change:
+                changed[TopicPartition(topic, partition)] = None
         for topic in [t for t in self._topic_ids if t not in self._topics]:
             self._topic_names.pop(self._topic_ids.pop(topic), None)
         result = list(changed)
@@ -87,16 +102,6 @@ class MetadataCache:
 
     def _all_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for topic, states in self._topics.items() for number in states]
-
-    def _apply(self, state: PartitionState) -> bool:
-        tp = state.topic_partition
-        if state.leader == LEADER_DURING_DELETE:
-            return self._remove(tp)
-        states = self._topics.setdefault(state.topic, {})
-        if states.get(state.partition) == state:
-            return False
-        states[state.partition] = state
-        return True
 
     def _remove(self, tp: TopicPartition) -> bool:
         states = self._topics.get(tp.topic)

@@ -30,6 +30,7 @@ from protocol.zk.session import (
     SessionState,
     Stat,
     WatchEvent,
+    WatchKind,
     ZkError,
     ZooKeeperSession,
 )
@@ -117,9 +118,11 @@ class Registration:
         elif state is SessionState.CONNECTED and not self._is_registered:
             self._keep()
 
-    def _node_changed(self, session_id: int, _: WatchEvent) -> None:
-        """The one-shot watch on our own node fired."""
+    def _node_changed(self, session_id: int, event: WatchEvent) -> None:
+        """The one-shot watch on our own node fired. Deleted while the session lives: we were judged dead (CTL-16)."""
         if not self._is_closing and self._is_registered and self._zk.session_id == session_id:
+            if event.kind is WatchKind.DELETED:
+                self._lose("the broker's znode is gone")
             self._keep()
 
     def _lose(self, reason: str) -> None:

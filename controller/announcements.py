@@ -6,7 +6,7 @@ names, and a broker's return then need not repeat the state of every partition i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from controller.cluster_state import ClusterState
 from protocol.rpc.messages import (
@@ -16,10 +16,12 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.rpc.packed_states import PackedStates, pack_rows, pack_state
 from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, TopicPartition
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
+ROWS_AT_ONCE = 10_000
 TOPIC_DELETED_EPOCH = -2
 """StopReplica's leader epoch for a partition whose topic is gone: newer than every other (KIP-570)."""
 
@@ -30,23 +32,33 @@ class Announcement:
     def __init__(self, controller_id: int, cluster: ClusterState) -> None:
         self._controller_id = controller_id
         self._cluster = cluster
-        self._leadership: dict[int, dict[TopicPartition, bool]] = {}
+        self._leadership: dict[int, dict[TopicPartition, None]] = {}
+        self._new: dict[int, set[TopicPartition]] = {}
         self._full_leadership: set[int] = set()
         self._stops: dict[int, dict[TopicPartition, bool]] = {}
         self._metadata: dict[TopicPartition, None] = {}
         self._metadata_to_all = False
         self._full_metadata: set[int] = set()
         self._deleted: list[PartitionState] = []
-        self._states: dict[TopicPartition, PartitionState] = {}
 
     def leadership(self, partitions: Iterable[TopicPartition], *, is_new: bool = False) -> None:
         """Every live replica of these partitions hears who leads; every broker's metadata follows."""
+        assignment = self._cluster.assignment
+        of_replicas: dict[tuple[int, ...], list[TopicPartition]] = {}
         for tp in partitions:
-            for replica in self._cluster.assignment(tp).replicas:
-                named = self._leadership.setdefault(replica, {})
-                named[tp] = is_new or named.get(tp, False)
-            self._metadata[tp] = None
-            self._metadata_to_all = True
+            of_replicas.setdefault(assignment(tp).replicas, []).append(tp)
+        for replicas, named in of_replicas.items():
+            for replica in replicas:
+                self._leadership.setdefault(replica, {}).update(dict.fromkeys(named))
+                if is_new:
+                    self._new.setdefault(replica, set()).update(named)
+            self.metadata(named)
+
+    def new_replicas(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
+        """Of a partition that is told: there is nothing of it yet on these brokers, one may be made on any disk of theirs."""
+        for replica in replicas:
+            self._leadership.setdefault(replica, {})[tp] = None
+            self._new.setdefault(replica, set()).add(tp)
 
     def full_leadership(self, brokers: Iterable[int]) -> None:
         """These brokers hear of every partition that they host."""
@@ -73,18 +85,32 @@ class Announcement:
             for tp in partitions
         ]
 
+    def pack_in_slices(self) -> Iterator[None]:
+        """Packs all that `requests` will need, and stops for a breath now and then: for whole clusters."""
+        wanted: list[Iterable[TopicPartition]] = [self._metadata]
+        if self._full_metadata:
+            wanted.append(self._cluster.partitions())
+        elif self._full_leadership:
+            wanted += [self._cluster.replicas_on(broker) for broker in self._full_leadership]
+        packed = self._cluster.packed_rows
+        missing = list(dict.fromkeys(tp for partitions in wanted for tp in partitions if tp not in packed))
+        for at in range(0, len(missing), ROWS_AT_ONCE):
+            self._pack(missing[at : at + ROWS_AT_ONCE])
+            yield
+
     def requests(self) -> dict[int, list[ControllerRequest]]:
         """broker -> what to send to it: full metadata first, then leadership, stops, and changed metadata.
 
-        The states are those of this moment, whatever was decided on the way.
+        The states are those of this moment, whatever was decided on the way. Each is packed only once: most go to
+        several brokers.
         """
         cluster = self._cluster
-        self._states.clear()
         brokers = tuple(cluster.brokers.values())
-        everything = self._rows(cluster.partitions()) if self._full_metadata else ()
-        everything_ids = self._topic_ids(everything)
-        changed = (*self._deleted, *self._rows(self._metadata))
-        changed_ids = self._topic_ids(changed)
+        partitions = cluster.partitions() if self._full_metadata else ()
+        everything = PackedStates(self._rows(partitions))
+        everything_ids = self._topic_ids(cluster.topics) if self._full_metadata else {}
+        changed = PackedStates(pack_rows(self._deleted) + self._rows(self._metadata))
+        changed_ids = self._topic_ids([*(state.topic for state in self._deleted), *(tp.topic for tp in self._metadata)])
         out: dict[int, list[ControllerRequest]] = {}
         for broker, info in cluster.brokers.items():
             head = (self._controller_id, cluster.epoch, info.epoch)
@@ -95,7 +121,8 @@ class Announcement:
             if leadership is not None:
                 requests.append(leadership)
             if stops := self._stops.get(broker):
-                requests.append(StopReplicaRequest(*head, self._stop_rows(stops)))
+                rows = self._stop_rows(stops)
+                requests.append(StopReplicaRequest(*head, rows, self._topic_ids(row.topic for row in rows)))
             if self._metadata_to_all and broker not in self._full_metadata:
                 requests.append(UpdateMetadataRequest(*head, changed, changed_ids, brokers))
             if requests:
@@ -106,50 +133,49 @@ class Announcement:
         cluster = self._cluster
         is_full = broker in self._full_leadership
         named = self._leadership.get(broker, {})
-        wanted: Collection[TopicPartition] = cluster.replicas_on(broker) if is_full else named
-        rows = self._rows(wanted)
-        if not rows and not is_full:
+        wanted: Collection[TopicPartition] = cluster.replicas_on(broker) if is_full else named.keys()
+        leadership = cluster.leadership
+        told = [tp for tp in wanted if tp in leadership]
+        if not told and not is_full:
             return None
-        new = {tp for tp, is_new in named.items() if is_new}
-        if new:
-            rows = tuple(row._replace(is_new=True) if row.topic_partition in new else row for row in rows)
-        leaders = {row.leader for row in rows}
+        new = self._new.get(broker)
+        rows = self._rows(told) if not new else [self._new_row(tp) if tp in new else self._row(tp) for tp in told]
+        leaders = {state[0] for state in map(leadership.__getitem__, told)}
         live_leaders = tuple(info for leader, info in cluster.brokers.items() if leader in leaders)
-        return LeaderAndIsrRequest(*head, rows, self._topic_ids(rows), live_leaders, is_full)
+        others = self._topics_not_told_of() if is_full else ()
+        ids = self._topic_ids(tp[0] for tp in told)
+        return LeaderAndIsrRequest(*head, PackedStates(rows), ids, live_leaders, is_full, others)
 
-    def _rows(self, partitions: Iterable[TopicPartition]) -> tuple[PartitionState, ...]:
-        """The states of those partitions that have one, each made only once: most go to several brokers."""
-        states, leadership = self._states, self._cluster.leadership
-        rows = []
-        for tp in partitions:
-            row = states.get(tp)
-            if row is None:
-                if tp not in leadership:
-                    continue
-                row = states[tp] = self._row(tp)
-            rows.append(row)
-        return tuple(rows)
+    def _topics_not_told_of(self) -> tuple[str, ...]:
+        """Topics with a node of which not every partition is told: what lies on a disk of theirs is no stray replica."""
+        cluster = self._cluster
+        without_state = {tp.topic for tp in cluster.waiting_for_leader() if tp not in cluster.leadership}
+        return tuple(sorted(cluster.unreadable_topics | cluster.topics_to_delete | without_state))
 
-    def _row(self, tp: TopicPartition) -> PartitionState:
-        state = self._cluster.leadership[tp]
-        assignment = self._cluster.assignment(tp)
-        return PartitionState(
-            tp.topic,
-            tp.partition,
-            state.controller_epoch,
-            state.leader,
-            state.leader_epoch,
-            state.isr,
-            state.zk_version,
-            assignment.replicas,
-            assignment.adding,
-            assignment.removing,
+    def _rows(self, partitions: Iterable[TopicPartition]) -> list[bytes]:
+        """Those of the partitions that have a state."""
+        wanted = list(partitions)
+        packed = self._cluster.packed_rows
+        self._pack([tp for tp in wanted if tp not in packed])
+        return list(filter(None, map(packed.get, wanted)))
+
+    def _pack(self, partitions: Iterable[TopicPartition]) -> None:
+        cluster = self._cluster
+        leadership, assignment = cluster.leadership, cluster.assignment
+        cluster.packed_rows.update(
+            (tp, pack_state(tp, leadership[tp], assignment(tp))) for tp in partitions if tp in leadership
         )
 
-    def _topic_ids(self, rows: Iterable[PartitionState]) -> dict[str, str]:
+    def _row(self, tp: TopicPartition) -> bytes:
+        return self._rows((tp,))[0]
+
+    def _new_row(self, tp: TopicPartition) -> bytes:
+        return pack_state(tp, self._cluster.leadership[tp], self._cluster.assignment(tp), is_new=True)
+
+    def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Of the topics named; a deleted one has none any more."""
         ids = self._cluster.topic_ids
-        return {topic: ids[topic] for topic in dict.fromkeys(row.topic for row in rows) if topic in ids}
+        return {topic: ids[topic] for topic in dict.fromkeys(topics) if topic in ids}
 
     def _stop_rows(self, stops: dict[TopicPartition, bool]) -> tuple[StopReplicaPartition, ...]:
         leadership = self._cluster.leadership

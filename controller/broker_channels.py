@@ -1,4 +1,4 @@
-"""One ordered queue of requests for each live broker (CTL-15, BUG-4).
+"""One ordered queue of requests for each live broker (CTL-15, BUG-4), and a watch of its process (CTL-16).
 
 One request is under way at a time. One that fails is sent again, unchanged, until it is answered or the broker is gone:
 a dropped LeaderAndIsr would leave a partition without its leader for ever.
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from controller.announcements import ControllerRequest
+from protocol.connection_watch import Closable
 from protocol.rpc.client import ControlClient
 from protocol.rpc.messages import ControlResponse
 from protocol.types import BrokerInfo
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.05
 
 Answered = Callable[[int, ControllerRequest, ControlResponse], None]
+WatchBroker = Callable[[BrokerInfo, tuple[str, int]], Closable | None]
+"""Begins to watch this life of a broker, whose control listener has that address; None when it is not to be watched."""
 
 
 class _Channel:
@@ -78,11 +81,19 @@ class _Channel:
 class BrokerChannels:
     """The channels to all live brokers. `listener` names the control plane's listener."""
 
-    def __init__(self, client: ControlClient, listener: str, answered: Answered) -> None:
+    def __init__(
+        self,
+        client: ControlClient,
+        listener: str,
+        answered: Answered,
+        watch: WatchBroker = lambda broker, address: None,
+    ) -> None:
         self._client = client
         self._listener = listener
         self._answered = answered
+        self._watch = watch
         self._channels: dict[int, _Channel] = {}
+        self._watches: dict[int, Closable] = {}
         self._is_closed = False
 
     def add(self, broker: BrokerInfo) -> None:
@@ -94,12 +105,18 @@ class BrokerChannels:
         elif not self._is_closed:
             address = (endpoint.host, endpoint.port)
             self._channels[broker.id] = _Channel(broker, address, self._client, self._answered)
+            watch = self._watch(broker, address)
+            if watch is not None:
+                self._watches[broker.id] = watch
 
     def remove(self, broker_id: int) -> None:
         """The broker, or this life of it, is gone: what waits is dropped."""
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             channel.close()
+        watch = self._watches.pop(broker_id, None)
+        if watch is not None:
+            watch.close()
 
     def send(self, broker_id: int, request: ControllerRequest) -> asyncio.Future[ControlResponse] | None:
         """Queues the request. The future has the answer, or is cancelled when the broker goes; None: no such channel."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from controller.partition_states import PartitionState
 from controller.partition_states import may_become as partition_may_become
@@ -20,11 +21,19 @@ log = logging.getLogger(__name__)
 
 UNASSIGNED = Assignment(())
 WITHOUT_LEADER = (PartitionState.NEW, PartitionState.OFFLINE)
+OF_ONE_LIFE = (ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """`epoch` is the controller epoch of this term."""
+    """`epoch` is the controller epoch of this term.
+
+    `reassigning` has every partition that moves. Those in `handed_over` have only the replicas of the target from now on, and
+    wait until the others are deleted: the assignment there is the one that ZooKeeper still has (CTL-10).
+    Of `topics_to_delete` those in `deletions_begun` have no leadership any more: nothing elects, moves or tells of them.
+    `unreadable_topics` have a node that nobody can read.
+    `packed_rows` is what the announcement being made has packed of some partitions; a change of a partition removes its row.
+    """
 
     epoch: int = 0
     brokers: dict[int, BrokerInfo] = field(default_factory=dict)
@@ -32,6 +41,13 @@ class ClusterState:
     topic_ids: dict[str, str] = field(default_factory=dict)
     topics: dict[str, dict[int, Assignment]] = field(default_factory=dict)
     leadership: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
+    reassigning: set[TopicPartition] = field(default_factory=set)
+    handed_over: dict[TopicPartition, Assignment] = field(default_factory=dict)
+    topics_to_delete: set[str] = field(default_factory=set)
+    deletions_begun: set[str] = field(default_factory=set)
+    unreadable_topics: set[str] = field(default_factory=set)
+    packed_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
+    _of_topic: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     _partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     _waiting: set[TopicPartition] = field(default_factory=set)
     _replica_states: dict[int, dict[TopicPartition, ReplicaState]] = field(default_factory=dict)
@@ -46,26 +62,30 @@ class ClusterState:
         return frozenset(self.brokers) - self.stopping
 
     def broker_came(self, broker: BrokerInfo) -> None:
-        """A new life: what its replicas were told to stop in an earlier one is forgotten."""
+        """A new life: what its replicas were told to stop, or could not delete, in an earlier one is forgotten."""
         self.brokers[broker.id] = broker
         states = self._replica_states.get(broker.id, {})
-        for tp in [tp for tp, state in states.items() if state is ReplicaState.OFFLINE]:
+        for tp in [tp for tp, state in states.items() if state in OF_ONE_LIFE]:
             del states[tp]
 
     def broker_went(self, broker: int) -> None:
+        """What it was told to delete it has perhaps not deleted."""
         del self.brokers[broker]
         self.stopping.discard(broker)
+        told = self._replica_states.get(broker, {})
+        for tp in [tp for tp, state in told.items() if state is ReplicaState.DELETION_STARTED]:
+            self.move_replica(tp, broker, ReplicaState.DELETION_INELIGIBLE)
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def assignment(self, tp: TopicPartition) -> Assignment:
         """The replicas; none for a partition that is not known."""
-        return self.topics.get(tp.topic, {}).get(tp.partition, UNASSIGNED)
+        topic, partition = tp
+        partitions = self.topics.get(topic)
+        return UNASSIGNED if partitions is None else partitions.get(partition, UNASSIGNED)
 
     def partitions(self) -> Iterable[TopicPartition]:
-        for topic, partitions in self.topics.items():
-            for partition in partitions:
-                yield TopicPartition(topic, partition)
+        return chain.from_iterable(self._of_topic.values())
 
     def set_assignment(self, topic: str, topic_id: str | None, assignment: Mapping[int, Assignment]) -> None:
         """The whole topic, as `/brokers/topics/<topic>` has it."""
@@ -73,27 +93,113 @@ class ClusterState:
             for replica in old.replicas:
                 self._replicas_on[replica].discard(TopicPartition(topic, partition))
         self.topics[topic] = dict(assignment)
+        self._of_topic[topic] = tuple(TopicPartition(topic, partition) for partition in assignment)
         if topic_id is not None:
             self.topic_ids[topic] = topic_id
-        for partition, new in assignment.items():
-            tp = TopicPartition(topic, partition)
-            for replica in new.replicas:
-                self._replicas_on.setdefault(replica, set()).add(tp)
+        of_replicas: dict[tuple[int, ...], list[TopicPartition]] = {}
+        for tp, new in zip(self._of_topic[topic], assignment.values(), strict=True):
+            of_replicas.setdefault(new.replicas, []).append(tp)
+            if new.adding or new.removing:
+                self.reassigning.add(tp)
+            self.packed_rows.pop(tp, None)
+        for replicas, partitions in of_replicas.items():
+            for replica in replicas:
+                self._replicas_on.setdefault(replica, set()).update(partitions)
 
     def remove_topic(self, topic: str) -> dict[TopicPartition, Assignment]:
         """Forgets the topic. Returns what it had."""
         gone = {TopicPartition(topic, p): assignment for p, assignment in self.topics.pop(topic, {}).items()}
+        self._of_topic.pop(topic, None)
         self.topic_ids.pop(topic, None)
+        self.topics_to_delete.discard(topic)
+        self.deletions_begun.discard(topic)
         for tp, assignment in gone.items():
-            state = self.leadership.pop(tp, None)
-            if state is not None:
-                self._led_by.get(state.leader, set()).discard(tp)
+            self.end_move(tp)
+            self._remove_leadership(tp)
             for replica in assignment.replicas:
                 self._replicas_on[replica].discard(tp)
                 self._replica_states.get(replica, {}).pop(tp, None)
             self._partition_states.pop(tp, None)
             self._waiting.discard(tp)
         return gone
+
+    # -- moves of replicas (CTL-10) -------------------------------------------------------------------------------
+
+    def move_of(self, tp: TopicPartition) -> Assignment:
+        """As ZooKeeper has it: with the replicas that are being removed, also after the handing over."""
+        return self.handed_over.get(tp) or self.assignment(tp)
+
+    def begin_move(self, tp: TopicPartition, new: Assignment) -> list[int]:
+        """ZooKeeper has the new assignment of a known partition. Returns the replicas that are to be made: they are NewReplica."""
+        before = self.move_of(tp)
+        made = [replica for replica in new.replicas if replica not in self.assignment(tp).replicas]
+        self.end_move(tp)
+        self._assign(tp, new)
+        for replica in set(before.replicas) - set(new.replicas):
+            self.forget_replica(tp, replica)
+        for replica in made:
+            self._replica_states.setdefault(replica, {})[tp] = ReplicaState.NEW
+        if new.adding or new.removing:
+            self.reassigning.add(tp)
+        return made
+
+    def hand_over(self, tp: TopicPartition, target: Assignment) -> list[int]:
+        """The partition has only the replicas of the target. Returns the live brokers that are to delete the others."""
+        before = self.assignment(tp)
+        for replica in target.replicas:
+            if replica in self.brokers:
+                self.move_replica(tp, replica, ReplicaState.ONLINE)
+        removed = [replica for replica in before.replicas if replica not in target.replicas]
+        to_delete = [replica for replica in removed if replica in self.brokers]
+        for replica in to_delete:
+            self.move_replica(tp, replica, ReplicaState.OFFLINE)
+            self.move_replica(tp, replica, ReplicaState.DELETION_STARTED)
+        self._assign(tp, target)
+        self.handed_over[tp] = before
+        return to_delete
+
+    def deletions_awaited(self, tp: TopicPartition) -> list[int]:
+        """Brokers that have not said yet that their replica is gone. One that died, or cannot, is not waited for."""
+        assignment = self.handed_over.get(tp, UNASSIGNED)
+        return [r for r in assignment.replicas if self.replica_state(tp, r) is ReplicaState.DELETION_STARTED]
+
+    def forget_replica(self, tp: TopicPartition, replica: int) -> None:
+        """It is no replica of the partition any more."""
+        self._replica_states.get(replica, {}).pop(tp, None)
+
+    def end_move(self, tp: TopicPartition) -> None:
+        """ZooKeeper has the assignment without those that were removed, or the partition is gone."""
+        self.reassigning.discard(tp)
+        before = self.handed_over.pop(tp, UNASSIGNED)
+        for replica in set(before.replicas) - set(self.assignment(tp).replicas):
+            self.forget_replica(tp, replica)
+
+    def _assign(self, tp: TopicPartition, new: Assignment) -> None:
+        for replica in self.assignment(tp).replicas:
+            self._replicas_on[replica].discard(tp)
+        self.topics[tp.topic][tp.partition] = new
+        self.packed_rows.pop(tp, None)
+        for replica in new.replicas:
+            self._replicas_on.setdefault(replica, set()).add(tp)
+
+    # -- deletion (CTL-9) -----------------------------------------------------------------------------------------
+
+    def begin_deletion(self, topic: str) -> list[TopicPartition]:
+        """CTL-9: its partitions are no more, its replicas remain until they are deleted. Returns the partitions."""
+        self.deletions_begun.add(topic)
+        partitions = [TopicPartition(topic, partition) for partition in self.topics.get(topic, {})]
+        for tp in partitions:
+            self._remove_leadership(tp)
+            if self.partition_state(tp) is not PartitionState.NON_EXISTENT:
+                self.move_partition(tp, PartitionState.OFFLINE)
+                self.move_partition(tp, PartitionState.NON_EXISTENT)
+        return partitions
+
+    def _remove_leadership(self, tp: TopicPartition) -> None:
+        state = self.leadership.pop(tp, None)
+        self.packed_rows.pop(tp, None)
+        if state is not None:
+            self._led_by.get(state.leader, set()).discard(tp)
 
     def replicas_on(self, broker: int) -> frozenset[TopicPartition]:
         return frozenset(self._replicas_on.get(broker, ()))
@@ -108,8 +214,18 @@ class ClusterState:
             if old.leader != state.leader:
                 self._led_by.get(old.leader, set()).discard(tp)
         self.leadership[tp] = state
+        self.packed_rows.pop(tp, None)
         if state.leader != NO_LEADER:
             self._led_by.setdefault(state.leader, set()).add(tp)
+
+    def load_leadership(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
+        """As `set_leadership` for each, in the beginning, when nothing is known."""
+        assert not self.leadership
+        self.leadership = dict(states)
+        led_by: dict[int, list[TopicPartition]] = {}
+        for tp, state in states.items():
+            led_by.setdefault(state.leader, []).append(tp)
+        self._led_by = {leader: set(partitions) for leader, partitions in led_by.items() if leader != NO_LEADER}
 
     def led_by(self, broker: int) -> frozenset[TopicPartition]:
         return frozenset(self._led_by.get(broker, ()))
@@ -121,7 +237,10 @@ class ClusterState:
         return [tp for tp in self._waiting if any(replica in brokers for replica in self.assignment(tp).replicas)]
 
     def imbalanced(self, percentage: int) -> list[TopicPartition]:
-        """CTL-12: partitions of live brokers too many of whose preferred leaderships are elsewhere."""
+        """CTL-12: partitions of live brokers too many of whose preferred leaderships are elsewhere.
+
+        Partitions that are being reassigned or deleted are counted, as Kafka does, but left out of the answer.
+        """
         preferring: dict[int, int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
         for tp in self.partitions():
@@ -137,19 +256,25 @@ class ClusterState:
             for broker, partitions in elsewhere.items()
             if broker in live and 100 * len(partitions) > percentage * preferring[broker]
             for tp in partitions
+            if tp not in self.reassigning and tp.topic not in self.topics_to_delete
         ]
 
     # -- the state machines (CTL-4) -------------------------------------------------------------------------------
 
     def start_state_machines(self) -> None:
         """At the beginning of a term the states follow from what ZooKeeper has."""
+        states: dict[TopicPartition, PartitionState] = {}
+        brokers, leadership, deletions_begun = self.brokers, self.leadership, self.deletions_begun
         for tp in self.partitions():
-            state = self.leadership.get(tp)
+            if tp[0] in deletions_begun:
+                continue
+            state = leadership.get(tp)
             if state is None:
-                self._set_partition_state(tp, PartitionState.NEW)
+                states[tp] = PartitionState.NEW
             else:
-                is_led = state.leader in self.brokers
-                self._set_partition_state(tp, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
+                states[tp] = PartitionState.ONLINE if state[0] in brokers else PartitionState.OFFLINE
+        self._partition_states.update(states)
+        self._waiting = {tp for tp, partition_state in states.items() if partition_state in WITHOUT_LEADER}
 
     def partition_state(self, tp: TopicPartition) -> PartitionState:
         return self._partition_states.get(tp, PartitionState.NON_EXISTENT)

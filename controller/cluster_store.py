@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
@@ -24,6 +23,7 @@ from protocol.zk.session import (
     MultiFailed,
     NodeExists,
     NoNode,
+    NotEmpty,
     Op,
     OpResult,
     SessionExpired,
@@ -38,6 +38,7 @@ from protocol.zk.znodes import (
     BrokerIdZNode,
     ConfigZNode,
     ControllerEpochZNode,
+    DeleteTopicZNode,
     IsrChangeZNode,
     PartitionStateZNode,
     PreferredElectionZNode,
@@ -46,10 +47,11 @@ from protocol.zk.znodes import (
 
 log = logging.getLogger(__name__)
 
-BATCH = 100
+BATCH = 200
 """Writes in one multi, beside the fence."""
 WRITES_IN_FLIGHT = 32
-READS_AT_ONCE = 500
+STATES_AT_ONCE = 5000
+"""So many are dealt with before the rest of the process gets its turn."""
 
 Value = TypeVar("Value")
 Row = tuple[TopicPartition, LeaderAndIsr]
@@ -79,6 +81,9 @@ class ClusterStore:
         self._session_id = zk.session_id
         self._is_closed = False
         self._state_changed = asyncio.Event()
+        self.states_written = 0
+        self.writing_s = 0.0
+        self._counted_until = 0.0
         zk.add_listener(self._on_state)
 
     def close(self) -> None:
@@ -97,7 +102,7 @@ class ClusterStore:
         if self._zk.session_id != self._session_id:
             raise ControllerMoved("the ZooKeeper session is over")
 
-    async def _reconnected(self) -> None:
+    async def reconnected(self) -> None:
         """Waits until this very session works again."""
         while True:
             self._check_term()
@@ -105,6 +110,11 @@ class ClusterStore:
                 return
             self._state_changed.clear()
             await self._state_changed.wait()
+
+    async def others_turn(self) -> None:
+        """In the midst of a large computation: the broker that this controller lives in must go on too."""
+        await asyncio.sleep(0)
+        self._check_term()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -115,17 +125,22 @@ class ClusterStore:
             try:
                 value = await read()
             except ConnectionLoss:
-                await self._reconnected()
+                await self.reconnected()
             except SessionExpired as error:
                 raise ControllerMoved(str(error)) from error
             else:
                 self._check_term()
                 return value
 
-    async def _get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """(content, stat) of each node, None for one that is not there."""
         return await self._patiently(lambda: self._zk.get_many(paths))
 
-    async def children(self, path: str, watch: WatchCallback) -> list[str]:
+    async def exists(self, path: str, watch: WatchCallback) -> bool:
+        """Whether the node is there; the watch fires when it comes, goes or gets another content."""
+        return await self._patiently(lambda: self._zk.exists(path, watch)) is not None
+
+    async def children(self, path: str, watch: WatchCallback | None = None) -> list[str]:
         """Names below `path`; none when it is not there."""
 
         async def read() -> list[str]:
@@ -141,7 +156,7 @@ class ClusterStore:
         ids = sorted(int(name) for name in await self.children(BrokerIdZNode.PARENT, watch) if name.isdigit())
         paths = [BrokerIdZNode.path(broker) for broker in ids]
         brokers = {}
-        for broker, path, node in zip(ids, paths, await self._get_many(paths), strict=True):
+        for broker, path, node in zip(ids, paths, await self.get_many(paths), strict=True):
             if node is not None:
                 info = _decoded(path, BrokerIdZNode.decode, broker, node[0], node[1].czxid)
                 if info is not None:
@@ -152,36 +167,29 @@ class ClusterStore:
         self, names: Sequence[str], watch: WatchCallback
     ) -> dict[str, tuple[str | None, dict[int, Assignment]]]:
         """topic -> (id, assignment), with a watch on each. Topics that are gone or unreadable are left out."""
-
-        async def read_one(name: str) -> bytes | None:
-            try:
-                return (await self._zk.get(TopicZNode.path(name), watch))[0]
-            except NoNode:
-                return None
-
-        async def read_all(slice_: Sequence[str]) -> list[bytes | None]:
-            return await asyncio.gather(*map(read_one, slice_))
-
+        paths = [TopicZNode.path(name) for name in names]
+        nodes = await self._patiently(lambda: self._zk.get_many(paths, watch))
         topics = {}
-        for at in range(0, len(names), READS_AT_ONCE):
-            slice_ = names[at : at + READS_AT_ONCE]
-            for name, data in zip(slice_, await self._patiently(partial(read_all, slice_)), strict=True):
-                if data is not None:
-                    topic = _decoded(TopicZNode.path(name), _topic, data)
-                    if topic is not None:
-                        topics[name] = topic
+        for name, path, node in zip(names, paths, nodes, strict=True):
+            topic = _decoded(path, _topic, node[0]) if node is not None else None
+            if topic is not None:
+                topics[name] = topic
         return topics
 
     async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         """The state znodes of these partitions; those that are missing or unreadable are left out."""
-        paths = [PartitionStateZNode.path(tp) for tp in partitions]
+        paths = list(map(PartitionStateZNode.path, partitions))
+        nodes = await self._patiently(lambda: self._zk.get_versions(paths))
         states = {}
-        for tp, path, node in zip(partitions, paths, await self._get_many(paths), strict=True):
+        decode = PartitionStateZNode.decode
+        for at, (tp, node) in enumerate(zip(partitions, nodes, strict=True), 1):
             if node is not None:
                 try:
-                    states[tp] = PartitionStateZNode.decode(node[0], node[1].version)
+                    states[tp] = decode(*node)
                 except ValueError as error:
-                    log.error("%s is not readable, and left alone: %s", path, error)
+                    log.error("%s is not readable, and left alone: %s", PartitionStateZNode.path(tp), error)
+            if at % STATES_AT_ONCE == 0:
+                await self.others_turn()
         return states
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -189,7 +197,7 @@ class ClusterStore:
         names = list(topics)
         paths = [ConfigZNode.path("topics", name) for name in names]
         configs = {}
-        for name, path, node in zip(names, paths, await self._get_many(paths), strict=True):
+        for name, path, node in zip(names, paths, await self.get_many(paths), strict=True):
             config = _decoded(path, ConfigZNode.decode, node[0]) if node is not None else None
             configs[name] = config or {}
         return configs
@@ -199,7 +207,7 @@ class ClusterStore:
         names = sorted(await self.children(IsrChangeZNode.PARENT, watch))
         paths = [f"{IsrChangeZNode.PARENT}/{name}" for name in names]
         partitions: dict[TopicPartition, None] = {}
-        for path, node in zip(paths, await self._get_many(paths), strict=True):
+        for path, node in zip(paths, await self.get_many(paths), strict=True):
             if node is not None:
                 partitions.update(dict.fromkeys(_decoded(path, IsrChangeZNode.decode, node[0]) or ()))
         return paths, list(partitions)
@@ -238,10 +246,65 @@ class ClusterStore:
         """Removes nodes; one that is gone already is fine."""
         await self._each([DeleteOp(path) for path in paths], (NoNode,))
 
+    async def remove_topics(self, topics: Mapping[str, Collection[int]], topic_ids: Mapping[str, str]) -> None:
+        """CTL-9: removes topics (name -> partitions) whose replicas are all gone.
+
+        First, in bounded multis, all that is below `/brokers/topics/<topic>`. Then that node, the topic's settings and
+        the request to delete it in one multi: whoever makes a topic of that name again finds all of them, or none.
+        """
+        below = []
+        for topic, partitions in topics.items():
+            states = [PartitionStateZNode.path(TopicPartition(topic, partition)) for partition in partitions]
+            parents = [PartitionStateZNode.parents(TopicPartition(topic, partition)) for partition in partitions]
+            below += [*states, *(path for _, path in parents), *dict.fromkeys(path for path, _ in parents)]
+        await self._each([DeleteOp(path) for path in below], (NoNode, NotEmpty))
+        remaining = {topic: _nodes_of_topic(topic) for topic in topics}
+        while remaining:
+            was_lost = False
+            not_empty = []
+            batches = [[DeleteOp(path) for path in paths] for paths in remaining.values()]
+            for topic, result in zip(list(remaining), await self.fenced(batches), strict=True):
+                if isinstance(result, ConnectionLoss):
+                    was_lost = True
+                elif not isinstance(result, MultiFailed):
+                    del remaining[topic]
+                elif isinstance(result.error, NoNode):
+                    del remaining[topic][result.index - 1]
+                elif isinstance(result.error, NotEmpty):
+                    not_empty.append(topic)
+                else:
+                    raise result
+            for topic in not_empty:
+                # What somebody else has put there.
+                found = await self._below(TopicZNode.path(topic))
+                await self._each([DeleteOp(path) for path in found], (NoNode, NotEmpty))
+            if was_lost:
+                await self.reconnected()
+                for topic in await self._gone_or_another(list(remaining), topic_ids):
+                    del remaining[topic]
+            remaining = {topic: paths for topic, paths in remaining.items() if paths}
+
+    async def _below(self, path: str) -> list[str]:
+        """All nodes below `path`, the deepest first."""
+        found = []
+        for name in await self.children(path):
+            found += [*await self._below(f"{path}/{name}"), f"{path}/{name}"]
+        return found
+
+    async def _gone_or_another(self, topics: Sequence[str], topic_ids: Mapping[str, str]) -> list[str]:
+        """After a lost answer: those that were removed all the same, also if they have been made again since."""
+        nodes = await self.get_many([TopicZNode.path(topic) for topic in topics])
+        gone = []
+        for topic, node in zip(topics, nodes, strict=True):
+            found = None if node is None else _decoded(TopicZNode.path(topic), TopicZNode.decode, node[0])
+            if node is None or (found is not None and found[0] != topic_ids.get(topic)):
+                gone.append(topic)
+        return gone
+
     async def delete_preferred_election(self) -> None:
         await self.delete([PreferredElectionZNode.PATH])
 
-    async def _fenced(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed | ConnectionLoss]:
+    async def fenced(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed | ConnectionLoss]:
         """Each batch as one multi behind the fence, in order and pipelined. The results are without the fence's.
 
         The session's own `multi_many` would go on in a later session; here nothing begins after the term's end (BUG-7).
@@ -277,7 +340,7 @@ class ClusterStore:
         while batches:
             again: list[Sequence[Op]] = []
             was_lost = False
-            for batch, result in zip(batches, await self._fenced(batches), strict=True):
+            for batch, result in zip(batches, await self.fenced(batches), strict=True):
                 if isinstance(result, ConnectionLoss):
                     was_lost = True
                     again.append(batch)
@@ -287,10 +350,21 @@ class ClusterStore:
                     if len(batch) > 1:
                         again += [[operation] for operation in batch]
             if was_lost:
-                await self._reconnected()
+                await self.reconnected()
             batches = again
 
     async def _write(
+        self, states: Mapping[TopicPartition, LeaderAndIsr], operation: Callable[[TopicPartition, LeaderAndIsr], Op]
+    ) -> Written:
+        begin = asyncio.get_running_loop().time()
+        written = await self._write_all(states, operation)
+        now = asyncio.get_running_loop().time()
+        self.writing_s += now - max(begin, self._counted_until)  # writes overlap
+        self._counted_until = now
+        self.states_written += len(written.done)
+        return written
+
+    async def _write_all(
         self, states: Mapping[TopicPartition, LeaderAndIsr], operation: Callable[[TopicPartition, LeaderAndIsr], Op]
     ) -> Written:
         written = Written()
@@ -299,7 +373,7 @@ class ClusterStore:
             unwritten: list[Row] = []
             culprits: list[Row] = []
             was_lost = False
-            results = await self._fenced([[operation(tp, state) for tp, state in batch] for batch in batches])
+            results = await self.fenced([[operation(tp, state) for tp, state in batch] for batch in batches])
             for batch, result in zip(batches, results, strict=True):
                 if isinstance(result, ConnectionLoss):
                     was_lost = True
@@ -311,9 +385,11 @@ class ClusterStore:
                     unwritten += [row for row in batch if row is not culprits[-1]]
                 else:
                     for (tp, state), stat in zip(batch, result, strict=True):
-                        written.done[tp] = replace(state, zk_version=stat.version if isinstance(stat, Stat) else 0)
+                        leader, leader_epoch, isr, controller_epoch, _ = state
+                        version = stat.version if isinstance(stat, Stat) else 0
+                        written.done[tp] = LeaderAndIsr(leader, leader_epoch, isr, controller_epoch, version)
             if was_lost:
-                await self._reconnected()
+                await self.reconnected()
             batches = _batches(await self._sort_out(unwritten, culprits, written))
         return written
 
@@ -330,7 +406,7 @@ class ClusterStore:
         for tp, wanted in (*unwritten, *culprits):
             state = found.get(tp)
             version = -1 if state is None else state.zk_version
-            if state is not None and replace(state, zk_version=wanted.zk_version) == wanted:
+            if state is not None and state._replace(zk_version=wanted.zk_version) == wanted:
                 written.done[tp] = state
             elif version == wanted.zk_version and tp not in refused:
                 again.append((tp, wanted))
@@ -350,10 +426,14 @@ def _decoded(path: str, decode: Callable[..., Value], *arguments: Any) -> Value 
 
 def _topic(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
     topic_id, assignment = TopicZNode.decode(data)
-    for partition, replicas in ((partition, assigned.replicas) for partition, assigned in assignment.items()):
+    for replicas in {assigned.replicas for assigned in assignment.values()}:
         if not replicas or len(set(replicas)) != len(replicas):
-            raise ValueError(f"partition {partition} has the replicas {list(replicas)}")
+            raise ValueError(f"a partition has the replicas {list(replicas)}")
     return topic_id, assignment
+
+
+def _nodes_of_topic(topic: str) -> list[str]:
+    return [TopicZNode.path(topic), ConfigZNode.path("topics", topic), DeleteTopicZNode.path(topic)]
 
 
 def _set_state(tp: TopicPartition, state: LeaderAndIsr) -> Op:

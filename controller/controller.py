@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from controller import election
@@ -20,26 +21,53 @@ from controller.announcements import ControllerRequest
 from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved
+from controller.controller_watch import ControllerWatch
 from controller.event_queue import EventQueue
 from controller.events import (
     AssignmentChanged,
+    BrokerFoundDead,
     BrokersChanged,
     ControlledShutdownRequested,
     Elect,
+    ElectionsRequested,
     Event,
     IsrsChanged,
     PreferredElectionRequested,
+    ReassignmentsAltered,
+    ReassignmentsRequested,
     RebalanceDue,
+    ReplicasDeleted,
+    TopicDeletionsRequested,
     TopicsChanged,
+    UncleanElectionsAllowed,
 )
-from controller.reactions import broker_changes, failover, isr_changes, leader_elections, topic_changes
+from controller.reactions import (
+    broker_changes,
+    dead_processes,
+    elections_by_request,
+    failover,
+    isr_changes,
+    leader_elections,
+    reassignments,
+    topic_changes,
+    topic_deletions,
+)
 from controller.term import ControllerSettings, EventLog, Term
 from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
+from protocol.connection_watch import Address, Closable, ConnectionWatch, WatchConnection
 from protocol.errors import ErrorCode, KafkaError
+from protocol.failure_evidence import Judgements
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import ControlClient
-from protocol.rpc.messages import ControlledShutdownRequest, ControlResponse, LeaderAndIsrRequest, PartitionError
+from protocol.rpc.messages import (
+    ControlledShutdownRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    PartitionError,
+    StopReplicaRequest,
+)
+from protocol.types import Assignment, BrokerInfo, TopicPartition
 from protocol.zk.session import ConnectionLoss, SessionExpired, ZkError, ZooKeeperSession
 from protocol.zk.znodes import ControllerZNode, TopicZNode
 
@@ -69,6 +97,7 @@ class Controller:
         network_client: NetworkClient,
         clock: WallClock,
         events: EventLog,
+        watch_connection: WatchConnection = ConnectionWatch,
     ) -> None:
         self.controller_id: int | None = None
         self.on_controller_changed: Callable[[int | None], None] = lambda controller_id: None
@@ -86,6 +115,11 @@ class Controller:
         self._rebalancer: asyncio.Task[None] | None = None
         self._tickets = Tickets()
         self._replies: set[asyncio.Task[None]] = set()
+        self._judgements = Judgements()
+        self._watch_connection = watch_connection if settings.fast_failure_detection else None
+        self._controller_watch = ControllerWatch(
+            zk, settings.control_listener, self._judgements, events, self._watch_connection
+        )
 
     @property
     def is_active(self) -> bool:
@@ -110,6 +144,7 @@ class Controller:
         self._resign("stopped")
         tasks = [*self._replies, *([self._main] if self._main is not None else [])]
         self._main = None
+        self._controller_watch.look_at(None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,6 +156,7 @@ class Controller:
         """The ZooKeeper session is over: the term ends now, what is queued is dropped (STA-4, BUG-7)."""
         self._has_session = False
         self._queue.clear()
+        self._controller_watch.look_at(None)
         self._resign("the ZooKeeper session expired")
         self._set_controller(None)
 
@@ -136,6 +172,52 @@ class Controller:
         except KafkaError as error:
             return ControlResponse(error.code)
         return response
+
+    async def elect_leaders(
+        self, unclean: bool, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """CTL-12 by request: None for those that got a leader. With `partitions` None only those that needed one are named.
+
+        ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION,
+        INVALID_TOPIC_EXCEPTION (being deleted). Raises KafkaError(NOT_CONTROLLER).
+        """
+        wanted = None if partitions is None else frozenset(partitions)
+        elected: dict[TopicPartition, KafkaError | None] = await self._ask(
+            lambda ticket: ElectionsRequested(unclean, wanted, ticket)
+        )
+        return elected
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """CTL-10, CTL-11: begins moves to these replicas, cancels those whose target is None; None for what is under way.
+
+        INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS. Raises KafkaError(NOT_CONTROLLER).
+        """
+        wanted = tuple(targets.items())
+        results: dict[TopicPartition, KafkaError | None] = await self._ask(
+            lambda ticket: ReassignmentsAltered(wanted, ticket)
+        )
+        return results
+
+    def reassignments(self) -> dict[TopicPartition, Assignment]:
+        """The moves under way. Raises KafkaError(NOT_CONTROLLER)."""
+        if self._term is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+        cluster = self._term.cluster
+        return {tp: cluster.move_of(tp) for tp in sorted(cluster.reassigning)}
+
+    def unclean_elections_allowed(self, topic: str) -> None:
+        """The topic's own setting allows unclean elections now: its offline partitions may get leaders."""
+        self._queue.post(UncleanElectionsAllowed(topic))
+
+    def set_unclean_election_default(self, is_allowed: bool) -> None:
+        """What counts for topics without a setting of their own has changed while the broker runs."""
+        before, self._settings = self._settings, replace(self._settings, unclean_leader_election_enable=is_allowed)
+        if self._term is not None:
+            self._term.settings = self._settings
+        if is_allowed and not before.unclean_leader_election_enable:
+            self._queue.post(UncleanElectionsAllowed(None))
 
     async def _ask(self, event: Callable[[int], Event]) -> Any:
         """Posts what the function makes of a ticket, and waits for the reaction's answer.
@@ -188,12 +270,30 @@ class Controller:
             return
         watches = self._watches
         match event:
+            case BrokerFoundDead(broker_id, broker_epoch):
+                await dead_processes.on_broker_found_dead(term, broker_id, broker_epoch, self._judgements)
             case BrokersChanged():
                 await broker_changes.compare_brokers(term, await term.store.brokers(watches.brokers))
             case TopicsChanged():
+                moving = frozenset(term.cluster.reassigning)
                 await topic_changes.compare_topics(term, await term.store.children(TopicZNode.PARENT, watches.topics))
+                await reassignments.on_topics_changed(term, moving)
             case AssignmentChanged(topic):
                 await topic_changes.take_assignments(term, await topic_changes.load_topics(term, [topic]))
+                await reassignments.resume(term)
+            case TopicDeletionsRequested():
+                await topic_deletions.on_deletions_requested(term)
+            case ReplicasDeleted():
+                await topic_deletions.on_replicas_deleted(term, event)
+                await reassignments.on_replicas_deleted(term, event)
+            case ReassignmentsRequested():
+                await reassignments.on_requested(term)
+            case ReassignmentsAltered(targets, ticket):
+                self._tickets.answer(ticket, await reassignments.alter(term, dict(targets)))
+            case ElectionsRequested(unclean, partitions, ticket):
+                self._tickets.answer(ticket, await elections_by_request.elect(term, partitions, unclean=unclean))
+            case UncleanElectionsAllowed(topic):
+                await leader_elections.on_unclean_elections_allowed(term, topic)
             case IsrsChanged():
                 await isr_changes.on_isr_changes(term)
             case PreferredElectionRequested():
@@ -217,11 +317,13 @@ class Controller:
         if isinstance(outcome, election.Lost):
             self._resign(f"broker {outcome.controller_id} is the controller")
             self._set_controller(outcome.controller_id)
+            self._controller_watch.look_at(outcome.controller_id)
             return
         if outcome.epoch == self.epoch:
             return  # the watch told of our own node
         self._resign("elected again")
         self._set_controller(self._settings.broker_id)
+        self._controller_watch.look_at(None)
         await self._begin_term(outcome)
 
     async def _begin_term(self, won: election.Won) -> None:
@@ -231,7 +333,7 @@ class Controller:
             self._settings,
             ClusterState(epoch=won.epoch),
             ClusterStore(self._zk, won.epoch_version),
-            BrokerChannels(self._client, self._settings.control_listener, self._on_answer),
+            BrokerChannels(self._client, self._settings.control_listener, self._on_answer, self._watch_broker),
             self._watches,
             self._events,
         )
@@ -264,6 +366,12 @@ class Controller:
         if controller_id != self.controller_id:
             self.controller_id = controller_id
             self.on_controller_changed(controller_id)
+
+    def _watch_broker(self, broker: BrokerInfo, address: Address) -> Closable | None:
+        """CTL-16. This process needs no proof of its own life."""
+        if self._watch_connection is None or broker.id == self._settings.broker_id:
+            return None
+        return self._watch_connection(address, lambda: self._queue.post(BrokerFoundDead(broker.id, broker.epoch)))
 
     async def _rebalance_regularly(self) -> None:
         while True:
@@ -301,6 +409,8 @@ class Controller:
 
         A full LeaderAndIsr repeats what most brokers know: that they refuse an epoch they are in is no news.
         """
+        if isinstance(request, StopReplicaRequest):
+            self._tell_of_deletions(broker, request, response)
         is_full = isinstance(request, LeaderAndIsrRequest) and request.is_full
         refused = [
             [f"{error.topic}-{error.partition}", ErrorCode(error.error).name]
@@ -313,3 +423,14 @@ class Controller:
             self._events.write(
                 "control_request_refused", broker=broker, request=kind, error=response.error.name, partitions=refused
             )
+
+    def _tell_of_deletions(self, broker: int, request: StopReplicaRequest, response: ControlResponse) -> None:
+        """What became of the replicas that were to be deleted, as an event (CTL-9 step 5, CTL-10 step 9)."""
+        errors = {TopicPartition(row.topic, row.partition): ErrorCode(row.error) for row in response.partitions}
+        results = tuple(
+            (stop.topic_partition, response.error or errors.get(stop.topic_partition, ErrorCode.NONE))
+            for stop in request.partitions
+            if stop.delete
+        )
+        if results:
+            self._queue.post(ReplicasDeleted(broker, request.broker_epoch, results))

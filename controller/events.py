@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlledShutdownRequest
+from protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,14 @@ class Elect:
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
     """A child of `/brokers/ids` came or went."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFoundDead:
+    """Nobody listens any more where this life of the broker had its control listener (CTL-16)."""
+
+    broker: int
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,36 @@ class AssignmentChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeletionsRequested:
+    """A child of `/admin/delete_topics` came or went (CTL-9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasDeleted:
+    """A broker, in the life of `broker_epoch`, answered a StopReplica(delete): NONE for each replica that is gone (CTL-9, CTL-10)."""
+
+    broker: int
+    broker_epoch: int
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionsRequested:
+    """An admin wants leaders elected (CTL-12); `partitions` None: wherever one is needed. The answer goes to `ticket`."""
+
+    unclean: bool
+    partitions: frozenset[TopicPartition] | None
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElectionsAllowed:
+    """`unclean.leader.election.enable` was switched on, for `topic` or, None, for all: who waits for a leader may get one."""
+
+    topic: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class IsrsChanged:
     """A leader announced an ISR change below `/isr_change_notification` (CTL-13)."""
 
@@ -41,6 +81,19 @@ class IsrsChanged:
 @dataclass(frozen=True, slots=True)
 class PreferredElectionRequested:
     """`/admin/preferred_replica_election` was written (CTL-12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentsRequested:
+    """`/admin/reassign_partitions` was written (CTL-11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentsAltered:
+    """An admin begins moves, or cancels those whose target is None (CTL-10, CTL-11); the answer goes to `ticket`."""
+
+    targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +112,17 @@ class ControlledShutdownRequested:
 Event = (
     Elect
     | BrokersChanged
+    | BrokerFoundDead
     | TopicsChanged
     | AssignmentChanged
+    | TopicDeletionsRequested
+    | ReplicasDeleted
+    | ElectionsRequested
+    | UncleanElectionsAllowed
     | IsrsChanged
     | PreferredElectionRequested
+    | ReassignmentsRequested
+    | ReassignmentsAltered
     | RebalanceDue
     | ControlledShutdownRequested
 )

@@ -80,5 +80,28 @@ def preferred(
     return _next(state, wanted, state.isr, controller_epoch)
 
 
+def among(
+    state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
+) -> LeaderAndIsr | None:
+    """CTL-10: the partition is to have no replicas but these. The leader stays if it is one of them, the others leave the ISR.
+
+    None when nobody would be in the ISR any more, or nobody could lead though there is a leader now (INV-4, INV-18).
+    """
+    isr = tuple(member for member in state.isr if member in replicas)
+    if not isr:
+        return None
+    if state.leader in replicas:
+        return _next(state, state.leader, isr, controller_epoch)
+    leader = next((replica for replica in replicas if replica in live and replica in isr), NO_LEADER)
+    if leader == NO_LEADER and state.leader != NO_LEADER:
+        return None
+    return _next(state, leader, isr, controller_epoch)
+
+
+def unchanged(state: LeaderAndIsr, controller_epoch: int) -> LeaderAndIsr:
+    """The same leader and ISR in a new epoch: so that brokers take what else is told with it (BUG-6)."""
+    return _next(state, state.leader, state.isr, controller_epoch)
+
+
 def _next(state: LeaderAndIsr, leader: int, isr: tuple[int, ...], controller_epoch: int) -> LeaderAndIsr:
     return LeaderAndIsr(leader, state.leader_epoch + 1, isr, controller_epoch, state.zk_version)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from controller.announcements import Announcement
 from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
-from controller.cluster_store import ClusterStore, ControllerMoved
+from controller.cluster_store import ClusterStore, ControllerMoved, Written
 from controller.partition_states import PartitionState
 from controller.zk_watches import ZkWatches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
@@ -20,6 +21,8 @@ from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 log = logging.getLogger(__name__)
 
 PARTITIONS_IN_AN_EVENT = 500
+DECISIONS_AT_ONCE = 5000
+SLICES_WRITTEN_AT_ONCE = 3
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 """(partition, what is known of it) -> the state to write, or None for none."""
@@ -44,6 +47,8 @@ class ControllerSettings:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: float = 300
     leader_imbalance_per_broker_percentage: int = 10
+    delete_topic_enable: bool = True
+    fast_failure_detection: bool = False
 
 
 class Term:
@@ -64,24 +69,42 @@ class Term:
         self.channels = channels
         self.watches = watches
         self.events = events
+        self._unwritten_events: deque[tuple[str, Sequence[tuple[TopicPartition, LeaderAndIsr]]]] = deque()
+        self._event_writer: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         """Nothing is written and nothing is sent any more; a reaction under way gets ControllerMoved."""
         self.store.close()
         self.channels.close()
+        while self._unwritten_events:
+            self._write_event()
 
     def announcement(self) -> Announcement:
         return Announcement(self.settings.broker_id, self.cluster)
 
-    def announce(self, announcement: Announcement) -> list[asyncio.Future[ControlResponse]]:
-        """Queues the requests. Returns the answers to come of the LeaderAndIsr among them."""
+    def announce(
+        self, announcement: Announcement, *, is_repeated: bool = False
+    ) -> list[asyncio.Future[ControlResponse]]:
+        """Queues the requests. Returns the answers to come of the LeaderAndIsr among them.
+
+        With `is_repeated` much of what is said will be said again in the next announcement.
+        """
         answers = []
         for broker, requests in announcement.requests().items():
             for request in requests:
                 answer = self.channels.send(broker, request)
                 if answer is not None and isinstance(request, LeaderAndIsrRequest):
                     answers.append(answer)
+        if not is_repeated:
+            self.cluster.packed_rows.clear()
+        self._write_events_later()
         return answers
+
+    async def announce_everything(self, announcement: Announcement, *, is_repeated: bool = False) -> None:
+        """As `announce`, for a whole cluster: the broker that this controller lives in goes on meanwhile."""
+        for _ in announcement.pack_in_slices():
+            await self.store.others_turn()
+        self.announce(announcement, is_repeated=is_repeated)
 
     async def change(
         self,
@@ -91,40 +114,81 @@ class Term:
         *,
         reason: str,
         prepare: Prepare | None = None,
-    ) -> None:
+    ) -> set[TopicPartition]:
         """Decides, persists and applies a new state for each partition; what was written goes into the announcement.
 
-        Where a leader wrote its ISR in between, the decision is made again from what is there now. Raises ControllerMoved.
+        Returns what was written. Where a leader wrote its ISR in between, the decision is made again from what is
+        there now. Raises ControllerMoved.
         """
         waiting = [tp for tp in partitions if tp in self.cluster.leadership]
+        changed: set[TopicPartition] = set()
         while waiting:
-            if prepare is not None:
-                await prepare(waiting)
-            decided: dict[TopicPartition, LeaderAndIsr] = {}
-            for tp in waiting:
-                state = decide(tp, self.cluster.leadership[tp])
-                if state is not None:
-                    decided[tp] = state
-            written = await self.store.write_states(decided)
-            self.apply(written.done, reason)
-            announcement.leadership(written.done)
-            waiting = self.adopt(written.conflicts)
+            again: list[TopicPartition] = []
+            async for written in self._decide_and_write(waiting, decide, prepare):
+                self.apply(written.done, reason)
+                announcement.leadership(written.done)
+                changed |= written.done.keys()
+                again += self.adopt(written.conflicts)
+            waiting = again
+        return changed
+
+    async def _decide_and_write(
+        self, partitions: Sequence[TopicPartition], decide: Decide, prepare: Prepare | None
+    ) -> AsyncIterator[Written]:
+        """What was written, slice by slice: while ZooKeeper writes one, the next is decided and the last is applied."""
+        writes: deque[asyncio.Task[Written]] = deque()
+        leadership = self.cluster.leadership
+        try:
+            for at in range(0, len(partitions), DECISIONS_AT_ONCE):
+                some = partitions[at : at + DECISIONS_AT_ONCE]
+                if prepare is not None:
+                    await prepare(some)
+                decided = {tp: state for tp in some if (state := decide(tp, leadership[tp])) is not None}
+                writes.append(asyncio.get_running_loop().create_task(self.store.write_states(decided)))
+                if len(writes) == SLICES_WRITTEN_AT_ONCE:
+                    yield await writes.popleft()
+            while writes:
+                yield await writes.popleft()
+        finally:
+            for write in writes:
+                write.cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
 
     def apply(self, states: Mapping[TopicPartition, LeaderAndIsr], reason: str) -> None:
         """Takes over what ZooKeeper now has because we wrote it."""
+        cluster = self.cluster
         for tp, state in states.items():
-            self.cluster.set_leadership(tp, state)
-            self.cluster.move_partition(
-                tp, PartitionState.OFFLINE if state.leader == NO_LEADER else PartitionState.ONLINE
-            )
-        rows = [[str(tp), s.leader, s.leader_epoch, list(s.isr), s.zk_version] for tp, s in states.items()]
+            cluster.set_leadership(tp, state)
+            target = PartitionState.OFFLINE if state.leader == NO_LEADER else PartitionState.ONLINE
+            if cluster.partition_state(tp) is not target:
+                cluster.move_partition(tp, target)
+        rows = list(states.items())
         for at in range(0, len(rows), PARTITIONS_IN_AN_EVENT):
-            self.events.write(
-                "leader_elected",
-                reason=reason,
-                controller_epoch=self.cluster.epoch,
-                partitions=rows[at : at + PARTITIONS_IN_AN_EVENT],
-            )
+            self._unwritten_events.append((reason, rows[at : at + PARTITIONS_IN_AN_EVENT]))
+        if len(self._unwritten_events) == 1:
+            self._write_event()
+
+    def _write_events_later(self) -> None:
+        """The timeline of a large change is written when the brokers have been told: they wait for leaders."""
+        if self._unwritten_events and (self._event_writer is None or self._event_writer.done()):
+            self._event_writer = asyncio.get_running_loop().create_task(self._write_events())
+
+    async def _write_events(self) -> None:
+        while self._unwritten_events:
+            self._write_event()
+            await asyncio.sleep(0)
+
+    def _write_event(self) -> None:
+        reason, states = self._unwritten_events.popleft()
+        rows = [[str(tp), s.leader, s.leader_epoch, list(s.isr), s.zk_version] for tp, s in states]
+        self.events.write("leader_elected", reason=reason, controller_epoch=self.cluster.epoch, partitions=rows)
+
+    def load(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
+        """Takes over what ZooKeeper has at the beginning of the term. Raises ControllerMoved."""
+        newest = max(states.items(), key=lambda item: item[1].controller_epoch, default=None)
+        if newest is not None and newest[1].controller_epoch > self.cluster.epoch:
+            raise ControllerMoved(f"{newest[0]} was written by controller epoch {newest[1].controller_epoch}")
+        self.cluster.load_leadership(states)
 
     def adopt(self, found: Mapping[TopicPartition, LeaderAndIsr | None]) -> list[TopicPartition]:
         """Takes over what others wrote. Returns the partitions that there is something about."""

@@ -1,7 +1,7 @@
 """ZooKeeper watches that put an event into the controller's queue, and do nothing else (CTL-3).
 
-CTL-2 orders them: (reassignments,) preferred elections, topics, (topic deletions,) broker ids; those in brackets come with
-their reactions. A watch fires once; the reaction's own read sets the next one.
+CTL-2 orders them: reassignments, preferred elections, topics, topic deletions, broker ids. A watch
+fires once; the reaction's own read sets the next one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from controller.events import (
     Event,
     IsrsChanged,
     PreferredElectionRequested,
+    ReassignmentsRequested,
+    TopicDeletionsRequested,
     TopicsChanged,
 )
 from protocol.zk.session import WatchEvent
@@ -47,8 +49,10 @@ class ZkWatches:
 
     def __init__(self, post: Callable[[Event], None]) -> None:
         self.controller = Watch(post, Elect())
+        self.reassignments = Watch(post, ReassignmentsRequested())
         self.preferred_election = Watch(post, PreferredElectionRequested())
         self.topics = Watch(post, TopicsChanged())
         self.topic = TopicWatch(post)
+        self.topic_deletions = Watch(post, TopicDeletionsRequested())
         self.brokers = Watch(post, BrokersChanged())
         self.isr_changes = Watch(post, IsrsChanged())

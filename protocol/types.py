@@ -51,8 +51,7 @@ class BrokerInfo:
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
+class LeaderAndIsr(NamedTuple):
     """The content of a partition's state znode, with the znode's version (-1: not read from, nor written to, ZooKeeper)."""
 
     leader: int

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class Subcommand(NamedTuple):
@@ -19,11 +20,17 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
+        "bench": Subcommand("tools.bench.commands", "Measure parts of ottla."),
         "broker": Subcommand("tools.cluster.commands", "Run one broker in the foreground."),
         "cluster": Subcommand("tools.cluster.commands", "Start, look at, harm and stop a cluster on this machine."),
+        "completion": Subcommand("tools.completion", "Print the script that completes commands in bash, zsh or fish."),
+        "config": Subcommand("tools.admin.config_commands", "Describe and alter configs of topics and brokers."),
         "demo": Subcommand("tools.replay.commands", "A cluster, a replayed event stream, a killed leader, a report."),
+        "elect": Subcommand("tools.admin.elect_commands", "Elect leaders: the preferred ones, or unclean."),
+        "inspect": Subcommand("tools.inspect.commands", "Compare what ZooKeeper has with what the brokers tell."),
+        "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
         "replay": Subcommand("tools.replay.commands", "Replay a real event stream through a cluster with Spark."),
-        "topic": Subcommand("tools.admin.topic_commands", "Create, list and describe topics."),
+        "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
     }
 )
 
@@ -39,6 +46,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(SUBCOMMANDS[cmd_name].module), cmd_name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The subcommands with their lines, without importing any, and the options."""
+        commands = [
+            CompletionItem(name, help=SUBCOMMANDS[name].help)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from broker.apis.config_admin import ConfigAdmin
 from broker.apis.fetch_sessions import FetchSessionCache
 from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock
 from broker.config import BrokerConfig
+from broker.dynamic_configs import DynamicConfigs
 from broker.metadata_cache import MetadataCache
 from broker.replication.replica_manager import ReplicaManager
+from broker.storage.log_manager import LogManager
+from protocol.errors import KafkaError
 from protocol.kafka.produce_codec import NodeEndpoint
+from protocol.types import Assignment, TopicPartition
+
+
+class ControllerRequests(Protocol):
+    """What this process may ask of its own controller, which answers while it is the active one (CTL-3).
+
+    All but `is_active` raise KafkaError(NOT_CONTROLLER) otherwise. In their answers None means that it is done, or on its way.
+    """
+
+    @property
+    def is_active(self) -> bool: ...
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begins moves to these replicas, cancels those whose target is None (CTL-10, CTL-11)."""
+        ...
+
+    def reassignments(self) -> dict[TopicPartition, Assignment]:
+        """The moves under way; the replicas are the target's, then those to be removed."""
+        ...
+
+    async def elect_leaders(
+        self, unclean: bool, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """CTL-12; `partitions` None: wherever a leader is wanted, and no other partition is named."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`is_controller` is about this process, now; who the others think it is stands in the metadata cache."""
+    """`controller` is this process's own, active or not; who the others think it is stands in the metadata cache."""
 
     config: BrokerConfig
     clock: Clock
     cluster_id: str
     metadata: MetadataCache
     replica_manager: ReplicaManager
+    log_manager: LogManager
     fetch_sessions: FetchSessionCache
     topic_admin: TopicAdmin
-    is_controller: Callable[[], bool]
+    configs: DynamicConfigs
+    config_admin: ConfigAdmin
+    controller: ControllerRequests
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """Where a live broker serves clients of that listener."""

@@ -6,12 +6,11 @@ v4 -1 for the broker's defaults, v5 answers with partitions, replication factor 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
+from broker.apis import waiting
 from broker.apis.context import ApiContext
 from broker.apis.topic_admin import NewTopic, PlannedTopic
 from broker.network.request_channel import Request
@@ -21,15 +20,11 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.types import NO_LEADER
 from protocol.zk.session import ZkError
 
-DYNAMIC_TOPIC_CONFIG = 1
-STATIC_BROKER_CONFIG = 4
-DEFAULT_CONFIG = 5
-
 
 def create_topics(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
     header = request.header
     body = messages.decode_request(ApiKey.CREATE_TOPICS, header.api_version, request.frame, header.body_offset)
-    if not context.is_controller():
+    if not context.controller.is_active:
         _respond(request, [_failure(t.name, ErrorCode.NOT_CONTROLLER, "ask the controller") for t in body.topics])
         return None
     return _create(context, request, body)
@@ -79,23 +74,7 @@ async def _without_leaders(context: ApiContext, topics: Sequence[PlannedTopic], 
     def missing() -> set[str]:
         return {topic.name for topic in topics if not _has_leaders(context, topic)}
 
-    if not missing():
-        return set()
-    changed = asyncio.Event()
-    remove = context.metadata.on_change(lambda _: changed.set())
-    try:
-        while missing():
-            left = deadline - context.clock.monotonic()
-            if left <= 0:
-                break
-            try:
-                async with asyncio.timeout(left):
-                    await changed.wait()
-            except TimeoutError:
-                break
-            changed.clear()
-    finally:
-        remove()
+    await waiting.until(context, lambda: not missing(), deadline)
     return missing()
 
 
@@ -118,20 +97,16 @@ def _success(context: ApiContext, topic: PlannedTopic, *, is_made: bool) -> dict
 
 def _described_configs(context: ApiContext, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
     """Every setting of the new topic, with where its value comes from."""
-    defaults = context.config.topic_defaults()
-    effective = defaults.with_overrides(overrides)
-    rows = []
-    for spec in fields(effective):
-        key = spec.name.replace("_", ".")
-        source = DEFAULT_CONFIG
-        if key in overrides:
-            source = DYNAMIC_TOPIC_CONFIG
-        elif getattr(defaults, spec.name) != spec.default:
-            source = STATIC_BROKER_CONFIG
-        value = getattr(effective, spec.name)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        rows.append({"name": key, "value": text, "read_only": False, "config_source": source, "is_sensitive": False})
-    return rows
+    return [
+        {
+            "name": setting.name,
+            "value": setting.value,
+            "read_only": False,
+            "config_source": int(setting.source),
+            "is_sensitive": False,
+        }
+        for setting in context.configs.layers.describe_topic(overrides)
+    ]
 
 
 def _failure(name: str, error: ErrorCode, message: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ and `auto.create.topics.enable` allow it; the answer is LEADER_NOT_AVAILABLE the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from broker.apis.context import ApiContext
@@ -31,15 +31,15 @@ def metadata(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]
     version = header.api_version
     body = messages.decode_request(ApiKey.METADATA, version, request.frame, header.body_offset)
     if body.topics is None or (not body.topics and version < NULL_MEANS_ALL_SINCE):
-        names = context.metadata.topics()
-        _respond(context, request, [_describe(context, request, name) for name in names])
+        _respond(context, request, lambda: [_describe(context, request, name) for name in context.metadata.topics()])
         return None
+    asked = body.topics
     allowed = version < ALLOW_CREATION_SINCE or body.allow_auto_topic_creation
     topics = [_one(context, request, topic) for topic in body.topics]
     missing = [t.name for t in topics if t.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and t.name is not None]
     if missing and allowed and context.config.auto_create_topics_enable:
         return _create_and_respond(context, request, topics, missing)
-    _respond(context, request, topics)
+    _respond(context, request, lambda: [_one(context, request, topic) for topic in asked])
     return None
 
 
@@ -53,7 +53,7 @@ async def _create_and_respond(
             now = _describe(context, request, topic.name)
             topic = now if now.error == ErrorCode.NONE else topic._replace(error=errors[topic.name])
         answers.append(topic)
-    _respond(context, request, answers)
+    _respond(context, request, lambda: answers)
 
 
 def _one(context: ApiContext, request: Request, asked: Any) -> MetadataTopic:
@@ -80,10 +80,10 @@ def _describe(context: ApiContext, request: Request, name: str) -> MetadataTopic
 
 
 def _partition(context: ApiContext, request: Request, state: PartitionState) -> MetadataPartition:
-    """A leader that is dead, or does not serve this listener, is none."""
+    """A leader that is dead, or perhaps so, or does not serve this listener, is none."""
     error, leader = ErrorCode.NONE, state.leader
     broker = context.metadata.broker(leader)
-    if broker is None:
+    if broker is None or leader in context.metadata.suspected:
         error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
     elif broker.endpoint(request.connection.listener) is None:
         known = request.header.api_version >= LISTENER_NOT_FOUND_SINCE
@@ -93,14 +93,18 @@ def _partition(context: ApiContext, request: Request, state: PartitionState) -> 
     return MetadataPartition(error, state.partition, leader, state.leader_epoch, state.replicas, state.isr, offline)
 
 
-def _respond(context: ApiContext, request: Request, topics: Sequence[MetadataTopic]) -> None:
+def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[MetadataTopic]]) -> None:
+    """In its turn: behind a producer's request that waits for its leader's failover, it would tell of the old leader."""
     listener = request.connection.listener
-    brokers = [
-        MetadataBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
-        for broker in context.metadata.brokers()
-        if (endpoint := broker.endpoint(listener)) is not None
-    ]
-    body = metadata_codec.encode_response(
-        request.header.api_version, brokers, context.cluster_id, context.metadata.controller_id, topics
-    )
-    request.respond_small(body)
+
+    def body() -> bytes:
+        brokers = [
+            MetadataBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
+            for broker in context.metadata.brokers()
+            if (endpoint := broker.endpoint(listener)) is not None
+        ]
+        return metadata_codec.encode_response(
+            request.header.api_version, brokers, context.cluster_id, context.metadata.controller_id, topics()
+        )
+
+    request.respond_in_turn(body)

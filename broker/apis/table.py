@@ -10,12 +10,22 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from broker.apis.alter_configs import alter_configs
+from broker.apis.alter_partition_reassignments import alter_partition_reassignments
 from broker.apis.api_versions import api_versions
 from broker.apis.context import ApiContext
+from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
+from broker.apis.delete_records import delete_records
+from broker.apis.delete_topics import delete_topics
 from broker.apis.describe_cluster import describe_cluster
+from broker.apis.describe_configs import describe_configs
+from broker.apis.describe_log_dirs import describe_log_dirs
+from broker.apis.elect_leaders import elect_leaders
 from broker.apis.fetch import fetch
+from broker.apis.incremental_alter_configs import incremental_alter_configs
 from broker.apis.list_offsets import list_offsets
+from broker.apis.list_partition_reassignments import list_partition_reassignments
 from broker.apis.metadata import metadata
 from broker.apis.offset_for_leader_epoch import offset_for_leader_epoch
 from broker.apis.produce import produce
@@ -32,7 +42,17 @@ HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType(
         ApiKey.METADATA: metadata,
         ApiKey.API_VERSIONS: api_versions,
         ApiKey.CREATE_TOPICS: create_topics,
+        ApiKey.DELETE_TOPICS: delete_topics,
+        ApiKey.DELETE_RECORDS: delete_records,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+        ApiKey.DESCRIBE_CONFIGS: describe_configs,
+        ApiKey.ALTER_CONFIGS: alter_configs,
+        ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+        ApiKey.CREATE_PARTITIONS: create_partitions,
+        ApiKey.ELECT_LEADERS: elect_leaders,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
         ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     }
 )

@@ -1,7 +1,8 @@
-"""Making topics: what is checked, and what is written to ZooKeeper (BAD-26, BAD-27, CTL-6 follows from it).
+"""Making, enlarging and deleting topics: what is checked, and what is written to ZooKeeper (BAD-26, BAD-27).
 
-Used by CreateTopics and by Metadata's auto-creation. A topic is made by one multi: its settings, then its assignment. The
-controller sees the new child of `/brokers/topics` and does the rest.
+Used by CreateTopics, CreatePartitions, DeleteTopics and by Metadata's auto-creation. A topic is made by one multi: its
+settings, then its assignment. The controller sees the new child of `/brokers/topics` (CTL-6), the changed assignment
+(CTL-8), the new child of `/admin/delete_topics` (CTL-9), and does the rest.
 """
 
 from __future__ import annotations
@@ -12,19 +13,34 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from broker.apis import partition_additions
 from broker.config import BrokerConfig, ConfigError
 from broker.metadata_cache import MetadataCache
 from protocol import replica_placement
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import Assignment
-from protocol.zk.session import CreateOp, MultiFailed, NodeExists, Op, SetOp, ZkError, ZooKeeperSession
-from protocol.zk.znodes import ConfigZNode, TopicZNode, topic_id_text
+from protocol.zk.session import (
+    BadVersion,
+    CheckOp,
+    CreateOp,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    Op,
+    SetOp,
+    ZkError,
+    ZooKeeperSession,
+)
+from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode, topic_id_text
 
 log = logging.getLogger(__name__)
 
 TOPIC_NAME_MAX = 249
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 BROKER_DEFAULT = -1
+WRITE_ATTEMPTS = 20
+ZNODE_BYTES_MAX = 1_000_000
+"""ZooKeeper takes requests of 1 MiB by default (`jute.maxbuffer`), and ends the session of who sends a larger one."""
 
 
 def is_valid_topic_name(name: str) -> bool:
@@ -108,13 +124,18 @@ class TopicAdmin:
         config_path = ConfigZNode.path("topics", topic.name)
         config = ConfigZNode.encode(topic.configs)
         assignment = {partition: Assignment(replicas) for partition, replicas in topic.assignment.items()}
-        made = CreateOp(TopicZNode.path(topic.name), TopicZNode.encode(topic_id_text(topic.topic_id), assignment))
+        data = _encoded(topic_id_text(topic.topic_id), assignment)
+        made = CreateOp(TopicZNode.path(topic.name), data)
         first: Op = CreateOp(config_path, config)
-        for _ in range(2):
+        for _ in range(WRITE_ATTEMPTS):
             try:
                 await self._zk.multi([first, made])
                 return
             except MultiFailed as failure:
+                if isinstance(failure.error, NoNode) and isinstance(first, SetOp):
+                    # They went with the topic of that name, which was deleted in this moment.
+                    first = CreateOp(config_path, config)
+                    continue
                 if not isinstance(failure.error, NodeExists):
                     raise
                 if failure.index == 0 and isinstance(first, CreateOp):
@@ -125,6 +146,86 @@ class TopicAdmin:
                     continue
                 break
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+
+    async def add_partitions(
+        self, name: str, count: int, given: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+    ) -> frozenset[int]:
+        """Lets the topic have `count` partitions (CTL-8); returns the numbers of the new ones. See `partition_additions`.
+
+        Raises KafkaError, also UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (it is being deleted), or ZkError.
+        """
+        path = TopicZNode.path(name)
+        for _ in range(WRITE_ATTEMPTS):
+            if not is_valid_topic_name(name):
+                raise _unknown(name)
+            if await self._zk.exists(DeleteTopicZNode.path(name)) is not None:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
+            try:
+                data, stat = await self._zk.get(path)
+            except NoNode:
+                raise _unknown(name) from None
+            topic_id, existing = _decoded(name, data)
+            if not existing:
+                raise _unknown(name)
+            brokers = [(broker.id, broker.rack) for broker in self._metadata.brokers()]
+            added = partition_additions.plan(name, existing, count, given, brokers)
+            grown = existing | {partition: Assignment(replicas) for partition, replicas in added.items()}
+            data = _encoded(topic_id, grown)
+            if validate_only:
+                return frozenset(added)
+            try:
+                await self._zk.set(path, data, stat.version)
+            except BadVersion:
+                continue  # A reassignment, or another admin: decided again by what is there now.
+            except NoNode:
+                raise _unknown(name) from None
+            log.info("topic %s gets the partitions %s", name, added)
+            return frozenset(added)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
+
+    async def request_deletion(self, name: str, topic_id: uuid.UUID | None) -> None:
+        """Writes `/admin/delete_topics/<name>` (CTL-9); one that is there already is as good.
+
+        With `topic_id` only the topic of that id is meant, not one that was made since. Raises KafkaError:
+        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID; or ZkError.
+        """
+        path = TopicZNode.path(name)
+        for _ in range(WRITE_ATTEMPTS):
+            version = -1
+            if topic_id is not None:
+                try:
+                    data, stat = await self._zk.get(path)
+                except NoNode:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}") from None
+                if _decoded(name, data)[0] != topic_id_text(topic_id):
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}: {name} was made anew"
+                    )
+                version = stat.version
+            try:
+                await self._zk.multi([CheckOp(path, version), CreateOp(DeleteTopicZNode.path(name))])
+                log.info("topic %s is to be deleted", name)
+                return
+            except MultiFailed as failure:
+                match failure.error:
+                    case NodeExists():
+                        return
+                    case BadVersion():
+                        continue
+                    case NoNode():
+                        raise _unknown(name) from None
+                raise
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
+
+    async def _version_of(self, name: str, topic_id: str) -> int:
+        """The version of the topic's node while it is the topic of that id. Raises KafkaError(UNKNOWN_TOPIC_ID)."""
+        try:
+            data, stat = await self._zk.get(TopicZNode.path(name))
+        except NoNode:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}") from None
+        if _decoded(name, data)[0] != topic_id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}: {name} was made anew")
+        return stat.version
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Makes each topic with the broker's defaults. The error for each name: LEADER_NOT_AVAILABLE when it is on its way."""
@@ -196,6 +297,7 @@ class TopicAdmin:
         brokers = [(broker.id, broker.rack) for broker in self._metadata.brokers()]
         if partitions <= 0:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: at least 1 is needed")
+        partition_additions.check_count(partitions)
         if factor <= 0:
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: at least 1 is needed")
         if factor > len(brokers):
@@ -205,6 +307,31 @@ class TopicAdmin:
             )
         start, shift = self._random_below(len(brokers)), self._random_below(len(brokers))
         return replica_placement.place(brokers, partitions, factor, start_index=start, shift=shift)
+
+
+def _encoded(topic_id: str | None, assignment: Mapping[int, Assignment]) -> bytes:
+    """The topic's znode. Raises KafkaError when ZooKeeper would not take it."""
+    data = TopicZNode.encode(topic_id, assignment)
+    if len(data) > ZNODE_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{len(assignment)} partitions with these replicas are {len(data)} bytes in ZooKeeper, which takes "
+            f"{ZNODE_BYTES_MAX} for one topic",
+        )
+    return data
+
+
+def _decoded(name: str, data: bytes) -> tuple[str | None, dict[int, Assignment]]:
+    """(topic id, partition -> assignment) of the topic's znode. Raises KafkaError when nobody can read it."""
+    try:
+        return TopicZNode.decode(data)
+    except ValueError as error:
+        reason = f"the node of topic '{name}' in ZooKeeper cannot be read: {error}"
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from None
+
+
+def _unknown(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 
 
 def _bad_assignment(reason: str) -> KafkaError:

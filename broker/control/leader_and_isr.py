@@ -43,7 +43,16 @@ class LeaderAndIsrHandler:
                 # Never lead with defaults where the topic asks for more in-sync replicas (INV-17).
                 log.warning("LeaderAndIsr waits for the settings of %d topics: %s", len(new_topics), error)
                 await asyncio.sleep(RETRY_S)
-        # After the await: this life may have ended meanwhile.
-        return self._fence.refusal(request.broker_epoch) or self._replica_manager.become_leader_or_follower(
-            request, overrides
-        )
+        steps = self._replica_manager.applying(request, overrides)
+        while True:
+            # After each await: this life may have ended meanwhile.
+            refusal = self._fence.refusal(request.broker_epoch)
+            if refusal is not None:
+                steps.close()
+                return refusal
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: ControlResponse = end.value
+                return response
+            await asyncio.sleep(0)

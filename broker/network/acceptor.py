@@ -25,6 +25,11 @@ class ConnectionCounts:
         self._total = 0
         self._by_address: Counter[str] = Counter()
 
+    def limit(self, max_connections: int, max_per_address: int) -> None:
+        """Other limits from now on; who is connected already stays."""
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
+
     def take(self, address: str) -> str:
         """Counts one more; the reason when it is one too many, else nothing."""
         if self._total >= self._max_connections:

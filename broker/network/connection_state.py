@@ -10,7 +10,7 @@ reasons is set; then they wait with the connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from protocol.kafka.framing import Buffer
@@ -48,7 +48,7 @@ class AnswerOrder:
         self.received = 0
         self.answered = 0
         self.held_bytes = 0
-        self._held: dict[int, tuple[Sequence[Buffer], int]] = {}
+        self._held: dict[int, tuple[Sequence[Buffer] | Callable[[], Sequence[Buffer]], int]] = {}
 
     @property
     def in_flight(self) -> int:
@@ -60,6 +60,13 @@ class AnswerOrder:
         number = self.received
         self.received = number + 1
         return number
+
+    def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> Sequence[Buffer]:
+        """As `answer`, but what it says is made when it may leave, and not a moment before."""
+        if number == self.answered:
+            return self.answer(number, make())
+        self._held[number] = (make, 0)
+        return ()
 
     def answer(self, number: int, parts: Sequence[Buffer]) -> Sequence[Buffer]:
         """What may leave now that request `number` is answered by `parts` (none at all for acks=0): in order, maybe nothing."""
@@ -73,7 +80,8 @@ class AnswerOrder:
             return parts
         ready = list(parts)
         while (held := self._held.pop(self.answered, None)) is not None:
-            ready += held[0]
-            self.held_bytes -= held[1]
+            content, size = held
+            ready += content() if callable(content) else content
+            self.held_bytes -= size
             self.answered += 1
         return ready

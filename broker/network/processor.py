@@ -152,12 +152,18 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answer(self, number: int, parts: Sequence[Buffer]) -> None:
         """Lets the answer of request `number` leave when those before it have left."""
-        if self.state is not ConnectionState.OPEN:
-            return
+        if self.state is ConnectionState.OPEN:
+            self._answered(number, self._order.answer(number, parts))
+
+    def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None:
+        """As `answer`; `make` makes the answer when it can leave at once."""
+        if self.state is ConnectionState.OPEN:
+            self._answered(number, self._order.answer_in_turn(number, make))
+
+    def _answered(self, number: int, ready: Sequence[Buffer]) -> None:
         if self._at_end:
             self._at_end.pop(number, None)
         order = self._order
-        ready = order.answer(number, parts)
         if ready:
             if not self._outgoing:
                 self._channel.flush_soon(self)

@@ -37,6 +37,8 @@ class Connection(Protocol):
 
     def answer(self, number: int, parts: Sequence[Buffer]) -> None: ...
 
+    def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None: ...
+
     def close(self, reason: str) -> None: ...
 
     def handle_waiting(self) -> None: ...
@@ -49,7 +51,7 @@ class Connection(Protocol):
 
 
 class Request:
-    """One request. `frame` is what came after the length; exactly one of the four ways to end it is used."""
+    """One request. `frame` is what came after the length; exactly one of the five ways to end it is used."""
 
     __slots__ = ("connection", "frame", "header", "large_size", "number", "received_at")
 
@@ -82,6 +84,20 @@ class Request:
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
+
+    def respond_in_turn(self, make: Callable[[], bytes]) -> None:
+        """As `respond_small`; `make` is called when all earlier requests of the connection are answered.
+
+        For what changes: an answer made now could be old when it leaves.
+        """
+        header = self.header
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+
+        def parts() -> Sequence[Buffer]:
+            body = make()
+            return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
+
+        self.connection.answer_in_turn(self.number, parts)
 
     def respond_nothing(self) -> None:
         """There is no response (acks=0); those of later requests may leave."""

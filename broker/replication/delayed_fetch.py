@@ -25,7 +25,17 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
     that a parked fetch holds no memory.
     """
 
-    __slots__ = ("_entries", "_finish_reads", "_incomplete", "_index", "_params", "_reads", "_source", "_total")
+    __slots__ = (
+        "_entries",
+        "_finish_reads",
+        "_incomplete",
+        "_index",
+        "_params",
+        "_reads",
+        "_source",
+        "_throttled",
+        "_total",
+    )
 
     def __init__(
         self,
@@ -43,6 +53,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._finish_reads = finish
         self._index = {tp: index for index, (tp, _) in enumerate(entries)}
         self._total = sum(read.size for read in reads)
+        self._throttled = sum(read.throttled_size for read in reads)
         self._incomplete: set[int] = set()
         self._drop_records(index for index, read in enumerate(reads) if read.size)
 
@@ -53,13 +64,8 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
             index = self._index.get(key)
             if index is None:
                 continue
-            tp, wanted = self._entries[index]
-            self._total -= self._reads[index].size
-            budget = self._params.max_bytes - self._total
-            read = self._source.read(self._params, tp, wanted, budget, min_one_batch=self._total <= 0)
-            self._reads[index] = read
+            read = self._read_again(index)
             self._incomplete.discard(index)
-            self._total += read.size
             is_due = is_due or is_decisive(read)
             touched.append(index)
         if is_due or self._total >= self._params.min_bytes:
@@ -71,16 +77,27 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         """Answers. At the time-out everything is looked at once more, also for the newest HW."""
         again = range(len(self._entries)) if expired else sorted(self._incomplete)
         for index in again:
-            tp, wanted = self._entries[index]
-            self._total -= self._reads[index].size
-            budget = self._params.max_bytes - self._total
-            read = self._source.read(self._params, tp, wanted, budget, min_one_batch=self._total <= 0)
-            self._reads[index] = read
-            self._total += read.size
+            self._read_again(index)
         self._finish_reads(self._entries, self._reads)
+
+    def _read_again(self, index: int) -> PartitionRead:
+        tp, wanted = self._entries[index]
+        before = self._reads[index]
+        self._total -= before.size
+        self._throttled -= before.throttled_size
+        budget = self._params.max_bytes - self._total
+        read = self._source.read(
+            self._params, tp, wanted, budget, min_one_batch=self._total <= 0, pending=self._throttled
+        )
+        self._reads[index] = read
+        self._total += read.size
+        self._throttled += read.throttled_size
+        return read
 
     def _drop_records(self, indexes: Iterable[int]) -> None:
         for index in indexes:
             read = self._reads[index]
-            self._reads[index] = PartitionRead(read.data._replace(records=()), read.size)
+            self._reads[index] = PartitionRead(
+                read.data._replace(records=()), read.size, is_throttled=read.is_throttled
+            )
             self._incomplete.add(index)

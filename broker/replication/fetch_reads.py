@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
+from broker.replication.replication_throttle import ReplicationThrottle
 from broker.storage.log import Log, LogDirFailed, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
@@ -36,11 +37,19 @@ FetchResponder = Callable[[list[tuple[TopicPartition, FetchPartitionData]]], Non
 
 
 class PartitionRead(NamedTuple):
-    """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread."""
+    """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread.
+
+    `is_throttled`: the bytes count for the leader's replication throttle.
+    """
 
     data: FetchPartitionData
     size: int = 0
     cold: ColdRead | None = None
+    is_throttled: bool = False
+
+    @property
+    def throttled_size(self) -> int:
+        return self.size if self.is_throttled else 0
 
 
 class ColdRead(NamedTuple):
@@ -63,7 +72,9 @@ class FetchReads:
         hosted: HostedPartitions,
         is_suspect: Callable[[], bool],
         disk_failed: Callable[[Partition, LogDirFailed], None],
+        throttle: ReplicationThrottle,
     ) -> None:
+        self._throttle = throttle
         self._hosted = hosted
         self._is_suspect = is_suspect
         self._disk_failed = disk_failed
@@ -71,10 +82,14 @@ class FetchReads:
     def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
         """The first look, which also notes where a follower is (REP-1 step 4)."""
         reads: list[PartitionRead] = []
-        total = 0
+        total = throttled = 0
         for tp, wanted in entries:
-            read = self.read(params, tp, wanted, params.max_bytes - total, min_one_batch=total == 0, records_fetch=True)
+            budget = params.max_bytes - total
+            read = self.read(
+                params, tp, wanted, budget, min_one_batch=total == 0, records_fetch=True, pending=throttled
+            )
             total += read.size
+            throttled += read.throttled_size
             reads.append(read)
         return reads
 
@@ -87,10 +102,14 @@ class FetchReads:
         *,
         min_one_batch: bool,
         records_fetch: bool = False,
+        pending: int = 0,
     ) -> PartitionRead:
-        """One partition: at most `budget` bytes, but with `min_one_batch` its first batch whole."""
+        """One partition: at most `budget` bytes, but with `min_one_batch` its first batch whole.
+
+        `pending` are the throttled bytes that the same answer has already.
+        """
         try:
-            return self._read(params, tp, wanted, budget, min_one_batch, records_fetch)
+            return self._read(params, tp, wanted, budget, min_one_batch, records_fetch, pending)
         except KafkaError as error:
             return self.failure(tp, wanted, error.code)
         except LogDirFailed as error:
@@ -112,7 +131,7 @@ class FetchReads:
             return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
         if cold.partition.generation != cold.generation:
             return self.failure(tp, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return PartitionRead(read.data._replace(records=result.records), result.size)
+        return PartitionRead(read.data._replace(records=result.records), result.size, is_throttled=read.is_throttled)
 
     def failure(self, tp: TopicPartition, wanted: FetchRequestPartition, error: ErrorCode) -> PartitionRead:
         hint = self._hosted.leader_hint(tp) if error in ERRORS_WITH_A_HINT else None
@@ -127,6 +146,7 @@ class FetchReads:
         budget: int,
         min_one_batch: bool,
         records_fetch: bool,
+        pending: int,
     ) -> PartitionRead:
         partition = self._hosted.find(tp)
         log = partition.leader_log(wanted.current_leader_epoch)
@@ -145,7 +165,7 @@ class FetchReads:
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if params.is_follower and records_fetch:
-            partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset)
+            partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
         # Read once: a move of the HW between the limit and the answer would show what is not committed (INV-15).
         high_watermark = partition.high_watermark
         limit = log.log_end_offset if params.is_follower else high_watermark
@@ -153,12 +173,19 @@ class FetchReads:
         max_bytes = min(wanted.partition_max_bytes, budget)
         if offset >= limit or (max_bytes <= 0 and not min_one_batch):
             return PartitionRead(data)
+        is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
+        if is_throttled and self._throttle.is_exceeded(pending):
+            return PartitionRead(data)
         try:
             result = log.read(offset, max_bytes, limit, min_one_batch)
         except WouldBlock:
             cold = ColdRead(partition, partition.generation, log, offset, max_bytes, limit, min_one_batch)
-            return PartitionRead(data, max(max_bytes, 1), cold)
-        return PartitionRead(data._replace(records=result.records), result.size)
+            return PartitionRead(data, max(max_bytes, 1), cold, is_throttled)
+        return PartitionRead(data._replace(records=result.records), result.size, None, is_throttled)
+
+    def _is_throttled(self, partition: Partition, log: Log, replica: int) -> bool:
+        """KIP-73: who is in sync is never held up, or the throttle would hold up producers."""
+        return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
 
     def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> None:
         if self._is_suspect():

@@ -1,20 +1,22 @@
 """What the controller decides about this broker's replicas: LeaderAndIsr (LAI-1..5) and StopReplica (LAI-6).
 
-Called in the order in which the requests came, never concurrently. A request is applied without an await in between, so
-that no other part of the broker sees it half done.
+Called in the order in which the requests came, never concurrently. A partition is taken without an await in between, so
+that no other part of the broker sees it half done; between two of them others may have their turn (`applying`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Protocol
 
 from broker.event_log import EventLog
+from broker.metadata_cache import MetadataCache
 from broker.replication.fetcher_manager import FetcherManager
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
 from broker.replication.replica_fetcher import FollowedPartition
+from broker.replication.stray_replicas import Verdict, judge
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
@@ -27,12 +29,15 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
 )
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
-from protocol.zk.znodes import topic_id_uuid
+from protocol.zk.znodes import topic_id_text, topic_id_uuid
 
 log = logging.getLogger(__name__)
 
 TopicOverrides = Mapping[str, Mapping[str, str]]
 """Topic -> its own settings, under Kafka's keys."""
+
+PARTITIONS_IN_A_SLICE = 20
+"""A log that is made costs about a millisecond."""
 
 TOPIC_DELETED_EPOCH = -2
 """StopReplica's leader epoch for a topic that is being deleted: newer than every other (KIP-570)."""
@@ -58,8 +63,10 @@ class LeadershipChanges:
         waiters: Waiters,
         events: EventLog,
         disk_failed: Callable[[Partition, LogDirFailed], None],
+        metadata: MetadataCache,
     ) -> None:
         self._own_id = own_id
+        self._metadata = metadata
         self._hosted = hosted
         self._log_manager = log_manager
         self._fetchers = fetchers
@@ -87,27 +94,62 @@ class LeadershipChanges:
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest, overrides: TopicOverrides) -> ControlResponse:
         """Every partition is taken or gets its own error; the others go on."""
+        steps = self.applying(request, overrides)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: ControlResponse = end.value
+                return response
+
+    def applying(
+        self, request: LeaderAndIsrRequest, overrides: TopicOverrides
+    ) -> Generator[None, None, ControlResponse]:
+        """As `become_leader_or_follower`, with a stop after some partitions each, when others can have their turn.
+
+        Closed at a stop, it leaves the rest as it is. A full request repeats what the broker knows: that is no news.
+        """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
             return refusal
         taken: list[PartitionState] = []
         errors: list[PartitionError] = []
         # Leaders first: a follower elsewhere waits for them.
-        for state in sorted(request.partitions, key=lambda s: s.leader != self._own_id):
-            error = self._take(state, request.topic_ids.get(state.topic), overrides.get(state.topic, {}))
-            if error is ErrorCode.NONE:
-                taken.append(state)
-            else:
-                errors.append(PartitionError(state.topic, state.partition, error))
-        self._fetchers.close_idle()
-        self._events.write(
-            "leader_and_isr",
-            controller=request.controller_id,
-            controller_epoch=request.controller_epoch,
-            taken=[[str(s.topic_partition), s.leader, s.leader_epoch, list(s.isr)] for s in taken],
-            refused=[[f"{e.topic}-{e.partition}", ErrorCode(e.error).name] for e in errors],
-        )
+        states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
+        try:
+            for at, state in enumerate(states, 1):
+                topic_id = request.topic_ids.get(state.topic)
+                if not (request.is_full and self._is_known(state, topic_id)):
+                    error = self._take(state, topic_id, overrides.get(state.topic, {}))
+                    if error is ErrorCode.NONE:
+                        taken.append(state)
+                    else:
+                        errors.append(PartitionError(state.topic, state.partition, error))
+                if at % PARTITIONS_IN_A_SLICE == 0:
+                    yield
+            if request.is_full:
+                self._sort_out_strays(request)
+        finally:
+            self._fetchers.close_idle()
+            self._events.write(
+                "leader_and_isr",
+                controller=request.controller_id,
+                controller_epoch=request.controller_epoch,
+                taken=[[str(s.topic_partition), s.leader, s.leader_epoch, list(s.isr)] for s in taken],
+                refused=[[f"{e.topic}-{e.partition}", ErrorCode(e.error).name] for e in errors],
+            )
         return ControlResponse(ErrorCode.NONE, tuple(errors))
+
+    def _is_known(self, state: PartitionState, topic_id: str | None) -> bool:
+        """The very epoch in which the replica is here, of the same topic."""
+        partition = self._hosted.get(state.topic_partition)
+        return (
+            partition is not None
+            and partition.leader_epoch == state.leader_epoch
+            and not partition.accepts_equal_epoch
+            and topic_id in (None, partition.topic_id)
+            and self._own_id in state.replicas
+        )
 
     def _take(self, state: PartitionState, topic_id: str | None, overrides: Mapping[str, str]) -> ErrorCode:
         tp = state.topic_partition
@@ -142,7 +184,11 @@ class LeadershipChanges:
         self._waiters.leadership_changed(partition.tp)
         if partition.role is Role.FOLLOWER and state.leader != NO_LEADER and partition.topic_id is not None:
             followed = FollowedPartition(
-                partition, topic_id_uuid(partition.topic_id), partition.leader_epoch, partition.generation
+                partition,
+                topic_id_uuid(partition.topic_id),
+                partition.leader_epoch,
+                partition.generation,
+                is_in_sync=self._own_id in state.isr,
             )
             self._fetchers.add(state.leader, followed)
 
@@ -176,6 +222,43 @@ class LeadershipChanges:
             high_watermark = self._checkpointed.get(tp, 0)
         partition.attach(found, topic_id or found.topic_id, high_watermark)
 
+    # -- stray replicas -------------------------------------------------------------------------------------------
+
+    def _sort_out_strays(self, request: LeaderAndIsrRequest) -> None:
+        """What lies on the disks and is not named: see `stray_replicas`. Only after the whole cluster's metadata of the same sender."""
+        if self._metadata.last_full_update != (request.controller_epoch, request.broker_epoch):
+            return
+        named = {state.topic_partition for state in request.partitions}
+        others = frozenset(request.other_topics)
+        for stray in [found for found in self._log_manager.logs() if found.topic_partition not in named]:
+            tp = stray.topic_partition
+            known_id = self._metadata.topic_id(tp.topic)
+            verdict = judge(
+                tp,
+                stray.topic_id,
+                own_id=self._own_id,
+                other_topics=others,
+                is_known=bool(self._metadata.partitions_of(tp.topic)),
+                known_topic_id=topic_id_text(known_id) if known_id is not None else None,
+                state=self._metadata.partition(tp),
+            )
+            log.warning("%s, topic id %s, was not named by the controller: %s", tp, stray.topic_id, verdict.value)
+            self._events.write("stray_replica", partition=str(tp), topic_id=stray.topic_id, verdict=verdict.name)
+            if verdict is not Verdict.KEEP:
+                self._remove_stray(tp, is_kept_aside=verdict is Verdict.SET_ASIDE)
+
+    def _remove_stray(self, tp: TopicPartition, *, is_kept_aside: bool) -> None:
+        self._forget(tp)
+        try:
+            if is_kept_aside:
+                self._log_manager.set_aside(tp)
+            else:
+                self._log_manager.delete(tp)
+        except LogDirFailed as error:
+            self._disk_failed(self._hosted.find_or_make(tp), error)
+        if self._checkpointed is not None:
+            self._checkpointed.pop(tp, None)
+
     # -- StopReplica ----------------------------------------------------------------------------------------------
 
     def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
@@ -184,7 +267,7 @@ class LeadershipChanges:
             return refusal
         errors = []
         for stop in request.partitions:
-            error = self._stop(stop)
+            error = self._stop(stop, request.topic_ids.get(stop.topic))
             if error is not ErrorCode.NONE:
                 errors.append(PartitionError(stop.topic, stop.partition, error))
         self._fetchers.close_idle()
@@ -197,11 +280,22 @@ class LeadershipChanges:
         )
         return ControlResponse(ErrorCode.NONE, tuple(errors))
 
-    def _stop(self, stop: StopReplicaPartition) -> ErrorCode:
+    def _stop(self, stop: StopReplicaPartition, topic_id: str | None) -> ErrorCode:
+        """NONE also when there is nothing to stop: a controller that asks again must get on."""
         tp = stop.topic_partition
         partition = self._hosted.get(tp)
+        found = self._log_manager.get(tp)
+        own_topic_id = found.topic_id if found is not None else partition.topic_id if partition is not None else None
+        if topic_id is not None and own_topic_id is not None and own_topic_id != topic_id:
+            # The topic was made again: of the one that is meant there is nothing here (BUG-20, FLT-36).
+            log.warning("%s: StopReplica for topic id %s, it is of %s: left alone", tp, topic_id, own_topic_id)
+            return ErrorCode.NONE
         is_for_all_epochs = stop.leader_epoch == TOPIC_DELETED_EPOCH
-        if partition is not None and not is_for_all_epochs and stop.leader_epoch < partition.leader_epoch:
+        newest_epoch = max(
+            partition.leader_epoch if partition is not None else NO_EPOCH,
+            found.leader_epochs.latest_epoch() if found is not None else NO_EPOCH,
+        )
+        if not is_for_all_epochs and stop.leader_epoch < newest_epoch:
             # Sent before the replica was assigned here again (BUG-20).
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition is not None and partition.role is Role.OFFLINE and stop.delete:
@@ -211,7 +305,7 @@ class LeadershipChanges:
             return ErrorCode.NONE
         self._forget(tp)
         try:
-            if self._log_manager.get(tp) is not None:
+            if found is not None:
                 self._log_manager.delete(tp)
         except LogDirFailed as error:
             self._disk_failed(self._hosted.find_or_make(tp), error)

@@ -26,6 +26,9 @@ from protocol.types import NO_EPOCH, NO_LEADER, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
+UP_TO_HIGH_WATERMARK = -1
+"""The offset in DeleteRecords that stands for the HW."""
+
 
 class Role(Enum):
     """What this broker is for the partition."""
@@ -55,6 +58,7 @@ class Surroundings:
     lag_time_max_s: float
     is_suspect: Callable[[], bool]
     high_watermark_moved: Callable[[TopicPartition], None]
+    log_start_moved: Callable[[TopicPartition], None]
 
 
 class Partition:
@@ -203,12 +207,15 @@ class Partition:
         if follower is None or broker_epoch < oldest:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def record_follower_fetch(self, replica: int, broker_epoch: int, fetch_offset: int) -> None:
+    def record_follower_fetch(self, replica: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
         """REP-1 steps 4 to 6, for a fetch without error and without divergence in the current epoch (INV-12)."""
         assert self.log is not None
         follower = self.followers[replica]
         now = self._world.clock.monotonic()
         follower.record_fetch(fetch_offset, self.log.log_end_offset, now, broker_epoch)
+        if log_start_offset != follower.log_start_offset:
+            follower.log_start_offset = log_start_offset
+            self._world.log_start_moved(self.tp)
         if replica not in self.isr:
             self._expand_if_possible()
         self.advance_high_watermark()
@@ -264,6 +271,33 @@ class Partition:
         if len(self.isr) < self.log.config.min_insync_replicas:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
+
+    def delete_records(self, before: int) -> int:
+        """Records below `before` (-1: the HW) are not served from now on (LOG-1). Returns the offset that -1 stands for.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE above the HW, POLICY_VIOLATION for a topic that is compacted only; LogDirFailed.
+        """
+        partition_log = self.leader_log()
+        if "delete" not in partition_log.config.cleanup_policy:
+            policy = partition_log.config.cleanup_policy
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{self.tp}: cleanup.policy={policy}, nothing is deleted by offset"
+            )
+        offset = self.high_watermark if before == UP_TO_HIGH_WATERMARK else before
+        if not 0 <= offset <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {offset}, the high watermark is {self.high_watermark}"
+            )
+        partition_log.increment_log_start(offset)
+        return offset
+
+    def low_watermark(self) -> int:
+        """The least log start of the leader and the live followers, -1 while one of these has not fetched yet."""
+        starts = [follower.log_start_offset for replica, follower in self.followers.items() if self._lives(replica)]
+        return min([self.leader_log().log_start_offset, *starts])
+
+    def _lives(self, replica: int) -> bool:
+        return self._world.metadata.broker(replica) is not None
 
     # -- ISR changes (REP-3) --------------------------------------------------------------------------------------
 

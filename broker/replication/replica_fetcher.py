@@ -31,6 +31,7 @@ from broker.replication.leader_endpoint import (
     LeaderUnavailable,
 )
 from broker.replication.partition import Partition
+from broker.replication.replication_throttle import ReplicationThrottle
 from broker.replication.truncation import EpochEnd
 from broker.storage.log import Log, LogDirFailed
 from protocol.errors import ErrorCode, KafkaError
@@ -39,6 +40,7 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+TRUNCATIONS_AT_ONCE = 20
 RETRY_S_MIN = 0.02
 TRUNCATION_GRACE_S = 0.1
 
@@ -61,6 +63,8 @@ class FollowedPartition:
     phase: Phase = Phase.TRUNCATING
     not_before: float = 0.0
     failures: int = 0
+    is_in_sync: bool = False
+    """It had all below the leader's HW after its last fetch; before the first one, it is in the ISR."""
 
     def log(self) -> Log | None:
         """The log, while this epoch is still followed."""
@@ -80,7 +84,9 @@ class ReplicaFetcher:
         retry_s_max: float,
         partition_max_bytes: int,
         disk_failed: Callable[[Partition, LogDirFailed], None],
+        throttle: ReplicationThrottle,
     ) -> None:
+        self._throttle = throttle
         self.name = name
         self._endpoint = endpoint
         self._clock = clock
@@ -149,12 +155,30 @@ class ReplicaFetcher:
 
     def _pause(self, phase: Phase) -> float | None:
         """Seconds until some partition of that phase is due; 0: now; None: there is none."""
-        due = min((f.not_before for f in self._followed.values() if f.phase is phase), default=None)
-        return None if due is None else max(0.0, due - self._clock.monotonic())
+        now = self._clock.monotonic()
+        free_at = now + min(self._throttle.free_in(), self._retry_s_max)
+        due = min((self._due_at(f, free_at) for f in self._followed.values() if f.phase is phase), default=None)
+        return None if due is None else max(0.0, due - now)
 
     def _due(self, phase: Phase) -> list[FollowedPartition]:
         now = self._clock.monotonic()
-        return [f for f in self._followed.values() if f.phase is phase and f.not_before <= now]
+        free_at = now + self._throttle.free_in()
+        return [f for f in self._followed.values() if f.phase is phase and self._due_at(f, free_at) <= now]
+
+    def _due_at(self, followed: FollowedPartition, free_at: float) -> float:
+        """A throttled partition is not fetched before the throttle is free again."""
+        if followed.phase is Phase.FETCHING and self._is_throttled(followed):
+            return max(followed.not_before, free_at)
+        return followed.not_before
+
+    def _is_throttled(self, followed: FollowedPartition) -> bool:
+        """KIP-73: what is in sync is never held up, or the throttle would hold up producers."""
+        if followed.is_in_sync:
+            return False
+        partition_log = followed.log()
+        return partition_log is not None and self._throttle.applies_to(
+            partition_log.config, followed.partition.tp.partition
+        )
 
     def _is_mine(self, followed: FollowedPartition) -> bool:
         return self._followed.get(followed.partition.tp) is followed
@@ -167,7 +191,9 @@ class ReplicaFetcher:
         followed.failures += 1
         pause_s = self._retry_s(followed.failures)
         followed.not_before = self._clock.monotonic() + pause_s
-        log.info("%s: %s set aside for %.2f s: %s", self.name, followed.partition.tp, pause_s, reason)
+        # The first time it is ordinary: the leader has not heard yet that it leads.
+        level = logging.DEBUG if followed.failures == 1 else logging.INFO
+        log.log(level, "%s: %s set aside for %.2f s: %s", self.name, followed.partition.tp, pause_s, reason)
         self._changed.set()
 
     def _enter(self, followed: FollowedPartition, phase: Phase) -> None:
@@ -204,8 +230,10 @@ class ReplicaFetcher:
             answers = await self._endpoint.epoch_ends(questions)
         finally:
             self._no_question.set()
-        for tp, followed in asked.items():
+        for at, (tp, followed) in enumerate(asked.items(), 1):
             self._take_answer(followed, questions[tp], answers.get(tp))
+            if at % TRUNCATIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # each may write a file
 
     def _take_answer(self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None) -> None:
         partition_log = followed.log()
@@ -284,6 +312,8 @@ class ReplicaFetcher:
             self._append(followed, data)
 
     def _append(self, followed: FollowedPartition, data: FetchPartitionData) -> None:
+        if self._is_throttled(followed):
+            self._throttle.record(sum(map(len, data.records)))
         try:
             for records in data.records or (None,):
                 view = memoryview(records) if records is not None else None
@@ -294,6 +324,8 @@ class ReplicaFetcher:
             self._disk_gone(followed, error)
         else:
             followed.failures = 0
+            partition_log = followed.log()
+            followed.is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
 
     async def _out_of_range(self, followed: FollowedPartition, fetch_offset: int) -> None:
         """The LEO lies outside of the leader's log.

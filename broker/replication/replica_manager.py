@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from typing import Any
 
 from broker.clock import Clock
@@ -28,7 +28,9 @@ from broker.replication.leadership_changes import LeadershipChanges, TopicOverri
 from broker.replication.lease import LeadershipLease
 from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.record_deletions import RecordDeletions
 from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.replication_throttle import ReplicationThrottle
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
@@ -91,13 +93,35 @@ class ReplicaManager:
             lag_time_max_s=config.replica_lag_time_max_ms / 1000,
             is_suspect=lease.is_suspect,
             high_watermark_moved=self._high_watermark_moved,
+            log_start_moved=lambda tp: self.record_deletions.check(tp),
         )
         self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._surroundings))
-        self._reads = FetchReads(self.partitions, lease.is_suspect, self._disk_failed)
+        window = {
+            "samples": config.replication_quota_window_num,
+            "sample_s": config.replication_quota_window_size_seconds,
+        }
+        self._leader_throttle = ReplicationThrottle(
+            config.broker_id, lambda topic: topic.leader_replication_throttled_replicas, clock.monotonic, **window
+        )
+        self._follower_throttle = ReplicationThrottle(
+            config.broker_id, lambda topic: topic.follower_replication_throttled_replicas, clock.monotonic, **window
+        )
+        self.update_throttles(config)
+        self._reads = FetchReads(self.partitions, lease.is_suspect, self._disk_failed, self._leader_throttle)
         self._offsets = OffsetQueries(self.partitions, self._disk_failed)
+        self.record_deletions = RecordDeletions(
+            self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._answer_followers
+        )
         self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
         self._changes = LeadershipChanges(
-            config.broker_id, self.partitions, log_manager, self._fetchers, self, event_log, self._disk_failed
+            config.broker_id,
+            self.partitions,
+            log_manager,
+            self._fetchers,
+            self,
+            event_log,
+            self._disk_failed,
+            metadata_cache,
         )
         self._is_checkpointing = False
         self.fenced_broker_epoch = -1
@@ -202,7 +226,7 @@ class ReplicaManager:
 
     def _finish_fetch(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
         if all(read.cold is None for read in reads):
-            respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
+            self._answer_fetch(entries, reads, respond)
             return
         self._spawn(self._finish_cold(entries, reads, respond))
 
@@ -213,6 +237,10 @@ class ReplicaManager:
             if read.cold is not None:
                 tp, wanted = entries[index]
                 reads[index] = await self._reads.read_cold(tp, wanted, read)
+        self._answer_fetch(entries, reads, respond)
+
+    def _answer_fetch(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
+        self._leader_throttle.record(sum(read.throttled_size for read in reads))
         respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
 
     # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
@@ -240,15 +268,35 @@ class ReplicaManager:
             parked.complete_now()
         return answer
 
+    def _answer_followers(self, partitions: Collection[TopicPartition]) -> None:
+        """All fetches of followers that are parked now, with what is new of these partitions."""
+        parked, self._parked_of_follower = self._parked_of_follower, {}
+        for fetch in [fetch for fetches in parked.values() for fetch in fetches if not fetch.is_completed]:
+            fetch.try_complete(partitions)
+            fetch.complete_now()
+
     # -- control plane --------------------------------------------------------------------------------------------
 
     def become_leader_or_follower(
         self, request: LeaderAndIsrRequest, overrides: TopicOverrides | None = None
     ) -> ControlResponse:
         """LAI-1..5. `overrides` are the settings of `topics_to_configure`."""
+        steps = self.applying(request, overrides or {})
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: ControlResponse = end.value
+                return response
+
+    def applying(
+        self, request: LeaderAndIsrRequest, overrides: TopicOverrides
+    ) -> Generator[None, None, ControlResponse]:
+        """As `become_leader_or_follower`, with stops at which others can have their turn; nothing but `step_down_all` may
+        change who leads meanwhile, and then the rest is not applied."""
         for broker in request.live_leaders:
             self._learn_leader(broker)
-        response = self._changes.become_leader_or_follower(request, overrides or {})
+        response = yield from self._changes.applying(request, overrides)
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
             self._spawn(self._checkpoint_regularly())
@@ -270,6 +318,7 @@ class ReplicaManager:
                 self._learn_leader(broker)
             for partition in self.partitions:
                 partition.look_again()
+            self.record_deletions.check_all()
         return ControlResponse()
 
     def step_down_all(self, reason: str) -> None:
@@ -322,6 +371,11 @@ class ReplicaManager:
         marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
         await self._log_manager.write_high_watermarks(marks)
 
+    def update_throttles(self, config: BrokerConfig) -> None:
+        """The rates of the replication throttles, effective from the next fetch."""
+        self._leader_throttle.rate = config.leader_replication_throttled_rate
+        self._follower_throttle.rate = config.follower_replication_throttled_rate
+
     def fetchers(self) -> tuple[ReplicaFetcher, ...]:
         """Those that copy now."""
         return self._fetchers.fetchers()
@@ -347,6 +401,7 @@ class ReplicaManager:
 
     def leadership_changed(self, tp: TopicPartition) -> None:
         self._produces.check(tp)
+        self.record_deletions.check(tp)
         self._touch(tp)
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
@@ -380,6 +435,7 @@ class ReplicaManager:
     def _trusted_again(self) -> None:
         for tp in self._produces.watched():
             self._produces.check(tp)
+        self.record_deletions.check_all()
 
     def _disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
         """LOG-6: everything in that directory is offline; the other directories go on."""
@@ -416,6 +472,7 @@ class ReplicaManager:
             retry_s_max=self._config.replica_fetch_backoff_ms / 1000,
             partition_max_bytes=self._config.replica_fetch_max_bytes,
             disk_failed=self._disk_failed,
+            throttle=self._follower_throttle,
         )
 
     def _network_endpoint(self, leader: int) -> LeaderEndpoint:

@@ -25,7 +25,8 @@ class FollowerState:
     """What the leader knows of one follower, from its fetches in the current leadership.
 
     `caught_up_at` is the last time at which the follower had all that the leader then had; `fetched_at` and
-    `leader_end_at_fetch` are of its latest fetch. `broker_epoch` is of the life of the broker that fetched (INV-14).
+    `leader_end_at_fetch` are of its latest fetch, as is `log_start_offset`, where its log begins. `broker_epoch` is of the
+    life of the broker that fetched (INV-14).
     """
 
     log_end_offset: int = UNKNOWN_OFFSET
@@ -33,6 +34,7 @@ class FollowerState:
     fetched_at: float = NEVER
     leader_end_at_fetch: int = UNKNOWN_OFFSET
     broker_epoch: int = NO_EPOCH
+    log_start_offset: int = UNKNOWN_OFFSET
 
     def record_fetch(self, fetch_offset: int, leader_end_offset: int, now: float, broker_epoch: int) -> None:
         """Notes a fetch at `fetch_offset` (my log ends here), while the leader's ended at `leader_end_offset`.
@@ -57,6 +59,7 @@ class FollowerState:
         itself; another starts as lagging, so that it does not hold the HW back.
         """
         self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
         self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.fetched_at = NEVER
         self.caught_up_at = now if in_isr else NEVER

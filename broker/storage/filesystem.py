@@ -132,6 +132,11 @@ class FileSystem:
     def list(self, path: str) -> list[str]:
         return os.listdir(path)
 
+    def space(self, path: str) -> tuple[int, int]:
+        """(bytes of the volume that holds the path, bytes of it that can still be written)."""
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 

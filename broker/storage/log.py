@@ -13,7 +13,7 @@ import asyncio
 import logging
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.config import TopicConfig
 from broker.storage import retention, timestamps
@@ -64,6 +64,7 @@ class Log:
         self.log_dir = log_dir
         self.directory = directory
         self.config = config
+        self.overrides: Mapping[str, str] = {}
         self.topic_id = parts.topic_id
         self.log_start_offset = parts.log_start_offset
         self.log_end_offset = parts.segments[-1].next_offset

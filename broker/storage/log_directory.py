@@ -14,6 +14,7 @@ LOCK = ".lock"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 
 
 class LogDirectoryError(Exception):

@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from broker.clock import Clock
-from broker.config import ConfigError, TopicConfig
+from broker.config import TopicConfig
+from broker.config_layers import believable
 from broker.storage import checkpoints, recovery
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
-from broker.storage.log_directory import DELETED_SUFFIX, LogDirectory, LogDirectoryError
+from broker.storage.log_directory import DELETED_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,18 @@ class LogManager:
         """Paths of the directories that failed."""
         return tuple(directory.path for directory in self._directories if not directory.is_online)
 
+    def disk_spaces(self) -> dict[str, tuple[int, int] | None]:
+        """Path of each directory -> (bytes of its volume, bytes free), None for one that failed. Blocks: for a thread."""
+        spaces: dict[str, tuple[int, int] | None] = {}
+        for directory in self._directories:
+            spaces[directory.path] = None
+            if directory.is_online:
+                try:
+                    spaces[directory.path] = self._filesystem.space(directory.path)
+                except OSError as error:
+                    log.warning("%s does not tell how much room it has: %s", directory.path, error)
+        return spaces
+
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self._directories if directory.is_online]
 
@@ -189,7 +202,8 @@ class LogManager:
         An id is written to a log that has none; overrides that are not valid are left out, which is told. A log whose
         directory failed is not made anew: an empty one must not stand for what was acknowledged.
         """
-        config = self._config_of(tp.topic, overrides)
+        usable = self._usable(tp.topic, overrides, {})
+        config = self._defaults.with_overrides(usable)
         found = self._logs.get(tp)
         if found is None:
             found = self._create(tp, topic_id, config)
@@ -199,7 +213,7 @@ class LogManager:
             except OSError as error:
                 raise LogDirFailed(found.log_dir, error) from error
             found.topic_id = topic_id
-        found.config = config
+        found.config, found.overrides = config, usable
         return found
 
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
@@ -234,35 +248,62 @@ class LogManager:
                     directory.overwrite_offsets(name, kept, next(self._turns))
         self._forgotten.clear()
 
-    def _config_of(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
-        config = self._defaults
-        for key, value in overrides.items():
-            try:
-                config = config.with_overrides({key: value})
-            except ConfigError as error:
-                log.warning("topic %s: %s: left out", topic, error)
-        return config
+    def _usable(self, topic: str, overrides: Mapping[str, str], earlier: Mapping[str, str]) -> Mapping[str, str]:
+        usable, complaints = believable(TopicConfig, overrides, earlier, f"topic {topic}")
+        for complaint in complaints:
+            log.warning("%s", complaint)
+        return usable
 
-    def update_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """New overrides of a topic, effective at once."""
-        config = self._config_of(topic, overrides)
+    def topics(self) -> set[str]:
+        """Those that have a log here."""
+        return {tp.topic for tp in self._logs}
+
+    def update_topic_configs(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
+        """New overrides of topics, effective at once. Where a value is not allowed the earlier one stays, which is told."""
+        updated: dict[str, tuple[TopicConfig, Mapping[str, str]]] = {}
         for tp, found in self._logs.items():
-            if tp.topic == topic:
-                found.config = config
+            if tp.topic not in overrides:
+                continue
+            if tp.topic not in updated:
+                usable = self._usable(tp.topic, overrides[tp.topic], found.overrides)
+                updated[tp.topic] = (self._defaults.with_overrides(usable), usable)
+            found.config, found.overrides = updated[tp.topic]
+        if updated:
+            self._next_retention = self._clock.monotonic()
+
+    def update_defaults(self, defaults: TopicConfig) -> None:
+        """The broker's settings for topics have changed: effective at once wherever a topic has none of its own."""
+        self._defaults = defaults
+        updated: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
+        for found in self._logs.values():
+            key = tuple(found.overrides.items())
+            if key not in updated:
+                updated[key] = defaults.with_overrides(found.overrides)
+            found.config = updated[key]
+        self._next_retention = self._clock.monotonic()
 
     def delete(self, tp: TopicPartition) -> None:
         """Renames the directory away at once and removes it in a thread (LAI-6). Raises LogDirFailed."""
+        self._in_thread(self._filesystem.remove_tree, self._rename_away(tp, DELETED_SUFFIX))
+
+    def set_aside(self, tp: TopicPartition) -> None:
+        """Renames the directory of a stray replica away, where a person may look at it. Raises LogDirFailed."""
+        path = self._rename_away(tp, STRAY_SUFFIX)
+        log.warning("%s is set aside in %s: remove it by hand once nobody needs it", tp, path)
+
+    def _rename_away(self, tp: TopicPartition, suffix: str) -> str:
         found = self._logs.pop(tp)
         self._rolled.discard(found)
         self._last_flush.pop(tp, None)
         self._forgotten.add(tp)
-        target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{DELETED_SUFFIX}"
+        target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"
         try:
             found.mark_deleted()
             self._filesystem.rename(found.directory, target)
         except OSError as error:
             raise LogDirFailed(found.log_dir, error) from error
-        self._in_thread(self._filesystem.remove_tree, target)
+        self._points_are_behind = True
+        return target
 
     def _dispose(self, paths: Sequence[str]) -> None:
         """Unlinks what a log does not need any more."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from controller import leader_election
 from controller.announcements import Announcement
 from controller.partition_states import PartitionState
+from controller.reactions import reassignments, topic_deletions
 from controller.reactions.leader_elections import bring_online, elect_after_failure, take_out_of_isr
 from controller.replica_states import ReplicaState
 from controller.term import Term
@@ -49,6 +50,8 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
         announcement.full_leadership(came)
         await bring_online(term, cluster.waiting_for_leader(came), announcement, reason="broker startup")
     term.announce(announcement)
+    await reassignments.resume(term)
+    await topic_deletions.resume(term, came)
 
 
 def _add(term: Term, broker: BrokerInfo) -> None:

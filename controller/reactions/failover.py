@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
+from controller.reactions import reassignments, topic_deletions
 from controller.reactions.leader_elections import bring_online, on_preferred_election, take_out_of_isr
 from controller.reactions.topic_changes import load_topics
 from controller.term import Term
 from protocol.types import TopicPartition
-from protocol.zk.znodes import TopicZNode
+from protocol.zk.znodes import ReassignPartitionsZNode, TopicZNode
 
 log = logging.getLogger(__name__)
 
@@ -16,38 +18,65 @@ log = logging.getLogger(__name__)
 async def take_office(term: Term) -> None:
     """Watches and loads the whole cluster, elects what needs it, and tells every live broker everything."""
     cluster, store, watches = term.cluster, term.store, term.watches
+    now = asyncio.get_running_loop().time
+    begin = now()
     # 1. Watch, and with the same reads load: whatever changes after a read fires its watch. ISR changes announced up to
     #    here are in the states that are read afterwards.
+    await store.exists(ReassignPartitionsZNode.PATH, watches.reassignments)
     preferred_election = await store.preferred_election(watches.preferred_election)
     announced, _ = await store.isr_changes(watches.isr_changes)
-    topics = await load_topics(term, await store.children(TopicZNode.PARENT, watches.topics))
+    names = await store.children(TopicZNode.PARENT, watches.topics)
+    topics = await load_topics(term, names)
+    cluster.unreadable_topics.update(set(names) - topics.keys())
+    to_delete = await topic_deletions.requested(term)
     for broker in (await store.brokers(watches.brokers)).values():
         cluster.broker_came(broker)
         term.channels.add(broker)
     for topic, (topic_id, assignment) in topics.items():
         cluster.set_assignment(topic, topic_id, assignment)
-    term.adopt(await store.states(list(cluster.partitions())))
+    term.load(await store.states(list(cluster.partitions())))
+    topic_deletions.take_over(term, to_delete)
     # 2. All live brokers learn the whole cluster before anybody is told to lead or follow.
     metadata = term.announcement()
     metadata.full_metadata(cluster.brokers)
-    term.announce(metadata)
+    loaded = now()
+    await term.announce_everything(metadata, is_repeated=True)
+    metadata_told = now()
     # 3. The state machines; what happened while nobody was controller is made good.
     cluster.start_state_machines()
     announcement = term.announcement()
     await bring_online(term, cluster.waiting_for_leader(), announcement, reason="controller failover")
-    dead = {member for state in cluster.leadership.values() for member in state.isr} - cluster.brokers.keys()
+    isrs = {state.isr for state in cluster.leadership.values()}
+    dead = {member for isr in isrs for member in isr} - cluster.brokers.keys()
     if dead:
         with_dead: list[TopicPartition] = [
             tp for tp, state in cluster.leadership.items() if not dead.isdisjoint(state.isr)
         ]
         await take_out_of_isr(term, with_dead, dead, announcement, reason="controller failover")
+    await reassignments.take_over(term, announcement)
+    decided = now()
     # 4. Every partition's leadership to the live brokers. Those that stepped down take also an epoch that did not change.
     announcement.full_leadership(cluster.brokers)
     announcement.metadata(())
-    term.announce(announcement)
+    await term.announce_everything(announcement)
+    announced_at = now()
     # 5. What was asked for or announced before.
+    await reassignments.resume(term)
+    await reassignments.on_requested(term)
     await on_preferred_election(term, preferred_election)
+    await topic_deletions.queue(term, to_delete)
+    await topic_deletions.resume(term, cluster.brokers)
     await store.delete(announced)
+    term.events.write(
+        "controller_in_office",
+        controller_epoch=cluster.epoch,
+        partitions=len(cluster.leadership),
+        written=store.states_written,
+        load_ms=1000 * (loaded - begin),
+        elect_ms=1000 * (decided - metadata_told - store.writing_s),
+        write_ms=1000 * store.writing_s,
+        announce_ms=1000 * (announced_at - decided + metadata_told - loaded),
+    )
     log.info(
         "in office: controller epoch %d, %d brokers, %d topics, %d partitions",
         cluster.epoch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.reactions import reassignments
 from controller.reactions.leader_elections import take_out_of_isr
 from controller.term import Term
 
@@ -22,4 +23,5 @@ async def on_isr_changes(term: Term) -> None:
     if dead:
         await take_out_of_isr(term, changed, dead, announcement, reason="dead member in the ISR")
     term.announce(announcement)
+    await reassignments.resume(term, changed)
     await term.store.delete(paths)

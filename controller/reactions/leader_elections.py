@@ -117,11 +117,26 @@ async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition]
     """What `/admin/preferred_replica_election` asked for; the node is removed, so that the admin can ask again."""
     if partitions is None:
         return
-    unknown = [str(tp) for tp in partitions if tp not in term.cluster.leadership]
-    if unknown:
-        log.warning("preferred election: unknown partitions left out: %s", ", ".join(unknown))
-    await elect_preferred(term, partitions, reason="preferred election")
+    cluster = term.cluster
+    known = [tp for tp in partitions if tp in cluster.leadership and tp.topic not in cluster.topics_to_delete]
+    left_out = [str(tp) for tp in partitions if tp not in known]
+    if left_out:
+        log.warning("preferred election: unknown or deleted partitions left out: %s", ", ".join(left_out))
+    await elect_preferred(term, known, reason="preferred election")
     await term.store.delete_preferred_election()
+
+
+async def on_unclean_elections_allowed(term: Term, topic: str | None) -> None:
+    """INV-18: what waits for a member of its ISR (None: of any topic) looks at the settings again."""
+    cluster = term.cluster
+    waiting = [
+        tp
+        for tp in cluster.waiting_for_leader(cluster.live)
+        if topic in (None, tp.topic) and cluster.partition_state(tp) is PartitionState.OFFLINE
+    ]
+    announcement = term.announcement()
+    await elect_after_failure(term, waiting, announcement, reason="unclean elections are allowed now")
+    term.announce(announcement)
 
 
 async def rebalance(term: Term) -> None:

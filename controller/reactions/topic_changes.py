@@ -9,6 +9,7 @@ from controller.partition_states import PartitionState
 from controller.reactions.leader_elections import bring_online
 from controller.term import Term
 from protocol.types import Assignment, TopicPartition
+from protocol.zk.znodes import DeleteTopicZNode
 
 log = logging.getLogger(__name__)
 
@@ -18,11 +19,15 @@ Topics = Mapping[str, tuple[str | None, Mapping[int, Assignment]]]
 
 async def compare_topics(term: Term, names: Collection[str]) -> None:
     """Reacts to the difference between the topics that are there now and those that were."""
-    known = term.cluster.topics.keys()
-    forget_topics(term, known - set(names))
+    cluster = term.cluster
+    known = cluster.topics.keys()
+    cluster.unreadable_topics &= set(names)
+    await forget_topics(term, known - set(names))
     came = sorted(set(names) - known)
     if came:
-        await take_assignments(term, await load_topics(term, came))
+        topics = await load_topics(term, came)
+        cluster.unreadable_topics.update(set(came) - topics.keys())
+        await take_assignments(term, topics)
 
 
 async def load_topics(term: Term, names: Sequence[str]) -> Topics:
@@ -33,9 +38,12 @@ async def load_topics(term: Term, names: Sequence[str]) -> Topics:
 async def take_assignments(term: Term, topics: Topics) -> None:
     """Takes over new topics and new partitions of known ones, and brings those online. Existing data stays where it is."""
     cluster = term.cluster
-    forget_topics(term, [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)])
+    await forget_topics(term, [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)])
+    cluster.unreadable_topics -= topics.keys()
     new: list[TopicPartition] = []
     for topic, (topic_id, assignment) in topics.items():
+        if topic in cluster.topics_to_delete:
+            continue  # CTL-9: it gets no new partitions
         known = cluster.topics.get(topic, {})
         if known.keys() - assignment.keys():
             log.error("topic %s: partitions cannot be taken away, %d are kept", topic, len(known))
@@ -58,10 +66,14 @@ def _is_another(term: Term, topic: str, topic_id: str | None) -> bool:
     return known is not None and topic_id is not None and known != topic_id
 
 
-def forget_topics(term: Term, topics: Collection[str]) -> None:
-    """The nodes of these topics are gone: brokers stop their replicas, whose data stays, and forget them."""
+async def forget_topics(term: Term, topics: Collection[str]) -> None:
+    """The nodes of these topics are gone: brokers stop their replicas, whose data stays, and forget them.
+
+    Where that was to be done anyhow, the request is removed: a topic of that name that is made now is not meant by it.
+    """
     if not topics:
         return
+    requests = [DeleteTopicZNode.path(topic) for topic in topics if topic in term.cluster.topics_to_delete]
     announcement = term.announcement()
     for topic in topics:
         gone = term.cluster.remove_topic(topic)
@@ -72,3 +84,4 @@ def forget_topics(term: Term, topics: Collection[str]) -> None:
     term.events.write("topics_gone", topics=sorted(topics))
     log.warning("topics whose nodes were removed: %s", ", ".join(sorted(topics)))
     term.announce(announcement)
+    await term.store.delete(requests)

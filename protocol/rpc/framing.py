@@ -6,11 +6,13 @@ int32 length | int32 correlation id | msgpack body            (both directions)
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import msgpack
 
 from protocol.rpc import messages
 from protocol.rpc.messages import ControlRequest, ControlResponse
+from protocol.rpc.packed_states import pack_body
 
 _LENGTH = struct.Struct(">i")
 _ID = struct.Struct(">i")
@@ -23,7 +25,7 @@ def _payload(correlation_id: int, body: object) -> bytes:
 
 def request_payload(correlation_id: int, request: ControlRequest) -> bytes:
     """The frame without its length, which the network client puts before it."""
-    return _payload(correlation_id, messages.request_body(request))
+    return _ID.pack(correlation_id) + pack_body(messages.request_body(request))
 
 
 def request_frame(correlation_id: int, request: ControlRequest) -> bytes:
@@ -40,14 +42,15 @@ def _with_length(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-def _parse(frame: bytes | memoryview) -> tuple[int, list[object]]:
+def _parse(frame: bytes | memoryview) -> tuple[int, Sequence[object]]:
     if len(frame) < _ID.size:
         raise ValueError(f"a control frame of {len(frame)} bytes")
     try:
-        body = msgpack.unpackb(frame[_ID.size :], strict_map_key=False)
+        # Tuples, as the messages have them. The collector would look through them again and again while they grow.
+        body = msgpack.unpackb(frame[_ID.size :], strict_map_key=False, use_list=False)
     except (msgpack.UnpackException, msgpack.ExtraData, ValueError) as error:
         raise ValueError(f"the control frame is no msgpack: {error}") from None
-    if not isinstance(body, list) or not body:
+    if not isinstance(body, tuple) or not body:
         raise ValueError("the control frame is no list")
     return _ID.unpack_from(frame)[0], body
 

@@ -3,13 +3,15 @@
 A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the
 dataclass's fields. Both ends are the same release of ottla, so there are no versions: a field is added at the end with a default.
 
-Worked example: LeaderAndIsrRequest(1, 7, 4294967310, ()) packs as `[1, 1, 7, 4294967310, [], {}, [], false]`.
+Worked example: LeaderAndIsrRequest(1, 7, 4294967310, ()) packs as `[1, 1, 7, 4294967310, [], {}, [], false, []]`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
@@ -68,16 +70,18 @@ class LeaderAndIsrRequest:
     """Become leader or follower of these partitions (LAI-1..5). `topic_ids` maps each topic to its id (uuid text as in the znode).
 
     `is_full` is True in the first request that a broker gets from a controller, or after its own restart: it names every partition
-    the broker hosts.
+    the broker hosts, but those of `other_topics`: these have a node too, but cannot be read, or are being deleted. Whatever
+    lies on the broker's disk and is neither named nor theirs is a stray replica.
     """
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int
-    partitions: tuple[PartitionState, ...]
+    partitions: Sequence[PartitionState]
     topic_ids: dict[str, str]
     live_leaders: tuple[BrokerInfo, ...] = ()
     is_full: bool = False
+    other_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class UpdateMetadataRequest:
     controller_id: int
     controller_epoch: int
     broker_epoch: int
-    partitions: tuple[PartitionState, ...]
+    partitions: Sequence[PartitionState]
     topic_ids: dict[str, str]
     brokers: tuple[BrokerInfo, ...]
     is_full: bool = False
@@ -99,12 +103,16 @@ class UpdateMetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest:
-    """Stop replicas on this broker (LAI-6)."""
+    """Stop replicas on this broker (LAI-6).
+
+    `topic_ids` has the ids of the topics meant: the replica of another topic of the same name is not touched (BUG-20, FLT-36).
+    """
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int
     partitions: tuple[StopReplicaPartition, ...]
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +150,9 @@ def pack_broker(broker: BrokerInfo) -> list[Any]:
     return [broker.id, broker.epoch, [list(e) for e in broker.endpoints], broker.rack]
 
 
-def unpack_broker(row: list[Any]) -> BrokerInfo:
+def unpack_broker(row: Sequence[Any]) -> BrokerInfo:
     broker_id, epoch, endpoints, rack = row
     return BrokerInfo(broker_id, epoch, tuple(Endpoint(*e) for e in endpoints), rack)
-
-
-def _unpack_state(row: list[Any]) -> PartitionState:
-    state = PartitionState(*row)
-    return state._replace(
-        isr=tuple(state.isr),
-        replicas=tuple(state.replicas),
-        adding=tuple(state.adding),
-        removing=tuple(state.removing),
-        offline_replicas=tuple(state.offline_replicas),
-    )
 
 
 def request_body(request: ControlRequest) -> list[Any]:
@@ -171,6 +168,7 @@ def request_body(request: ControlRequest) -> list[Any]:
                 request.topic_ids,
                 [pack_broker(b) for b in request.live_leaders],
                 request.is_full,
+                request.other_topics,
             ]
         case UpdateMetadataRequest():
             return [
@@ -190,25 +188,27 @@ def request_body(request: ControlRequest) -> list[Any]:
                 request.controller_epoch,
                 request.broker_epoch,
                 request.partitions,
+                request.topic_ids,
             ]
         case ControlledShutdownRequest():
             return [RequestKind.CONTROLLED_SHUTDOWN.value, request.broker_id, request.broker_epoch]
 
 
-def parse_request(body: list[Any]) -> ControlRequest:
+def parse_request(body: Sequence[Any]) -> ControlRequest:
     """The inverse of `request_body`. Raises ValueError or TypeError on a body of another shape: the caller closes the connection."""
     kind, *fields = body
     match RequestKind(kind):
         case RequestKind.LEADER_AND_ISR:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, leaders, is_full = fields
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, leaders, is_full, others = fields
             return LeaderAndIsrRequest(
                 controller_id,
                 controller_epoch,
                 broker_epoch,
-                tuple(map(_unpack_state, partitions)),
+                tuple(starmap(PartitionState, partitions)),
                 topic_ids,
                 tuple(map(unpack_broker, leaders)),
                 is_full,
+                tuple(others),
             )
         case RequestKind.UPDATE_METADATA:
             controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full = fields
@@ -216,15 +216,19 @@ def parse_request(body: list[Any]) -> ControlRequest:
                 controller_id,
                 controller_epoch,
                 broker_epoch,
-                tuple(map(_unpack_state, partitions)),
+                tuple(starmap(PartitionState, partitions)),
                 topic_ids,
                 tuple(map(unpack_broker, brokers)),
                 is_full,
             )
         case RequestKind.STOP_REPLICA:
-            controller_id, controller_epoch, broker_epoch, partitions = fields
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids = fields
             return StopReplicaRequest(
-                controller_id, controller_epoch, broker_epoch, tuple(StopReplicaPartition(*p) for p in partitions)
+                controller_id,
+                controller_epoch,
+                broker_epoch,
+                tuple(StopReplicaPartition(*p) for p in partitions),
+                topic_ids,
             )
         case RequestKind.CONTROLLED_SHUTDOWN:
             broker_id, broker_epoch = fields
@@ -236,7 +240,7 @@ def response_body(response: ControlResponse) -> list[Any]:
     return [response.error.value, response.partitions]
 
 
-def parse_response(body: list[Any]) -> ControlResponse:
+def parse_response(body: Sequence[Any]) -> ControlResponse:
     """The inverse of `response_body`. Raises ValueError or TypeError on another shape."""
     error, partitions = body
     return ControlResponse(ErrorCode(error), tuple(PartitionError(*p) for p in partitions))

@@ -13,7 +13,8 @@ cluster depends on them:
   waits leaves in one write.
 * **Handshake.** A ZooKeeper that is just starting sometimes accepts a connection and forgets it. kazoo waits a whole session
   time-out for its answer; here the first attempts wait less.
-* **multiRead**, which reads many nodes in one round trip (ZooKeeper 3.6 or newer).
+* **Many nodes at once**: multiRead (ZooKeeper 3.6 or newer), requests and answers that others have encoded and decode
+  (`Raw`), watches on many nodes in one request, and reading from the socket in large pieces.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from kazoo.client import CLOSED_STATES, KazooClient
-from kazoo.exceptions import EXCEPTIONS, ConnectionLoss
+from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, KazooException
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import (
     CloseInstance,
     Connect,
@@ -48,6 +49,9 @@ from protocol.zk.operations import WatchCallback, WatchEvent, WatchKind
 
 log = logging.getLogger(__name__)
 
+FRAME_HEAD = struct.Struct("!iii")
+"""Length, xid, opcode."""
+READ_BYTES_MAX = 256 * 1024
 SET_WATCHES_XID = -8
 SET_WATCHES_BYTES_MAX = 128 * 1024
 CONNECT_RETRY_S_MIN = 0.02
@@ -238,6 +242,49 @@ class MultiRead:
 STAT_BYTES = struct.calcsize("!qqqqiiiqiiq")
 
 
+def error_of(code: int) -> KazooException:
+    """kazoo's exception for ZooKeeper's error code."""
+    return EXCEPTIONS[code]()
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A request that is encoded already. `decode(message, offset)` makes its answer, in kazoo's thread."""
+
+    opcode: int
+    body: bytes
+    decode: Callable[[bytes, int], Any]
+
+    type: ClassVar[int] = 0
+    """Not the opcode: kazoo would treat the answer of some in its own way."""
+
+    def serialize(self) -> bytes:
+        return self.body
+
+    def deserialize(self, message: bytes, offset: int) -> Any:
+        return self.decode(message, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchData:
+    """Sets a data watch on each of these nodes. Those that have changed since transaction `since_zxid` fire at once.
+
+    ZooKeeper answers SetWatches also in the midst of a session; nobody needs the answer's content.
+    """
+
+    paths: Sequence[str]
+    watchers: Sequence[Watcher]
+    since_zxid: int
+
+    type: ClassVar[int] = SetWatches.type
+
+    def serialize(self) -> bytes:
+        return SetWatches(self.since_zxid, self.paths, (), ()).serialize()
+
+    def deserialize(self, _message: bytes, _offset: int) -> None:
+        return None
+
+
 class Connection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection loop with the fence, batched writes and watches that survive a reconnect."""
 
@@ -248,14 +295,22 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._number = 0
         self._xid = 0
         self._handshake_s = HANDSHAKE_S_MIN
+        self._is_woken = False
+        self._reads_ahead = False
+        self._received = b""
+        self._received_at = 0
 
     def start(self) -> None:
         super().start()
+        self._is_woken = False
         self._write_sock.setblocking(False)
         self._read_sock.setblocking(False)
 
     def wake(self) -> None:
         """Makes the thread look at the request queue."""
+        if self._is_woken:
+            return  # it has not looked yet
+        self._is_woken = True
         with contextlib.suppress(BlockingIOError):  # full: it is about to wake up anyway
             self._write_sock.send(b"\0")
 
@@ -271,7 +326,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _connect(self, host: str, address: str, port: int) -> tuple[float, float]:
         self._number += 1
+        self._reads_ahead = False
+        self._received, self._received_at = b"", 0
         read_timeout_ms, connect_timeout_ms = super()._connect(host, address, port)
+        self._reads_ahead = True
         self._handshake_s = HANDSHAKE_S_MIN
         self._watch_again(connect_timeout_ms / 1000)
         client = self.client
@@ -304,6 +362,43 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
                 size += len(path) + int_struct.size
             self._submit(SetWatches(self.client.last_zxid, *kinds_and_paths), timeout_s, SET_WATCHES_XID)
 
+    def _read(self, length: int, timeout: float) -> bytes:
+        """The next bytes of the connection. What came with them is kept: a system call for every piece is slow."""
+        if not self._reads_ahead:
+            return bytes(super()._read(length, timeout))
+        held = len(self._received) - self._received_at
+        if held < length:
+            parts = [self._received[self._received_at :]]
+            with self._socket_error_handling():
+                while held < length:
+                    try:
+                        parts.append(self._socket.recv(READ_BYTES_MAX))
+                    except BlockingIOError:
+                        if not self.handler.select([self._socket], [], [], timeout)[0]:
+                            raise self.handler.timeout_exception("socket time-out during read") from None
+                        continue
+                    if not parts[-1]:
+                        raise ConnectionDropped("socket connection broken")
+                    held += len(parts[-1])
+            self._received, self._received_at = b"".join(parts), 0
+        begin = self._received_at
+        self._received_at = begin + length
+        return self._received[begin : begin + length]
+
+    def _holds_a_frame(self) -> bool:
+        held = len(self._received) - self._received_at
+        if held < int_struct.size:
+            return False
+        (length,) = int_struct.unpack_from(self._received, self._received_at)
+        return bool(held >= int_struct.size + length)
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        """Handles all that has come: the socket will not tell of it again."""
+        outcome = super()._read_socket(read_timeout)
+        while outcome is not CLOSE_RESPONSE and self._holds_a_frame():
+            outcome = super()._read_socket(read_timeout)
+        return outcome
+
     def _read_response(self, header: Any, message: bytes, offset: int) -> Any:
         if header.xid == SET_WATCHES_XID:
             return None
@@ -312,7 +407,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     def _send_request(self, _read_timeout: float, connect_timeout: float) -> None:
         """Sends all that waits and was made for this connection, in one write."""
         with contextlib.suppress(BlockingIOError):
-            self._read_sock.recv(4096)  # first: what is queued after this wakes the thread again
+            self._read_sock.recv(4096)
+        self._is_woken = False  # first: what is queued after this wakes the thread again
         client = self.client
         message = bytearray()
         while client._queue:
@@ -321,8 +417,14 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
                 completion.set_exception(ConnectionLoss())
                 continue
             self._xid = (self._xid % 2147483647) + 1
-            body = int_struct.pack(self._xid) + int_struct.pack(request.type) + bytes(request.serialize())
-            message += int_struct.pack(len(body)) + body
+            opcode = request.opcode if isinstance(request, Raw) else request.type
+            body = bytes(request.serialize())
+            message += FRAME_HEAD.pack(len(body) + FRAME_HEAD.size - int_struct.size, self._xid, opcode)
+            message += body
+            if isinstance(request, WatchData):
+                # Before it is sent: what fires comes before the answer.
+                for path, watcher in zip(request.paths, request.watchers, strict=True):
+                    client._data_watchers[path].add(watcher)
             client._pending.append((request, completion, self._xid))
         if message:
             self._write(bytes(message), connect_timeout)

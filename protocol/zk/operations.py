@@ -52,8 +52,7 @@ class CreateOp:
     ephemeral: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetOp:
+class SetOp(NamedTuple):
     """Part of a multi: write `data` if the node has that version (-1: any); its result is the new Stat."""
 
     path: str

@@ -28,21 +28,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kazoo import exceptions as kazoo_errors
-from kazoo.protocol.serialization import (
-    CheckVersion,
-    Create,
-    Create2,
-    Delete,
-    Exists,
-    GetChildren,
-    GetData,
-    SetData,
-    Sync,
-    Transaction,
-)
+from kazoo.protocol.serialization import Create2, Delete, Exists, GetChildren, GetData, SetData, Sync
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from protocol.zk.kazoo_client import Client, Completion, Mailbox, MultiRead, Watcher
+from protocol.zk import many_operations
+from protocol.zk.kazoo_client import Client, Completion, Mailbox, MultiRead, Raw, WatchData, Watcher, error_of
+from protocol.zk.many_operations import EPHEMERAL_FLAG, Refused
 from protocol.zk.operations import (
     BadVersion,
     CheckOp,
@@ -96,8 +87,8 @@ Result = TypeVar("Result")
 READS_PER_REQUEST = 256
 REQUESTS_IN_FLIGHT = 32
 CLOSE_TIMEOUT_S = 5.0
-EPHEMERAL_FLAG = 1
 SEQUENCE_FLAG = 2
+WATCHES_PER_REQUEST = 1000
 
 ERRORS: dict[type[Exception], type[ZkError]] = {
     kazoo_errors.NoNodeError: NoNode,
@@ -111,7 +102,7 @@ ERRORS: dict[type[Exception], type[ZkError]] = {
 }
 """Others become a plain ZkError. A moved session is one that this connection cannot speak for any more."""
 
-NOT_THE_CAUSE = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+NOT_THE_CAUSE = (kazoo_errors.RolledBackError.code, kazoo_errors.RuntimeInconsistency.code)
 """How ZooKeeper answers the operations of a failed multi before and after the one that failed."""
 
 
@@ -277,10 +268,39 @@ class ZooKeeperSession:
 
     # many operations
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """As `get` for each path, None where there is no node; some hundred nodes per round trip, pipelined."""
-        found = await self._read_many([GetData(self._full(path), None) for path in paths], paths)
-        return [None if entry is None else (entry[0] or b"", Stat(*entry[1])) for entry in found]
+    async def get_many(
+        self, paths: Sequence[str], watch: WatchCallback | None = None
+    ) -> list[tuple[bytes, Stat] | None]:
+        """As `get` for each path, None where there is no node; some hundred nodes per round trip, pipelined.
+
+        The watch is set where there is a node. It also fires, at once, for what has changed since shortly before the read.
+        """
+        since_zxid = self._client.last_zxid if self._client is not None else 0
+        found: list[tuple[bytes, Stat] | None] = await self._get_many(paths, many_operations.decode_reads)
+        if watch is not None:
+            there = [path for path, node in zip(paths, found, strict=True) if node is not None]
+            for at in range(0, len(there), WATCHES_PER_REQUEST):
+                some = there[at : at + WATCHES_PER_REQUEST]
+                watchers = [Watcher(path, watch) for path in some]
+                await self._request("a watch", WatchData([self._full(path) for path in some], watchers, since_zxid))
+        return found
+
+    async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        """As `get_many`, of a node's facts only the version: for very many nodes."""
+        found: list[tuple[bytes, int] | None] = await self._get_many(paths, many_operations.decode_versions)
+        return found
+
+    async def _get_many(self, paths: Sequence[str], decode: Callable[[bytes, int, int], list[Any]]) -> list[Any]:
+        """What `decode(message, offset, count)` makes of each answer, None where there is no node."""
+
+        async def read(some: Sequence[str]) -> list[Any]:
+            body = many_operations.encode_reads(map(self._full, some))
+            request = Raw(many_operations.MULTI_READ, body, partial(_decoded_reads, decode, some))
+            results: list[Any] = await self._request("a multiRead", request)
+            return results
+
+        slices = [paths[at : at + READS_PER_REQUEST] for at in range(0, len(paths), READS_PER_REQUEST)]
+        return [result for found in await _pipelined([partial(read, some) for some in slices]) for result in found]
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """As `children` for each path, None where there is no node."""
@@ -290,11 +310,20 @@ class ZooKeeperSession:
         """All or nothing. Results: the path of a CreateOp, the Stat of a SetOp, None otherwise. Raises MultiFailed."""
         if not operations:
             return []
-        answers = await self._request("a multi", Transaction([self._encoded(operation) for operation in operations]))
+        for operation in operations:
+            _check_path(operation.path)
+        body = many_operations.encode_multi(operations, self._chroot)
+        count = len(operations)
+        answers: list[Any] = await self._request(
+            "a multi",
+            Raw(many_operations.MULTI, body, lambda message, at: many_operations.decode_multi(message, at, count)),
+        )
         for index, answer in enumerate(answers):
-            if isinstance(answer, Exception) and not isinstance(answer, NOT_THE_CAUSE):
-                raise MultiFailed(index, _translated(answer, operations[index].path))
-        return [self._decoded(operation, answer) for operation, answer in zip(operations, answers, strict=True)]
+            if isinstance(answer, Refused) and answer.code not in NOT_THE_CAUSE:
+                raise MultiFailed(index, _translated(error_of(answer.code), operations[index].path))
+            if isinstance(answer, str):
+                answers[index] = answer[len(self._chroot) :]
+        return answers
 
     async def multi_many(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
         """Each batch as one `multi`, in order and pipelined. What went wrong with a batch takes the place of its result."""
@@ -400,32 +429,28 @@ class ZooKeeperSession:
                 await self._request(path, Create2(path, b"", OPEN_ACL_UNSAFE, 0))
 
     def _full(self, path: str) -> str:
-        if not path.startswith("/"):
-            raise ValueError(f"{path!r} is no path: it would leave the chroot")
+        _check_path(path)
         if path == "/":
             return self._chroot or "/"
         return self._chroot + path
 
-    def _encoded(self, operation: Op) -> Any:
-        path = self._full(operation.path)
-        match operation:
-            case CreateOp():
-                return Create(path, operation.data, OPEN_ACL_UNSAFE, EPHEMERAL_FLAG * operation.ephemeral)
-            case SetOp():
-                return SetData(path, operation.data, operation.version)
-            case DeleteOp():
-                return Delete(path, operation.version)
-            case CheckOp():
-                return CheckVersion(path, operation.version)
 
-    def _decoded(self, operation: Op, answer: Any) -> OpResult:
-        match operation:
-            case CreateOp():
-                return str(answer)[len(self._chroot) :]
-            case SetOp():
-                return Stat(*answer)
-            case DeleteOp() | CheckOp():
-                return None
+def _check_path(path: str) -> None:
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is no path: it would leave the chroot")
+
+
+def _decoded_reads(
+    decode: Callable[[bytes, int, int], list[Any]], paths: Sequence[str], message: bytes, at: int
+) -> list[Any]:
+    """In kazoo's thread: what was refused because there is no node becomes None."""
+    results = decode(message, at, len(paths))
+    for index, result in enumerate(results):
+        if isinstance(result, Refused):
+            if result.code != kazoo_errors.NoNodeError.code:
+                raise error_of(result.code)
+            results[index] = None
+    return results
 
 
 def _watcher(path: str, callback: WatchCallback | None) -> Watcher | None:

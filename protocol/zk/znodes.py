@@ -11,6 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
@@ -34,6 +35,9 @@ PERSISTENT_PATHS = (
 )
 """Made by the first broker that starts (Kafka's ZkData.PersistentZkPaths)."""
 
+
+SHARED_VALUES_MAX = 65_536
+"""So many different assignments and ISRs are kept: of a hundred thousand partitions most have one of a few."""
 
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
@@ -162,7 +166,12 @@ class TopicZNode:
 
     @staticmethod
     def decode(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
-        """(topic id as text, or None before version 3; partition -> assignment)."""
+        """(topic id as text, or None before version 3; partition -> assignment). Equal assignments are one object."""
+        return _quickly_decoded_topic(data) or TopicZNode.decode_carefully(data)
+
+    @staticmethod
+    def decode_carefully(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
+        """As `decode`: what that falls back to, with all checks."""
         value = _decode(data)
         tables = [value.get(name) or {} for name in ("partitions", "adding_replicas", "removing_replicas")]
         if not all(isinstance(table, dict) for table in tables):
@@ -183,6 +192,58 @@ class TopicZNode:
         return (None if topic_id is None else str(topic_id)), assignment
 
 
+def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignment]] | None:
+    """As `TopicZNode.decode` for what Kafka and ottla write while nothing is reassigned; None for all else."""
+    if b"true" in data or b"false" in data or b"\0" in data:
+        return None  # those would be taken for 1 and 0; JSON in UTF-16 has zeros
+    try:
+        value = json.loads(data, parse_float=str)
+        partitions = value["partitions"]
+        if value.get("adding_replicas") or value.get("removing_replicas"):
+            return None
+        topic_id = value.get("topic_id")
+        if topic_id is not None and (type(topic_id) is not str or not TOPIC_ID.fullmatch(topic_id)):
+            return None
+        assignment = {}
+        for text, replicas in partitions.items():
+            if type(replicas) is not list or not text.isdigit():
+                return None
+            assignment[int(text)] = _plain_assignment(tuple(replicas))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return topic_id, assignment
+
+
+@lru_cache(maxsize=SHARED_VALUES_MAX)
+def _plain_assignment(replicas: tuple[Any, ...]) -> Assignment:
+    """Raises TypeError for what is not of whole numbers."""
+    if any(type(replica) is not int for replica in replicas):
+        raise TypeError
+    return Assignment(replicas)
+
+
+_NUMBER = rb"(-?[1-9][0-9]{0,17}|0)"
+_STATE = re.compile(
+    rb'\{"controller_epoch":%b,"leader":%b,"version":1,"leader_epoch":%b,"isr":\[([-0-9,]*)\]\}'
+    % (_NUMBER, _NUMBER, _NUMBER)
+)
+"""A state as Kafka and ottla write it."""
+_NUMBERS = re.compile(rb"%b(?:,%b)*" % (_NUMBER, _NUMBER))
+
+
+@lru_cache(maxsize=SHARED_VALUES_MAX)
+def _numbers(text: bytes) -> tuple[int, ...]:
+    """Of `1,2,3`; none of nothing. Raises ValueError for what JSON has no numbers like."""
+    if text and not _NUMBERS.fullmatch(text):
+        raise ValueError
+    return tuple(map(int, text.split(b","))) if text else ()
+
+
+@lru_cache(maxsize=SHARED_VALUES_MAX)
+def _text_of(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
 class PartitionStateZNode:
     """`/brokers/topics/<topic>/partitions/<p>/state`: leader, epochs and ISR; every write is conditional on its version."""
 
@@ -198,19 +259,28 @@ class PartitionStateZNode:
 
     @staticmethod
     def encode(state: LeaderAndIsr) -> bytes:
-        return _encode(
-            {
-                "controller_epoch": state.controller_epoch,
-                "leader": state.leader,
-                "version": 1,
-                "leader_epoch": state.leader_epoch,
-                "isr": list(state.isr),
-            }
-        )
+        leader, leader_epoch, isr, controller_epoch, _ = state
+        return (
+            f'{{"controller_epoch":{controller_epoch},"leader":{leader},"version":1,'
+            f'"leader_epoch":{leader_epoch},"isr":[{_text_of(isr)}]}}'
+        ).encode()
 
     @staticmethod
     def decode(data: bytes, version: int) -> LeaderAndIsr:
-        """`version` is the znode's."""
+        """`version` is the znode's. Equal ISRs are one object."""
+        found = _STATE.fullmatch(data)
+        if found is None:
+            return PartitionStateZNode.decode_carefully(data, version)
+        controller_epoch, leader, leader_epoch, isr = found.groups()
+        try:
+            members = _numbers(isr)
+        except ValueError:
+            return PartitionStateZNode.decode_carefully(data, version)
+        return LeaderAndIsr(int(leader), int(leader_epoch), members, int(controller_epoch), version)
+
+    @staticmethod
+    def decode_carefully(data: bytes, version: int) -> LeaderAndIsr:
+        """As `decode`: what that falls back to, with all checks."""
         value = _decode(data)
         return LeaderAndIsr(
             _integer(value.get("leader"), "leader"),
@@ -335,12 +405,17 @@ class ReassignPartitionsZNode:
 
     @staticmethod
     def decode(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+        return dict(ReassignPartitionsZNode.decode_rows(data))
+
+    @staticmethod
+    def decode_rows(data: bytes) -> list[tuple[TopicPartition, tuple[int, ...]]]:
+        """As it was written: a partition may come twice, and the replicas may be of any number and kind."""
         value = _decode(data)
         partitions = _partition_list(value)
-        return {
-            p: _integers(row.get("replicas"), f"replicas of {p}")
+        return [
+            (p, _integers(row.get("replicas"), f"replicas of {p}"))
             for p, row in zip(partitions, value.get("partitions", []), strict=True)
-        }
+        ]
 
 
 class PreferredElectionZNode:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -15,39 +13,19 @@ from confluent_kafka.admin import AdminClient
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from tests.support.cli import Cli, running_kafka
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
-from tools.cluster.ports import free_ports, is_free
 
 pytestmark = pytest.mark.integration
 
 
-def first_of_free_ports(count: int) -> int:
-    """The second of `count` + 1 free ports in a row: peer-kafka puts its ZooKeeper on the one before."""
-    while True:
-        (port,) = free_ports(1)
-        if all(is_free("127.0.0.1", port + n) for n in range(count + 1)):
-            return port + 1
+class TopicCli(Cli):
+    """`ottla topic ...`."""
 
-
-class Cli:
-    """`ottla topic ...` as a process of its own, against one cluster."""
-
-    def __init__(self, bootstrap_servers: str, broker_ids: list[int]) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self.broker_ids = broker_ids
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from tools.cli import main; main()", "topic", *arguments]
-        options = ["--bootstrap-server", self.bootstrap_servers]
-        return subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
-
-    def output(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        return done.stdout
+    def command(self, *arguments: str) -> list[str]:
+        return super().command("topic", *arguments)
 
     def create(self, name: str, *arguments: str) -> str:
         """Creates the topic and waits until every broker knows it: they hear of it some milliseconds later."""
@@ -56,13 +34,6 @@ class Cli:
         for broker in brokers.values():
             eventually(partial(knows, broker.port, name), f"topic {name} known to broker {broker.id}")
         return said
-
-    def failure(self, *arguments: str) -> str:
-        """The one line of a refusal."""
-        done = self.run(*arguments)
-        assert done.returncode == 1, done
-        (line,) = done.stderr.splitlines()
-        return line
 
 
 def knows(port: int, topic: str) -> bool:
@@ -74,33 +45,19 @@ def knows(port: int, topic: str) -> bool:
 
 
 @pytest.fixture
-def ottla(shared_cluster: LocalCluster) -> Cli:
-    return Cli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids))
+def ottla(shared_cluster: LocalCluster) -> TopicCli:
+    return TopicCli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids))
 
 
 @pytest.fixture(scope="module")
-def kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    directory = tmp_path_factory.mktemp("peer-kafka")
-    first_port = first_of_free_ports(3)
-    command = ["env", "KAFKA_HEAP=-Xms256m -Xmx400m", "bash", str(peer_kafka)]
-    try:
-        # Its output would keep the pipe open as long as the brokers run: it goes to a file.
-        with (directory / "up.log").open("w") as log:
-            subprocess.run(
-                [*command, "up", str(directory), "3", str(first_port)],
-                stdout=log,
-                stderr=log,
-                timeout=170,
-                check=True,
-            )
-        yield Cli(f"127.0.0.1:{first_port}", [0, 1, 2])
-    finally:
-        subprocess.run([*command, "down", str(directory)], timeout=60, check=False)
+def kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicCli]:
+    with running_kafka(peer_kafka, tmp_path_factory.mktemp("peer-kafka")) as cli:
+        yield TopicCli(cli.bootstrap_servers, cli.broker_ids)
 
 
 @pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
-def cli(request: pytest.FixtureRequest) -> Cli:
-    found: Cli = request.getfixturevalue(request.param)
+def cli(request: pytest.FixtureRequest) -> TopicCli:
+    found: TopicCli = request.getfixturevalue(request.param)
     return found
 
 
@@ -108,7 +65,7 @@ def new_name() -> str:
     return f"cli-{uuid.uuid4().hex[:8]}"
 
 
-def test_create_list_describe(cli: Cli) -> None:
+def test_create_list_describe(cli: TopicCli) -> None:
     name = new_name()
     created = cli.create(name, "--partitions", "4", "--replication-factor", "3", "--config", "retention.ms=60000")
     assert created == f"Created topic {name}.\n"
@@ -133,7 +90,7 @@ def test_create_list_describe(cli: Cli) -> None:
         assert partition["leader"] == partition["replicas"][0]
 
 
-def test_replica_assignment(cli: Cli) -> None:
+def test_replica_assignment(cli: TopicCli) -> None:
     name = new_name()
     first, second, third = cli.broker_ids
     cli.create(name, "--replica-assignment", f"{second}:{first},{third}:{second}")
@@ -141,7 +98,7 @@ def test_replica_assignment(cli: Cli) -> None:
     assert [partition["replicas"] for partition in described["partitions"]] == [[second, first], [third, second]]
 
 
-def test_defaults_and_if_not_exists(cli: Cli) -> None:
+def test_defaults_and_if_not_exists(cli: TopicCli) -> None:
     name = new_name()
     cli.create(name)
     assert "exists already" in cli.failure("create", name)
@@ -151,11 +108,11 @@ def test_defaults_and_if_not_exists(cli: Cli) -> None:
     }
 
 
-def nothing_is_printed(cli: Cli, name: str, option: str) -> bool:
+def nothing_is_printed(cli: TopicCli, name: str, option: str) -> bool:
     return cli.output("describe", name, option) == ""
 
 
-def test_filters_of_a_healthy_topic(cli: Cli) -> None:
+def test_filters_of_a_healthy_topic(cli: TopicCli) -> None:
     name = new_name()
     cli.create(name, "--replication-factor", "3")
     for option in ("--under-replicated-partitions", "--unavailable-partitions"):
@@ -178,11 +135,11 @@ def test_filters_of_a_healthy_topic(cli: Cli) -> None:
         (["describe", "cli-unknown"], "does not exist"),
     ],
 )
-def test_refusals_are_one_line(cli: Cli, arguments: list[str], says: str) -> None:
+def test_refusals_are_one_line(cli: TopicCli, arguments: list[str], says: str) -> None:
     assert says in cli.failure(*arguments)
     assert "cli-refused" not in cli.output("list").splitlines()
 
 
 def test_nothing_answers() -> None:
-    line = Cli("127.0.0.1:1", []).failure("list")
+    line = TopicCli("127.0.0.1:1", []).failure("list")
     assert "no broker answers at 127.0.0.1:1" in line

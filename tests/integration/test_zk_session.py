@@ -474,3 +474,76 @@ def test_nothing_works_after_close(server: ZooKeeperServer) -> None:
         await zk.close()
 
     asyncio.run(main())
+
+
+def test_watches_on_many_nodes_fire_for_what_changed_since_the_read(in_session: Callable[[Test], None]) -> None:
+    """In one request for all: a change between the read and that request must fire too. Survives a reconnect (FLT-19)."""
+
+    async def test(session: ZooKeeperSession) -> None:
+        paths = [f"/n{number}" for number in range(1200)]
+        await session.multi([CreateOp(path, b"old") for path in paths])
+        fired: list[WatchEvent] = []
+        there = asyncio.Event()
+
+        def watch(event: WatchEvent) -> None:
+            fired.append(event)
+            there.set()
+
+        async def next_event() -> WatchEvent:
+            await there.wait()
+            there.clear()
+            return fired[-1]
+
+        request, meddled = session._request, []
+
+        async def meddling(path: str, *rest: Any) -> Any:
+            if path == "a watch" and not meddled:
+                meddled.append(path)
+                await session.set(paths[1], b"new")
+                await session.delete(paths[2])
+            return await request(path, *rest)
+
+        session._request = meddling  # type: ignore[method-assign]
+        nodes = await session.get_many([*paths, "/missing"], watch)
+        assert [node[0] if node else None for node in nodes] == [b"old"] * 1200 + [None]
+        assert set(fired) == {WatchEvent(WatchKind.CHANGED, paths[1]), WatchEvent(WatchKind.DELETED, paths[2])}
+        there.clear()
+        await session.create("/missing")
+        await session.set(paths[5], b"x")
+        assert await next_event() == WatchEvent(WatchKind.CHANGED, paths[5])
+        assert session._client is not None
+        session._client._connection._socket.shutdown(2)
+        await session_is(session, SessionState.SUSPENDED)
+        await session_is(session, SessionState.CONNECTED)
+        await session.set(paths[1199], b"y")
+        assert await next_event() == WatchEvent(WatchKind.CHANGED, paths[1199])
+        assert len(fired) == 4, "each fires once, and none where there was no node"
+
+    in_session(test)
+
+
+async def session_is(session: ZooKeeperSession, state: SessionState) -> None:
+    reached = asyncio.Event()
+
+    def listener(new: SessionState) -> None:
+        if new is state:
+            reached.set()
+
+    session.add_listener(listener)
+    if session.state is not state:
+        await reached.wait()
+    session.remove_listener(listener)
+
+
+def test_versions_of_many_nodes(in_session: Callable[[Test], None]) -> None:
+    async def test(session: ZooKeeperSession) -> None:
+        await session.create("/a", b"1")
+        await session.create("/b")
+        await session.set("/a", b"22")
+        assert await session.get_versions(["/a", "/no", "/b"]) == [(b"22", 1), None, (b"", 0)]
+        assert await session.get_versions([]) == []
+        many = [f"/b/{number}" for number in range(600)]
+        await session.multi([CreateOp(path, path.encode()) for path in many])
+        assert await session.get_versions(many) == [(path.encode(), 0) for path in many]
+
+    in_session(test)

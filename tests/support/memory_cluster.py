@@ -50,6 +50,31 @@ class MemoryNetwork:
         """There is no connection to close."""
 
 
+class MemoryWatches:
+    """Stands in for ConnectionWatch: who is told that nobody listens at a broker's address any more (CTL-16)."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, list[MemoryWatch]] = {}
+
+    def begin(self, address: tuple[str, int], found_dead: Callable[[], None]) -> MemoryWatch:
+        return MemoryWatch(self.of.setdefault(address[1], []), found_dead)
+
+    def refuse(self, broker_id: int) -> None:
+        """All who watch that broker find that it refuses to be connected to."""
+        for watch in tuple(self.of.get(broker_id, ())):
+            watch.found_dead()
+
+
+class MemoryWatch:
+    def __init__(self, others: list[MemoryWatch], found_dead: Callable[[], None]) -> None:
+        self._others = others
+        self.found_dead = found_dead
+        others.append(self)
+
+    def close(self) -> None:
+        self._others.remove(self)
+
+
 class Events:
     """An event log in memory."""
 
@@ -82,8 +107,10 @@ class MemoryCluster:
         self.controllers: dict[int, Controller] = {}
         self.events = Events()
         self._settings = settings
+        self._crashed: list[Controller] = []
         self._sent = 0
         self._network = MemoryNetwork(self.running, self._count)
+        self.watches = MemoryWatches()
 
     def _count(self) -> None:
         self._sent += 1
@@ -92,14 +119,25 @@ class MemoryCluster:
 
     async def start(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
-            session = self.sessions[broker_id] = MemorySession(self.server)
-            self.running[broker_id] = self.disks.setdefault(broker_id, StandInBroker(broker_id))
-            self.register(broker_id)
-            settings = ControllerSettings(broker_id, "CONTROLLER", **self._settings)
-            controller = Controller(settings, session, self._network, FixedClock(), self.events)  # type: ignore[arg-type]
-            self.controllers[broker_id] = controller
-            await controller.start()
+            await self.launch(broker_id)
         await self.settle()
+
+    async def launch(self, broker_id: int) -> None:
+        """Starts the process, and waits for nothing."""
+        session = self.sessions[broker_id] = MemorySession(self.server)
+        self.running[broker_id] = self.disks.setdefault(broker_id, StandInBroker(broker_id))
+        self.register(broker_id)
+        settings = ControllerSettings(broker_id, "CONTROLLER", **self._settings)
+        controller = Controller(
+            settings,
+            session,  # type: ignore[arg-type]
+            self._network,  # type: ignore[arg-type]
+            FixedClock(),
+            self.events,
+            self.watches.begin,
+        )
+        self.controllers[broker_id] = controller
+        await controller.start()
 
     def register(self, broker_id: int) -> None:
         info = BrokerInfo(broker_id, -1, (Endpoint("CONTROLLER", "broker", broker_id),))
@@ -115,7 +153,18 @@ class MemoryCluster:
     def crash(self, broker_id: int) -> None:
         del self.running[broker_id]
         self.sessions.pop(broker_id).expire()
-        self.controllers.pop(broker_id).on_session_expired()
+        controller = self.controllers.pop(broker_id)
+        controller.on_session_expired()
+        self._crashed.append(controller)
+
+    async def end_process(self, broker_id: int) -> MemorySession:
+        """The process is gone; its session, which is returned, lives on until it expires (CTL-16)."""
+        session = self.sessions.pop(broker_id)
+        controller = self.controllers.pop(broker_id)
+        del self.running[broker_id]
+        controller.on_session_expired()
+        await controller.stop()
+        return session
 
     async def bounce(self, broker_id: int) -> None:
         """Dead and back before anybody has looked (BUG-16)."""
@@ -151,7 +200,7 @@ class MemoryCluster:
         raise AssertionError("it never comes about")
 
     async def close(self) -> None:
-        for controller in self.controllers.values():
+        for controller in (*self.controllers.values(), *self._crashed):
             await controller.stop()
 
     # -- what ZooKeeper has ---------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class MemoryZooKeeper:
         self.zxid = 0
         self.watches: dict[tuple[str, str], list[tuple[MemorySession, WatchCallback]]] = {}
         self.session_ids = itertools.count(1)
+        self.sequence = itertools.count()
         self.writes: list[tuple[int, Sequence[Op]]] = []
         """(session id, operations) of every multi that was applied."""
 
@@ -200,14 +201,30 @@ class MemorySession:
         self.server.watch("children", path, self, watch)
         return self.server.children(path)
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        return [None if node is None else (node[0], node[1].version) for node in await self.get_many(paths)]
+
+    async def get_many(
+        self, paths: Sequence[str], watch: WatchCallback | None = None
+    ) -> list[tuple[bytes, Stat] | None]:
         await self._turn()
         nodes = [self.server.nodes.get(path) for path in paths]
+        for path, node in zip(paths, nodes, strict=True):
+            if node is not None:
+                self.server.watch("data", path, self, watch)
         return [None if node is None else (node.data, node.stat()) for node in nodes]
 
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> tuple[str, Stat]:
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> tuple[str, Stat]:
+        if sequence:
+            path += f"{next(self.server.sequence):010d}"
         await self._one(CreateOp(path, data, ephemeral))
         return path, self.server.nodes[path].stat()
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        await self._one(SetOp(path, data, version))
+        return self.server.nodes[path].stat()
 
     async def delete(self, path: str, version: int = -1) -> None:
         await self._one(DeleteOp(path, version))

@@ -129,6 +129,14 @@ class NetworkCluster(LocalCluster):
             broker, "-A", "INPUT", "-s", self.host(sender), "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"
         )
 
+    def reset_control(self, broker: int, sender: int) -> None:
+        """The broker's control listener refuses the sender, by a firewall's word: what was connected is reset."""
+        self._iptables(
+            broker,
+            *("-A", "INPUT", "-s", self.host(sender), "-p", "tcp", "--dport", str(CONTROL_PORT)),
+            *("-j", "REJECT", "--reject-with", "tcp-reset"),
+        )
+
     def heal(self, *brokers: int) -> None:
         """All links of these brokers (default: of all) work again."""
         for broker in brokers or self.broker_ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.replication.stray_replicas import Verdict, judge
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
     ControlledShutdownRequest,
@@ -28,6 +29,12 @@ class StandInBroker:
         self.metadata: dict[TopicPartition, PartitionState] = {}
         self.replicas: dict[TopicPartition, PartitionState] = {}
         self.stopped: set[TopicPartition] = set()
+        self.known_topic_ids: dict[str, str] = {}
+        """From the metadata."""
+        self.topic_ids: dict[TopicPartition, str] = {}
+        """Of `replicas`, where they are known."""
+        self.failing: set[TopicPartition] = set()
+        """Replicas that cannot be deleted: their disk failed."""
         self.steps_down = False
         """After a lost session an equal leader epoch is taken again."""
         self.requests: list[ControlRequest] = []
@@ -37,6 +44,10 @@ class StandInBroker:
         """Registered (again): what an earlier life was told is only on its disk."""
         self.epoch = broker_epoch
         self.steps_down = True
+
+    def follows(self, tp: TopicPartition) -> bool:
+        """It has a replica, and was not told to stop it."""
+        return tp in self.replicas and tp not in self.stopped
 
     def handle(self, request: ControlRequest) -> ControlResponse:
         assert not isinstance(request, ControlledShutdownRequest)
@@ -57,15 +68,13 @@ class StandInBroker:
             case LeaderAndIsrRequest():
                 return self._leader_and_isr(request)
             case StopReplicaRequest():
-                self.stopped |= {stop.topic_partition for stop in request.partitions}
-                for stop in request.partitions:
-                    if stop.leader_epoch == -2:
-                        self.replicas.pop(stop.topic_partition, None)
-                return ControlResponse()
+                return self._stop_replica(request)
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
         if request.is_full:
             self.metadata.clear()
+            self.known_topic_ids.clear()
+        self.known_topic_ids.update(request.topic_ids)
         self.brokers = request.brokers
         for state in request.partitions:
             if state.leader == LEADER_DURING_DELETE:
@@ -74,12 +83,50 @@ class StandInBroker:
                 self.metadata[state.topic_partition] = state
         return ControlResponse()
 
+    def _stop_replica(self, request: StopReplicaRequest) -> ControlResponse:
+        errors = []
+        for stop in request.partitions:
+            tp = stop.topic_partition
+            self.stopped.add(tp)
+            known = self.replicas.get(tp)
+            is_another = self._is_another(tp, request.topic_ids.get(tp.topic))
+            if known is not None and not is_another and -2 != stop.leader_epoch < known.leader_epoch:
+                errors.append(PartitionError(tp.topic, tp.partition, ErrorCode.FENCED_LEADER_EPOCH))
+            elif is_another:
+                continue
+            elif stop.delete and tp in self.failing:
+                errors.append(PartitionError(tp.topic, tp.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+            elif stop.delete or stop.leader_epoch == -2:
+                self.replicas.pop(tp, None)
+        return ControlResponse(ErrorCode.NONE, tuple(errors))
+
+    def _remove_strays(self, request: LeaderAndIsrRequest) -> None:
+        named = {state.topic_partition for state in request.partitions}
+        for tp in [tp for tp in self.replicas if tp not in named]:
+            verdict = judge(
+                tp,
+                self.topic_ids.get(tp),
+                own_id=self.id,
+                other_topics=request.other_topics,
+                is_known=any(known.topic == tp.topic for known in self.metadata),
+                known_topic_id=self.known_topic_ids.get(tp.topic),
+                state=self.metadata.get(tp),
+            )
+            if verdict is not Verdict.KEEP:
+                del self.replicas[tp]
+
+    def _is_another(self, tp: TopicPartition, topic_id: str | None) -> bool:
+        """The replica here is of a topic of that name that was deleted."""
+        known = self.topic_ids.get(tp)
+        return tp in self.replicas and topic_id is not None and known is not None and known != topic_id
+
     def _leader_and_isr(self, request: LeaderAndIsrRequest) -> ControlResponse:
         errors = []
         for state in request.partitions:
             tp = state.topic_partition
             assert self.id in state.replicas, f"{state} was told to broker {self.id}"
-            known = self.replicas.get(tp)
+            topic_id = request.topic_ids.get(tp.topic)
+            known = None if self._is_another(tp, topic_id) else self.replicas.get(tp)
             is_stale = known is not None and (
                 state.leader_epoch < known.leader_epoch
                 or (state.leader_epoch == known.leader_epoch and not self.steps_down)
@@ -89,6 +136,10 @@ class StandInBroker:
             else:
                 self.replicas[tp] = state
                 self.stopped.discard(tp)
+                self.topic_ids.pop(tp, None)
+                if topic_id is not None:
+                    self.topic_ids[tp] = topic_id
         if request.is_full:
             self.steps_down = False
+            self._remove_strays(request)
         return ControlResponse(ErrorCode.NONE, tuple(errors))

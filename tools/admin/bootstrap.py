@@ -37,6 +37,13 @@ def run_directory_endpoints(run_directory: Path) -> list[str]:
     return [endpoint for path in files for endpoint in client_endpoints(parse_properties(path.read_text()))]
 
 
+def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str | None:
+    """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory goes to, if there is one."""
+    for path in sorted(run_directory.glob("broker-*/server.properties")):
+        return parse_properties(path.read_text()).get("zookeeper.connect")
+    return None
+
+
 def client_endpoints(properties: Mapping[str, str]) -> list[str]:
     """What clients are told: the advertised listeners, else the listeners, without the control plane's."""
     control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)

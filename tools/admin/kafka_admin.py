@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
-from tools.admin.bootstrap import parse_properties
+from tools.admin.client_settings import read_command_config
+from tools.admin.cluster_view import ClusterView, NodeView
+from tools.admin.failures import AdminError, NotServed, TopicExists
 from tools.admin.topic_views import ConfigView, PartitionView, TopicView
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
 
+NOT_SERVED = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
+NOBODY_ANSWERS = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
 
-class AdminError(Exception):
-    """A failed request: one line that says what is wrong and what to do."""
-
-
-class TopicExists(AdminError):
-    """The topic to create is there already."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """The names of all topics, their partition counts, and the ids of the live brokers."""
-
-    partition_counts: Mapping[str, int]
-    live_brokers: frozenset[int]
+Answer = TypeVar("Answer")
 
 
 class KafkaAdmin:
     """Requests to one cluster, each bounded in time."""
 
-    def __init__(self, bootstrap_servers: str, command_config: Path | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        command_config: Path | None = None,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
         """Does not connect yet. Raises AdminError for a bad command config or address."""
         self._bootstrap_servers = bootstrap_servers
+        self._connect_timeout_s = connect_timeout_s
         # librdkafka's own log lines would stand beside our one line: only what is critical is let through.
-        settings = {"client.id": "ottla-admin", **_client_settings(command_config)}
+        settings = {"client.id": "ottla-admin", **read_command_config(command_config)}
         settings |= {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
         try:
             self._client = AdminClient(settings)
@@ -51,19 +57,38 @@ class KafkaAdmin:
             source = f"{command_config}: " if command_config else ""
             raise AdminError(f"{source}{_text(problem)}") from None
 
+    # what is
+
     def cluster(self) -> ClusterView:
-        """Raises AdminError within a few seconds when no broker answers."""
+        """One broker's Metadata. Raises AdminError within a few seconds when no broker answers."""
         try:
-            metadata = self._client.list_topics(timeout=CONNECT_TIMEOUT_S)
+            metadata = self._client.list_topics(timeout=self._connect_timeout_s)
         except KafkaException as problem:
-            if _code(problem) in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
-                raise AdminError(
-                    f"no broker answers at {self._bootstrap_servers} within {CONNECT_TIMEOUT_S:.0f} s; "
-                    "check the address and that the cluster runs (`ottla cluster status`)"
-                ) from None
-            raise AdminError(_text(problem)) from None
-        counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
-        return ClusterView(counts, frozenset(metadata.brokers))
+            raise self._unreachable(problem) from None
+        return ClusterView(
+            controller=metadata.controller_id if metadata.controller_id >= 0 else None,
+            nodes=tuple(NodeView(b.id, b.host, b.port) for _, b in sorted(metadata.brokers.items())),
+            topics={name: _partitions(topic) for name, topic in sorted(metadata.topics.items())},
+        )
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """The live brokers with their racks, by id. Raises AdminError."""
+        try:
+            described = self._result(self._client.describe_cluster(request_timeout=self._connect_timeout_s))
+        except KafkaException as problem:
+            raise self._unreachable(problem) from None
+        nodes = sorted(described.nodes, key=lambda node: node.id)
+        return tuple(NodeView(node.id, node.host, node.port, node.rack or None) for node in nodes)
+
+    def _unreachable(self, problem: KafkaException) -> AdminError:
+        if _code(problem) not in NOBODY_ANSWERS:
+            return AdminError(_text(problem))
+        return AdminError(
+            f"no broker answers at {self._bootstrap_servers} within {self._connect_timeout_s:g} s; "
+            "check the address and that the cluster runs (`ottla cluster status`)"
+        )
+
+    # topics
 
     def create_topic(
         self,
@@ -82,16 +107,35 @@ class KafkaAdmin:
         else:
             request["replication_factor"] = -1 if replication_factor is None else replication_factor
         new_topic = NewTopic(topic, config=dict(configs or {}), **request)
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        while True:
-            try:
-                self._result(self._client.create_topics([new_topic], operation_timeout=REQUEST_TIMEOUT_S)[topic])
-                return
-            except KafkaException as problem:
-                # A controller that has just died is asked again once its successor is elected.
-                if _code(problem) != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
-                    raise self._create_error(topic, problem) from None
-                time.sleep(RETRY_PAUSE_S)
+        try:
+            self._ask_controller(
+                lambda: self._client.create_topics([new_topic], operation_timeout=REQUEST_TIMEOUT_S)[topic]
+            )
+        except KafkaException as problem:
+            raise self._create_error(topic, problem) from None
+
+    def delete_topic(self, topic: str) -> bool:
+        """False when there is no such topic. Raises AdminError."""
+        try:
+            self._ask_controller(
+                lambda: self._client.delete_topics([topic], operation_timeout=REQUEST_TIMEOUT_S)[topic]
+            )
+        except KafkaException as problem:
+            if _code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return False
+            raise _error(f"topic {topic!r} was not deleted", problem, DELETE_ADVICE) from None
+        return True
+
+    def create_partitions(self, topic: str, total: int, added: Sequence[Sequence[int]] | None = None) -> None:
+        """Grows the topic to `total` partitions; `added` are the replicas of each new one. Raises AdminError."""
+        replicas = {} if added is None else {"replica_assignment": [list(brokers) for brokers in added]}
+        request = NewPartitions(topic, total, **replicas)
+        try:
+            self._ask_controller(
+                lambda: self._client.create_partitions([request], operation_timeout=REQUEST_TIMEOUT_S)[topic]
+            )
+        except KafkaException as problem:
+            raise _error(f"topic {topic!r} got no partitions", problem, PARTITIONS_ADVICE) from None
 
     def describe_topics(self, topics: Iterable[str]) -> list[TopicView]:
         """The topics that still exist, with configs where the cluster serves them. Raises AdminError."""
@@ -111,6 +155,24 @@ class KafkaAdmin:
                 raise AdminError(f"topic {name!r}: {_text(problem)}") from None
             views.append(_topic_view(description, None if configs is None else configs.get(name, {})))
         return sorted(views, key=lambda view: view.topic)
+
+    # configs
+
+    def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Sets each key on the topic, or removes it (None), and leaves the others. Raises AdminError."""
+        self._alter_configs(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=_entries(changes)))
+
+    def alter_broker_configs(self, broker: int, changes: Mapping[str, str | None]) -> None:
+        """The same on one live broker, which is asked itself. Raises AdminError."""
+        self._alter_configs(ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=_entries(changes)))
+
+    def _alter_configs(self, resource: ConfigResource) -> None:
+        what = f"configs of {resource.restype.name.lower()} {resource.name!r} were not changed"
+        try:
+            futures = self._client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+            self._result(futures[resource])
+        except KafkaException as problem:
+            raise _error(what, problem, CONFIG_ADVICE) from None
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigView]] | None:
         """Configs by topic, or None when the cluster does not advertise DescribeConfigs."""
@@ -135,8 +197,22 @@ class KafkaAdmin:
             }
         return configs
 
-    def _result(self, future: Future[Any]) -> Any:
-        return future.result(timeout=REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+    def _result(self, future: Future[Answer]) -> Answer:
+        try:
+            return future.result(timeout=REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+    def _ask_controller(self, request: Callable[[], Future[Answer]]) -> Answer:
+        """A controller that has just died is asked again once its successor is elected. Raises KafkaException."""
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                return self._result(request())
+            except KafkaException as problem:
+                if _code(problem) != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
 
     def _create_error(self, topic: str, problem: KafkaException) -> AdminError:
         """What to do about each refusal; the broker's own words first, as they know the particulars."""
@@ -149,28 +225,68 @@ class KafkaAdmin:
         if code == KafkaError.INVALID_REPLICATION_FACTOR:
             brokers = len(self.cluster().live_brokers)
             return AdminError(f"{text}; choose --replication-factor from 1 to {brokers}, or start more brokers")
-        advice = {
-            KafkaError.INVALID_PARTITIONS: "choose --partitions of at least 1",
-            KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
-            KafkaError.INVALID_CONFIG: "correct --config",
-            KafkaError.TOPIC_EXCEPTION: "choose another name",
-            KafkaError.REQUEST_TIMED_OUT: f"it may still be made: see `ottla topic describe {topic}`",
-            KafkaError._TIMED_OUT: f"it may still be made: see `ottla topic describe {topic}`",
-            KafkaError.NOT_CONTROLLER: "no controller is elected; see `ottla cluster status`",
-        }.get(code)
-        return AdminError(f"topic {topic!r} was not created: {text}" + (f"; {advice}" if advice else ""))
+        return _error(f"topic {topic!r} was not created", problem, CREATE_ADVICE)
 
 
-def _client_settings(command_config: Path | None) -> dict[str, str]:
-    """The client properties of `--command-config` (librdkafka's names: Kafka's for security and more)."""
-    if command_config is None:
-        return {}
-    try:
-        return parse_properties(command_config.read_text())
-    except OSError as problem:
-        raise AdminError(f"--command-config {command_config}: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise AdminError(f"--command-config {command_config}: not a text file") from None
+CREATE_ADVICE = {
+    KafkaError.INVALID_PARTITIONS: "choose --partitions of at least 1",
+    KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
+    KafkaError.INVALID_CONFIG: "correct --config",
+    KafkaError.TOPIC_EXCEPTION: "choose another name",
+    KafkaError.REQUEST_TIMED_OUT: "it may still be made: see `ottla topic describe`",
+    KafkaError._TIMED_OUT: "it may still be made: see `ottla topic describe`",
+}
+DELETE_ADVICE = {
+    KafkaError.REQUEST_TIMED_OUT: "it may still go: see `ottla topic list`",
+    KafkaError._TIMED_OUT: "it may still go: see `ottla topic list`",
+    KafkaError.TOPIC_DELETION_DISABLED: "the brokers' delete.topic.enable is false",
+}
+PARTITIONS_ADVICE = {
+    KafkaError.INVALID_PARTITIONS: "choose --partitions above the present count",
+    KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
+    KafkaError.REASSIGNMENT_IN_PROGRESS: "wait for the reassignment: see `ottla reassign list`",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "`ottla topic list` shows the topics",
+}
+CONFIG_ADVICE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "`ottla topic list` shows the topics",
+    KafkaError._TIMED_OUT: "is the broker up? See `ottla cluster health`",
+    KafkaError._TRANSPORT: "is the broker up? See `ottla cluster health`",
+}
+
+
+def _error(what: str, problem: KafkaException, advice: Mapping[int, str]) -> AdminError:
+    """What failed, why in the broker's own words, and what to do."""
+    code = _code(problem)
+    if code in NOT_SERVED:
+        return NotServed(f"{what}: this cluster does not serve that ({_text(problem)})")
+    if code == KafkaError.NOT_CONTROLLER:
+        return AdminError(f"{what}: no controller is elected; see `ottla cluster health`")
+    hint = advice.get(code)
+    return AdminError(f"{what}: {_text(problem).rstrip('.')}" + (f"; {hint}" if hint else ""))
+
+
+def _entries(changes: Mapping[str, str | None]) -> list[ConfigEntry]:
+    return [
+        ConfigEntry(
+            key,
+            value,
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for key, value in changes.items()
+    ]
+
+
+def _partitions(topic: Any) -> tuple[PartitionView, ...]:
+    """Of the client's TopicMetadata, in order."""
+    return tuple(
+        PartitionView(
+            partition=partition.id,
+            leader=None if partition.leader < 0 else partition.leader,
+            replicas=tuple(partition.replicas),
+            isr=tuple(partition.isrs),
+        )
+        for _, partition in sorted(topic.partitions.items())
+    )
 
 
 def _topic_view(description: Any, configs: Mapping[str, ConfigView] | None) -> TopicView:

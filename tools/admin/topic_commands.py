@@ -1,66 +1,46 @@
-"""`ottla topic create|list|describe`: options, tables and wording of Kafka's own tool, against any Kafka cluster."""
+"""`ottla topic create|list|describe|alter|delete`: options, tables and wording of Kafka's own tool, against any Kafka cluster."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
-from tools.admin.kafka_admin import AdminError, KafkaAdmin, TopicExists
+from protocol.types import Assignment, TopicPartition
+from tools.admin.completion import complete_topics
+from tools.admin.config_values import ChangeError, merge_changes
+from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.failures import AdminError, TopicExists
 from tools.admin.topic_views import (
     PartitionFilter,
     TopicView,
     describe_json,
     describe_lines,
     header_line,
+    partition_json,
     partition_line,
     partition_predicate,
     select_topics,
+    with_moves,
 )
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def connection_options(command: Command) -> Command:
-    """`--bootstrap-server`, `--command-config` and `--format`, the same on every command."""
-    for option in (
-        click.option(
-            "--format",
-            "output",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            help="text for people, json for scripts",
-        ),
-        click.option(
-            "--command-config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="properties file with client settings",
-        ),
-        click.option(
-            "--bootstrap-server",
-            metavar="HOST:PORT[,HOST:PORT...]",
-            help="default: $OTTLA_BOOTSTRAP_SERVER, else the cluster in ./ottla-cluster",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 def topic_argument(command: Command) -> Command:
     """The topic as Kafka has it (`--topic NAME`) or as an argument."""
-    command = click.option("--topic", "topic_option", metavar="TOPIC", help="the topic (Kafka's form)")(command)
-    return click.argument("topic_name", required=False, metavar="[TOPIC]")(command)
+    command = click.option(
+        "--topic", "topic_option", metavar="TOPIC", help="the topic (Kafka's form)", shell_complete=complete_topics
+    )(command)
+    return click.argument("topic_name", required=False, metavar="[TOPIC]", shell_complete=complete_topics)(command)
 
 
 @click.group()
 def topic() -> None:
-    """Create, list and describe topics."""
+    """Create, list, describe, alter and delete topics."""
 
 
 @topic.command()
@@ -94,24 +74,23 @@ def create(
         raise click.UsageError("--replica-assignment already says the partitions and replicas: leave the others out.")
     overrides = parse_configs(configs)
     created = True
-    try:
-        admin = _connect(bootstrap_server, command_config)
+    with errors_in_one_line():
+        admin = connect(bootstrap_server, command_config)
         admin.cluster()
-        admin.create_topic(
-            name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            replica_assignment=assignment,
-            configs=overrides,
-        )
-    except TopicExists as problem:
-        if not if_not_exists:
-            raise click.ClickException(str(problem)) from None
-        created = False
-    except AdminError as problem:
-        raise click.ClickException(str(problem)) from None
+        try:
+            admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                replica_assignment=assignment,
+                configs=overrides,
+            )
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            created = False
     if output == "json":
-        click.echo(json.dumps({"topic": name, "created": created}))
+        print_json({"topic": name, "created": created})
     else:
         click.echo(f"Created topic {name}." if created else f"Topic {name} exists already.")
 
@@ -130,13 +109,11 @@ def list_topics(
 ) -> None:
     """List topics: all, or those that a regular expression matches."""
     patterns = _patterns(_one_topic(topic_name, topic_option))
-    try:
-        counts = _connect(bootstrap_server, command_config).cluster().partition_counts
-    except AdminError as problem:
-        raise click.ClickException(str(problem)) from None
+    with errors_in_one_line():
+        counts = connect(bootstrap_server, command_config).cluster().partition_counts
     names = _select(counts, patterns, exclude_internal)
     if output == "json":
-        _print_json([{"topic": name, "partition_count": counts[name]} for name in names])
+        print_json([{"topic": name, "partition_count": counts[name]} for name in names])
     else:
         for name in names:
             click.echo(name)
@@ -167,25 +144,142 @@ def describe(
     if len(filters) + topics_with_overrides > 1:
         raise click.UsageError("one filter at a time, please.")
     patterns = _patterns(_one_topic(topic_name, topic_option))
-    try:
-        admin = _connect(bootstrap_server, command_config)
+    with errors_in_one_line():
+        admin = connect(bootstrap_server, command_config)
         cluster = admin.cluster()
         names = _select(cluster.partition_counts, patterns, exclude_internal)
         if patterns and not names and not if_exists:
             raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows those that do")
-        views = admin.describe_topics(names)
-    except AdminError as problem:
-        raise click.ClickException(str(problem)) from None
+        moves = _moves(bootstrap_server, command_config)
+        views = [with_moves(view, moves) for view in admin.describe_topics(names)]
     if topics_with_overrides:
         _print_overridden(views, output)
     elif filters:
         _print_partitions(views, filters[0], cluster.live_brokers, output)
     elif output == "json":
-        _print_json([describe_json(view) for view in views])
+        print_json([describe_json(view) for view in views])
     else:
         for view in views:
             for line in describe_lines(view):
                 click.echo(line)
+
+
+@topic.command()
+@topic_argument
+@click.option("--partitions", type=click.IntRange(min=1), help="the new count, above the present one")
+@click.option(
+    "--replica-assignment",
+    metavar="1:2:3,2:3:1,...",
+    help="broker ids of each partition, those that are there included: the leader first",
+)
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="sets a config; may be repeated")
+@click.option("--delete-config", "removals", multiple=True, metavar="KEY", help="removes a config; may be repeated")
+@click.option("--if-exists", is_flag=True, help="a topic that does not exist is no error")
+@connection_options
+def alter(
+    topic_name: str | None,
+    topic_option: str | None,
+    partitions: int | None,
+    replica_assignment: str | None,
+    configs: Sequence[str],
+    removals: Sequence[str],
+    if_exists: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Add partitions to a topic, or change its configs."""
+    name = _one_topic(topic_name, topic_option)
+    if name is None:
+        raise click.UsageError("which topic? Give its name.")
+    assignment = None if replica_assignment is None else parse_replica_assignment(replica_assignment)
+    total = partitions if partitions is not None else None if assignment is None else len(assignment)
+    if total is not None and assignment is not None and total != len(assignment):
+        raise click.UsageError(f"--replica-assignment is of {len(assignment)} partitions, --partitions says {total}.")
+    try:
+        changes = merge_changes(parse_configs(configs), removals)
+    except ChangeError as problem:
+        raise click.UsageError(f"{problem}.") from None
+    if total is None and not changes:
+        raise click.UsageError(
+            "nothing to change: give --partitions, --replica-assignment, --config or --delete-config."
+        )
+    with errors_in_one_line():
+        admin = connect(bootstrap_server, command_config)
+        present = admin.cluster().partition_counts.get(name)
+        if present is None and not if_exists:
+            raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows those that do")
+        if present is not None:
+            check_partition_count(name, present, total)
+            # What can be taken back comes first: partitions cannot.
+            if changes:
+                admin.alter_topic_configs(name, changes)
+            if total is not None:
+                admin.create_partitions(name, total, None if assignment is None else assignment[present:])
+    if output == "json":
+        count = present if total is None else total
+        print_json({"topic": name, "altered": present is not None, "partition_count": present and count})
+    else:
+        click.echo(f"Altered topic {name}." if present is not None else f"Topic {name} does not exist.")
+
+
+@topic.command()
+@click.argument("topic_names", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
+@click.option(
+    "--topic",
+    "topic_options",
+    multiple=True,
+    metavar="TOPIC[,TOPIC...]",
+    help="a topic (Kafka's form); may be repeated",
+    shell_complete=complete_topics,
+)
+@click.option("--if-exists", is_flag=True, help="a topic that does not exist is no error")
+@connection_options
+def delete(
+    topic_names: Sequence[str],
+    topic_options: Sequence[str],
+    if_exists: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Delete topics with all their records. One that cannot be deleted does not keep the others."""
+    given = (name for text in (*topic_names, *topic_options) for name in text.split(","))
+    names = list(dict.fromkeys(name for name in given if name))
+    if not names:
+        raise click.UsageError("which topics? Give their names.")
+    deleted: list[str] = []
+    missing: list[str] = []
+    failures: list[str] = []
+    with errors_in_one_line():
+        admin = connect(bootstrap_server, command_config)
+        admin.cluster()
+        for name in names:
+            try:
+                (deleted if admin.delete_topic(name) else missing).append(name)
+            except AdminError as problem:
+                failures.append(str(problem))
+        if output == "json":
+            print_json({"deleted": deleted, "missing": missing, "failures": failures})
+        else:
+            for name in deleted:
+                click.echo(f"Deleted topic {name}.")
+            for name in missing if if_exists else ():
+                click.echo(f"Topic {name} does not exist.")
+        if missing and not if_exists:
+            failures.append(f"no such topic: {', '.join(missing)}; `ottla topic list` shows the topics")
+        if failures:
+            raise AdminError("; ".join(failures))
+
+
+def check_partition_count(topic: str, present: int, total: int | None) -> None:
+    """Partitions are only ever added. Raises AdminError."""
+    if total is not None and total <= present:
+        verb = "has already" if total == present else "has"
+        raise AdminError(
+            f"topic {topic!r} {verb} {present} partitions and can only get more: choose --partitions of at least "
+            f"{present + 1}"
+        )
 
 
 def parse_replica_assignment(text: str) -> list[list[int]]:
@@ -237,20 +331,20 @@ def _select(names: Any, patterns: Sequence[str], exclude_internal: bool) -> list
     return select_topics(names, patterns, exclude_internal=exclude_internal)
 
 
-def _connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaAdmin:
-    """Raises ClickException when nothing says where the cluster is, AdminError for bad client settings."""
+def _moves(bootstrap_server: str | None, command_config: Path | None) -> Mapping[TopicPartition, Assignment]:
+    """The reassignments under way; none while no controller tells them, and from a cluster that does not list them."""
     try:
-        servers = find_bootstrap_servers(bootstrap_server)
-    except NoBootstrapServer as problem:
-        raise click.ClickException(str(problem)) from None
-    return KafkaAdmin(servers, command_config)
+        with connect_python(bootstrap_server, command_config) as admin:
+            return admin.reassignments(patience_s=0)
+    except AdminError:
+        return {}
 
 
 def _print_overridden(views: Sequence[TopicView], output: str) -> None:
     _require_configs(views, "--topics-with-overrides")
     overridden = [view for view in views if view.has_overrides]
     if output == "json":
-        _print_json([{**describe_json(view), "partitions": []} for view in overridden])
+        print_json([{**describe_json(view), "partitions": []} for view in overridden])
         return
     for view in overridden:
         click.echo(header_line(view))
@@ -263,17 +357,7 @@ def _print_partitions(views: Sequence[TopicView], kind: PartitionFilter, live: f
     matches = partition_predicate(kind, live)
     found = [(view, partition) for view in views for partition in view.partitions if matches(view, partition)]
     if output == "json":
-        rows = [
-            {
-                "topic": view.topic,
-                "partition": partition.partition,
-                "leader": partition.leader,
-                "replicas": partition.replicas,
-                "isr": partition.isr,
-            }
-            for view, partition in found
-        ]
-        _print_json(rows)
+        print_json([{"topic": view.topic, **partition_json(partition)} for view, partition in found])
         return
     for view, partition in found:
         click.echo(partition_line(view, partition))
@@ -284,7 +368,3 @@ def _require_configs(views: Sequence[TopicView], option: str) -> None:
         raise click.ClickException(
             f"{option} needs the topics' configs, which this cluster does not serve (no DescribeConfigs); leave it out"
         )
-
-
-def _print_json(rows: Sequence[dict[str, Any]]) -> None:
-    click.echo(json.dumps(rows, indent=2))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
+
+from protocol.types import Assignment, TopicPartition
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MIN_ISR = "min.insync.replicas"
@@ -14,12 +16,26 @@ MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition as the cluster's metadata has it; `leader` is None while there is none."""
+    """One partition as the cluster's metadata has it; `leader` is None while there is none.
+
+    In a reassignment `replicas` holds also those that are being added and those that are to go.
+    """
 
     partition: int
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def replication_factor(self) -> int:
+        """Kafka counts without the replicas that are being added."""
+        return len(self.replicas) - len(self.adding_replicas)
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,7 @@ class TopicView:
     @property
     def replication_factor(self) -> int:
         """Of the first partition, as Kafka's tool counts it."""
-        return len(self.partitions[0].replicas) if self.partitions else 0
+        return self.partitions[0].replication_factor if self.partitions else 0
 
     @property
     def set_configs(self) -> dict[str, str]:
@@ -82,7 +98,7 @@ def partition_predicate(
     """Kafka's meaning of a filter; `live_brokers` are the ids that the metadata lists."""
     match kind:
         case PartitionFilter.UNDER_REPLICATED:
-            return lambda _, partition: len(partition.isr) < len(partition.replicas)
+            return lambda _, partition: len(partition.isr) < partition.replication_factor
         case PartitionFilter.UNAVAILABLE:
             return lambda _, partition: partition.leader not in live_brokers
         case PartitionFilter.UNDER_MIN_ISR:
@@ -123,11 +139,19 @@ def header_line(topic: TopicView) -> str:
 
 
 def partition_line(topic: TopicView, partition: PartitionView) -> str:
-    """`Topic: T  Partition: 0  Leader: 1  Replicas: 1,2,3  Isr: 1,2,3`, a tab before and between."""
+    """`Topic: T  Partition: 0  Leader: 1  Replicas: 1,2,3  Isr: 1,2,3`, a tab before and between.
+
+    While the partition moves there follow `Adding Replicas: 3  Removing Replicas: 1`.
+    """
     leader = "none" if partition.leader is None else partition.leader
+    moving = (
+        f"\tAdding Replicas: {ids_text(partition.adding_replicas)}"
+        f"\tRemoving Replicas: {ids_text(partition.removing_replicas)}"
+    )
     return (
         f"\tTopic: {topic.topic}\tPartition: {partition.partition}\tLeader: {leader}"
-        f"\tReplicas: {_ids(partition.replicas)}\tIsr: {_ids(partition.isr)}"
+        f"\tReplicas: {ids_text(partition.replicas)}\tIsr: {ids_text(partition.isr)}"
+        f"{moving if partition.is_moving else ''}"
     )
 
 
@@ -139,9 +163,26 @@ def describe_json(topic: TopicView) -> dict[str, Any]:
         "partition_count": len(topic.partitions),
         "replication_factor": topic.replication_factor,
         "configs": None if topic.configs is None else topic.set_configs,
-        "partitions": [asdict(partition) for partition in topic.partitions],
+        "partitions": [partition_json(partition) for partition in topic.partitions],
     }
 
 
-def _ids(broker_ids: Iterable[int]) -> str:
+def partition_json(partition: PartitionView) -> dict[str, Any]:
+    """`{partition, leader, replicas, isr, adding_replicas, removing_replicas}`; leader is null while there is none."""
+    return asdict(partition)
+
+
+def with_moves(topic: TopicView, under_way: Mapping[TopicPartition, Assignment]) -> TopicView:
+    """The topic with the reassignments that ListPartitionReassignments told."""
+    partitions = []
+    for partition in topic.partitions:
+        move = under_way.get(TopicPartition(topic.topic, partition.partition))
+        if move is not None:
+            partition = replace(partition, adding_replicas=move.adding, removing_replicas=move.removing)
+        partitions.append(partition)
+    return replace(topic, partitions=tuple(partitions))
+
+
+def ids_text(broker_ids: Iterable[int]) -> str:
+    """`1,2,3`."""
     return ",".join(str(broker_id) for broker_id in broker_ids)

@@ -14,7 +14,11 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
+from tools.admin.connection import server_options
+from tools.cluster.health_commands import health, remote_status
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
 from tools.cluster.views import cluster_json, node_table
 
@@ -49,6 +53,9 @@ def format_option(command: Command) -> Command:
 @click.group()
 def cluster() -> None:
     """Start, look at, harm and stop a cluster on this machine."""
+
+
+cluster.add_command(health)
 
 
 @cluster.command()
@@ -102,10 +109,25 @@ def start(
 
 @cluster.command()
 @directory_option
+@server_options
 @format_option
-def status(directory: Path, output: str) -> None:
-    """Show the nodes of the cluster. The exit code is 1 unless all of them serve."""
+@click.pass_context
+def status(
+    context: click.Context, directory: Path, bootstrap_server: str | None, command_config: Path | None, output: str
+) -> None:
+    """Show the nodes of the cluster. The exit code is 1 unless all of them serve.
+
+    With --bootstrap-server any Kafka's: its brokers, and how many partitions are under-replicated, offline or moving.
+    """
     local = LocalCluster(directory)
+    is_elsewhere = (
+        context.get_parameter_source("directory") is ParameterSource.DEFAULT
+        and not local.exists()
+        and BOOTSTRAP_VARIABLE in os.environ
+    )
+    if bootstrap_server is not None or is_elsewhere:
+        remote_status(bootstrap_server, command_config, output)
+        return
     with errors_in_one_line():
         view = cluster_json(local)
         if output == "json":

@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 METADATA_VERSION = 9
 CLIENT_ID = "ottla-cluster"
@@ -24,22 +25,31 @@ def broker_view(address: tuple[str, int], timeout_s: float) -> BrokerView | None
     """What the broker at `address` answers, None when nothing comes that is an answer."""
     # Loading Kafka's schemas takes a while, which the brokers that were just started can use.
     from protocol.kafka.api_keys import ApiKey
+
+    body = {"topics": [], "allow_auto_topic_creation": False}
+    answer = ask_broker(address, timeout_s, ApiKey.METADATA, METADATA_VERSION, body)
+    if answer is None:
+        return None
+    return BrokerView(frozenset(broker.node_id for broker in answer.brokers), answer.controller_id)
+
+
+def ask_broker(
+    address: tuple[str, int], timeout_s: float, api_key: int, version: int, body: Mapping[str, Any]
+) -> Any | None:
+    """This very broker's answer (kio's entity) over a connection of its own, None when nothing comes that is an answer."""
     from protocol.kafka.framing import MalformedRequest
     from protocol.kafka.messages import decode_response, encode_request
 
-    request = encode_request(
-        ApiKey.METADATA, METADATA_VERSION, 1, CLIENT_ID, {"topics": [], "allow_auto_topic_creation": False}
-    )
+    request = encode_request(api_key, version, 1, CLIENT_ID, body)
     try:
         with socket.create_connection(address, timeout_s) as connection:
             connection.sendall(struct.pack("!i", len(request)) + request)
             (size,) = struct.unpack("!i", _receive(connection, 4))
             if not 4 <= size <= ANSWER_BYTES_MAX:
                 return None
-            _, answer = decode_response(ApiKey.METADATA, METADATA_VERSION, _receive(connection, size))
+            return decode_response(api_key, version, _receive(connection, size))[1]
     except (OSError, MalformedRequest):
         return None
-    return BrokerView(frozenset(broker.node_id for broker in answer.brokers), answer.controller_id)
 
 
 def not_ready(

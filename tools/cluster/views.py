@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.tables import aligned
 
 
 def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
@@ -68,9 +68,3 @@ def node_table(view: dict[str, Any], *, with_state: bool) -> list[str]:
             ]
         )
     return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns two spaces apart."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

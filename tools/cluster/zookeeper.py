@@ -6,6 +6,7 @@ import glob
 import os
 import socket
 import time
+from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
 
@@ -106,12 +107,13 @@ class EmbeddedZooKeeper:
         host, port = self.address
         return f"{host}:{port}"
 
-    def start(self) -> None:
-        """Starts the process without waiting for it. Raises ZooKeeperError, JavaNotFound."""
+    def start(self, jvm_options: Sequence[str] = ()) -> None:
+        """Starts the process without waiting for it; `jvm_options` win over ours. Raises ZooKeeperError, JavaNotFound."""
         java = find_java()
         command = [
             java,
             *JVM_OPTIONS,
+            *jvm_options,
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             "-cp",
             class_path(),

@@ -15,7 +15,8 @@ import click
 from confluent_kafka.admin import AdminClient
 from tqdm import tqdm
 
-from tools.admin.kafka_admin import AdminError, KafkaAdmin, TopicExists
+from tools.admin.failures import AdminError, TopicExists
+from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 from tools.replay.clients import QUIET, ReplayError, ignore_error, partition_leaders
 from tools.replay.interrupts import ignore_from_now

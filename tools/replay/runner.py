@@ -16,7 +16,8 @@ import click
 from confluent_kafka import KafkaException
 from tqdm import tqdm
 
-from tools.admin.kafka_admin import AdminError, KafkaAdmin
+from tools.admin.failures import AdminError
+from tools.admin.kafka_admin import KafkaAdmin
 from tools.replay.clients import ReplayError, end_offsets, new_consumer
 from tools.replay.plan import OutputDirectory, Plan, write_json
 from tools.replay.progress import ProgressListener, TaskProgress

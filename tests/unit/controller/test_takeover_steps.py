@@ -15,6 +15,7 @@ from protocol.zk.znodes import (
     IsrChangeZNode,
     PartitionStateZNode,
     PreferredElectionZNode,
+    ReassignPartitionsZNode,
     TopicZNode,
 )
 from tests.support.memory_cluster import MemoryCluster, scenario
@@ -39,9 +40,9 @@ class Journal:
         session.before_multi = write
         get_many = session.get_many
 
-        async def read_many(paths: Any) -> Any:
-            self.lines += [("read", path) for path in paths]
-            return await get_many(paths)
+        async def read_many(paths: Any, watch: Any = None) -> Any:
+            self.lines += [("watch" if watch is not None else "read", path) for path in paths]
+            return await get_many(paths, watch)
 
         session.get_many = read_many  # type: ignore[method-assign]
         for broker_id, broker in cluster.running.items():
@@ -110,7 +111,7 @@ def test_step_1_the_epoch_is_raised_in_the_multi_that_wins() -> None:
 
 def test_step_2_watches_come_in_kafkas_order_and_before_the_states_are_read() -> None:
     def check(_: MemoryCluster, journal: Journal) -> None:
-        order = [PreferredElectionZNode.PATH, TopicZNode.PARENT, BrokerIdZNode.PARENT]
+        order = [ReassignPartitionsZNode.PATH, PreferredElectionZNode.PATH, TopicZNode.PARENT, BrokerIdZNode.PARENT]
         watched = [journal.first("watch", path) for path in order]
         assert watched == sorted(watched)
         states = journal.first("read", PartitionStateZNode.path(TopicPartition("t", 0)))

@@ -14,7 +14,7 @@ from broker.metadata_cache import MetadataCache
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.types import BrokerInfo
-from protocol.zk.session import CreateOp, MultiFailed, NodeExists, Op
+from protocol.zk.session import CreateOp, MultiFailed, NodeExists, NoNode, Op, SetOp
 from protocol.zk.znodes import ConfigZNode, TopicZNode
 
 
@@ -34,6 +34,8 @@ class FakeZooKeeper:
         for index, operation in enumerate(operations):
             if isinstance(operation, CreateOp) and operation.path in self.nodes:
                 raise MultiFailed(index, NodeExists(operation.path))
+            if isinstance(operation, SetOp) and operation.path not in self.nodes:
+                raise MultiFailed(index, NoNode(operation.path))
         for operation in operations:
             self.nodes[operation.path] = operation.data  # type: ignore[union-attr]
 
@@ -124,6 +126,20 @@ def test_settings_left_over_from_another_topic_are_replaced() -> None:
     world.zk.nodes["/config/topics/t"] = ConfigZNode.encode({"retention.ms": "1"})
     asyncio.run(world.admin.write(world.admin.plan(NewTopic("t"))))
     assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {}
+
+
+def test_settings_that_go_with_the_old_topic_in_that_moment() -> None:
+    """FLT-36: the topic of that name is being deleted, its settings and its node in one multi."""
+    world = World()
+    world.zk.nodes["/config/topics/t"] = ConfigZNode.encode({"retention.ms": "1"})
+
+    async def exists(path: str) -> None:
+        world.zk.nodes.pop("/config/topics/t", None)
+
+    world.zk.exists = exists  # type: ignore[method-assign, assignment]
+    asyncio.run(world.admin.write(world.admin.plan(NewTopic("t"))))
+    assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {}
+    assert "/brokers/topics/t" in world.zk.nodes
 
 
 def test_a_collision_that_only_zookeeper_knows() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from broker.control import leader_and_isr
 from broker.control.listener import ControlListener
+from broker.replication.partition import Role
 from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.rpc import framing
@@ -126,5 +127,51 @@ def test_frames_are_answered_in_order_and_garbage_closes_the_connection(tmp_path
             writer.write(rubbish)
             assert await reader.read() == b""
             writer.close()
+
+    play(tmp_path, scenario)
+
+
+def many(node: Node, count: int, *, is_full: bool = False) -> LeaderAndIsrRequest:
+    states = tuple(STATE._replace(partition=partition, is_new=True) for partition in range(count))
+    return LeaderAndIsrRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID}, is_full=is_full)
+
+
+def test_others_have_their_turn_while_a_large_request_is_applied(tmp_path: Path) -> None:
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        task = asyncio.create_task(listener.handle(many(node, 100)))
+        seen = set()
+        while not task.done():
+            await asyncio.sleep(0)
+            seen.add(len(node.manager.partitions))
+        assert len(seen) > 3
+        assert (await task, len(node.manager.partitions)) == (ControlResponse(), 100)
+
+    play(tmp_path, scenario)
+
+
+def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(tmp_path: Path) -> None:
+    """STA-4, BUG-7: what was taken has been stepped down from, the rest is left."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        task = asyncio.create_task(listener.handle(many(node, 100)))
+        while not node.manager.partitions:
+            await asyncio.sleep(0)
+        node.manager.step_down_all("test")
+        taken = len(node.manager.partitions)
+        assert (await task).error is ErrorCode.STALE_BROKER_EPOCH
+        assert 0 < taken == len(node.manager.partitions) < 100
+        assert not any(partition.role is Role.LEADER for partition in node.manager.partitions)
+
+    play(tmp_path, scenario)
+
+
+def test_a_full_request_that_repeats_what_is_known_is_no_news(tmp_path: Path) -> None:
+    """LAI-2: refused one by one it would be a hundred thousand errors at every change of the controller."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        await listener.handle(many(node, 30))
+        assert len((await listener.handle(many(node, 30))).partitions) == 30
+        assert await listener.handle(many(node, 30, is_full=True)) == ControlResponse()
+        assert len(node.manager.partitions) == 30
 
     play(tmp_path, scenario)

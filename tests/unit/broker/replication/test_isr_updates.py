@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -102,7 +102,7 @@ def propose(
         updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
         results: list[IsrResult] = []
         updates.propose(
-            IsrProposal(TP, replace(OLD, isr=isr), newcomers or {}, lambda: wanted and not results, results.append)
+            IsrProposal(TP, OLD._replace(isr=isr), newcomers or {}, lambda: wanted and not results, results.append)
         )
         await updates.drain()
         return results
@@ -117,7 +117,7 @@ def zookeeper(**changes: object) -> FakeZooKeeper:
 def test_a_write_commits_and_is_announced() -> None:
     zk = zookeeper()
     (result,) = propose(zk, (1,))
-    assert result == IsrResult(Outcome.COMMITTED, replace(OLD, isr=(1,), zk_version=11))
+    assert result == IsrResult(Outcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.announced == [(TP,)]
 
 
@@ -127,14 +127,14 @@ def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: 
     """BUG-5, FLT-19: applied once in either case, and the version is known."""
     zk = zookeeper(faults=[fault], reads_fail=reads_fail)
     (result,) = propose(zk, (1,))
-    assert result == IsrResult(Outcome.COMMITTED, replace(OLD, isr=(1,), zk_version=11))
+    assert result == IsrResult(Outcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.writes == 1
 
 
 def test_a_newer_leader_epoch_is_a_conflict() -> None:
     """BUG-6."""
     zk = zookeeper()
-    newer = replace(OLD, leader=2, leader_epoch=5, isr=(2,), zk_version=11)
+    newer = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
     zk.states[PartitionStateZNode.path(TP)] = newer
     (result,) = propose(zk, (1,))
     assert result.outcome is Outcome.CONFLICT
@@ -144,9 +144,9 @@ def test_a_newer_leader_epoch_is_a_conflict() -> None:
 
 def test_an_earlier_write_of_mine_is_adopted() -> None:
     zk = zookeeper()
-    zk.states[PartitionStateZNode.path(TP)] = replace(OLD, isr=(1,), zk_version=11)
+    zk.states[PartitionStateZNode.path(TP)] = OLD._replace(isr=(1,), zk_version=11)
     (result,) = propose(zk, (1, 2, 3), {3: 103})
-    assert result == IsrResult(Outcome.COMMITTED, replace(OLD, isr=(1,), zk_version=11))
+    assert result == IsrResult(Outcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
 
 
 def test_a_topic_that_is_gone_is_a_conflict() -> None:

@@ -172,8 +172,29 @@ def test_topic_configs() -> None:
     manager = started(MemoryDisk())
     log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "no.such": "x", "segment.bytes": "-1"})
     assert log.config == replace(SMALL, retention_ms=5)
-    manager.update_topic_config("orders", {"max.message.bytes": "100"})
+    manager.update_topic_configs({"orders": {"max.message.bytes": "100"}})
     assert log.config == replace(SMALL, max_message_bytes=100)
+
+
+def test_a_bad_value_leaves_the_topics_earlier_one() -> None:
+    manager = started(MemoryDisk())
+    log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "flush.ms": "7"})
+    manager.update_topic_configs({"orders": {"retention.ms": "soon", "flush.ms": "8"}, "elsewhere": {"flush.ms": "9"}})
+    assert log.config == replace(SMALL, retention_ms=5, flush_ms=8)
+
+
+def test_other_defaults_count_where_a_topic_has_no_setting_of_its_own() -> None:
+    """Also for logs that are opened afterwards."""
+    manager = started(MemoryDisk())
+    with_own = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5"})
+    without = manager.get_or_create(TopicPartition("plain", 0), None, {})
+    manager.update_defaults(replace(SMALL, retention_ms=9, flush_ms=8))
+    assert with_own.config == replace(SMALL, retention_ms=5, flush_ms=8)
+    assert without.config == replace(SMALL, retention_ms=9, flush_ms=8)
+    later = manager.get_or_create(TopicPartition("later", 0), None, {})
+    assert later.config == replace(SMALL, retention_ms=9, flush_ms=8)
+    manager.update_topic_configs({"orders": {}})
+    assert with_own.config == replace(SMALL, retention_ms=9, flush_ms=8)
 
 
 def test_a_log_without_an_id_takes_one() -> None:
@@ -284,7 +305,7 @@ def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
     fill(log, 3)
     tick(monkeypatch, manager, clock)
     assert (len(log.segments), log.recovery_point) == (2, 10)  # a roll does
-    manager.update_topic_config("orders", {"flush.ms": "2000"})
+    manager.update_topic_configs({"orders": {"flush.ms": "2000"}})
     fill(log, 1)
     tick(monkeypatch, manager, clock)
     assert log.recovery_point == 10
@@ -297,7 +318,7 @@ def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
     tick(monkeypatch, manager, clock)
     assert disk.content("/data/recovery-point-offset-checkpoint").endswith(b"orders 0 6\n")
     fill(log, 12)
-    manager.update_topic_config("orders", {"retention.ms": "0"})
+    manager.update_topic_configs({"orders": {"retention.ms": "0"}})
     tick(monkeypatch, manager, clock, 30)
     assert log.log_start_offset == max(s for s in range(21) if s in {seg.base_offset for seg in log.segments})
     assert log.log_start_offset > 0

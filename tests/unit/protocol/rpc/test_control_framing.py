@@ -55,9 +55,19 @@ broker_lists = st.lists(brokers, max_size=3).map(tuple)
 topic_ids = st.dictionaries(names, names, max_size=3)
 stops = st.lists(st.builds(StopReplicaPartition, names, ids, ids, st.booleans()), max_size=3).map(tuple)
 requests = st.one_of(
-    st.builds(LeaderAndIsrRequest, ids, ids, longs, state_lists, topic_ids, broker_lists, st.booleans()),
+    st.builds(
+        LeaderAndIsrRequest,
+        ids,
+        ids,
+        longs,
+        state_lists,
+        topic_ids,
+        broker_lists,
+        st.booleans(),
+        st.lists(names, max_size=2).map(tuple),
+    ),
     st.builds(UpdateMetadataRequest, ids, ids, longs, state_lists, topic_ids, broker_lists, st.booleans()),
-    st.builds(StopReplicaRequest, ids, ids, longs, stops),
+    st.builds(StopReplicaRequest, ids, ids, longs, stops, topic_ids),
     st.builds(ControlledShutdownRequest, ids, longs),
 )
 responses = st.builds(

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tools.admin.bootstrap import NoBootstrapServer, client_endpoints, find_bootstrap_servers, parse_properties
+from tools.admin.bootstrap import (
+    NoBootstrapServer,
+    client_endpoints,
+    find_bootstrap_servers,
+    parse_properties,
+    run_directory_zookeeper,
+)
 
 
 def write_broker(directory: Path, broker_id: int, text: str) -> None:
@@ -26,6 +32,12 @@ def test_sources_in_their_order(tmp_path: Path) -> None:
     assert find_bootstrap_servers("given:1", environment, tmp_path) == "given:1"
     assert find_bootstrap_servers(None, environment, tmp_path) == "from-environment:1"
     assert find_bootstrap_servers(None, {}, tmp_path) == "127.0.0.1:9009,127.0.0.1:9010"
+
+
+def test_zookeeper_of_a_run_directory(tmp_path: Path) -> None:
+    assert run_directory_zookeeper(tmp_path) is None
+    write_broker(tmp_path, 1, "zookeeper.connect=127.0.0.1:2181/ottla\n")
+    assert run_directory_zookeeper(tmp_path) == "127.0.0.1:2181/ottla"
 
 
 def test_no_source_says_what_to_do(tmp_path: Path) -> None:

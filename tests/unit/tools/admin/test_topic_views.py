@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from protocol.types import Assignment, TopicPartition
 from tools.admin.topic_views import (
     ConfigView,
     PartitionFilter,
@@ -15,6 +16,7 @@ from tools.admin.topic_views import (
     describe_lines,
     partition_predicate,
     select_topics,
+    with_moves,
 )
 
 NAMES = ["orders", "orders.v1", "ordersXv1", "__consumer_offsets"]
@@ -92,5 +94,24 @@ def test_without_configs_the_field_stays_empty_in_text_and_null_in_json() -> Non
         "partition_count": 1,
         "replication_factor": 3,
         "configs": None,
-        "partitions": [{"partition": 0, "leader": 1, "replicas": (1, 2, 3), "isr": (1, 2, 3)}],
+        "partitions": [
+            {
+                "partition": 0,
+                "leader": 1,
+                "replicas": (1, 2, 3),
+                "isr": (1, 2, 3),
+                "adding_replicas": (),
+                "removing_replicas": (),
+            }
+        ],
     }
+
+
+def test_a_moving_partition_says_what_comes_and_goes() -> None:
+    partition = PartitionView(0, 1, (4, 1, 2), (1, 2))
+    moves = {TopicPartition("orders", 0): Assignment((4, 1, 2), (4,), (2,))}
+    topic = with_moves(TopicView("orders", "id", (partition, HEALTHY), None), moves)
+    header, first, _ = describe_lines(topic)
+    assert "\tReplicationFactor: 2\t" in header  # as Kafka counts: without the one that is being added
+    assert first.endswith("\tReplicas: 4,1,2\tIsr: 1,2\tAdding Replicas: 4\tRemoving Replicas: 2")
+    assert not partition_predicate(PartitionFilter.UNDER_REPLICATED, {1, 2, 4})(topic, topic.partitions[0])

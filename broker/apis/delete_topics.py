@@ -1,0 +1,115 @@
+"""DeleteTopics (API 20), v1 to v6: on the controller only; waits until this broker has forgotten the topics (CTL-9).
+
+v3 TOPIC_DELETION_DISABLED where v1 and v2 know INVALID_REQUEST only, v5 answers with the reason, v6 takes topic ids too.
+A topic whose deletion has to wait, as for a reassignment, is REQUEST_TIMED_OUT: it stays marked and goes later.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from broker.apis import waiting
+from broker.apis.context import ApiContext
+from broker.network.request_channel import Request
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.zk.session import ZkError
+from protocol.zk.znodes import topic_id_text
+
+DELETION_DISABLED_SINCE = 3
+TOPIC_IDS_SINCE = 6
+
+
+class Asked(NamedTuple):
+    """One row of the request: a topic by its name, or by its id."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+def delete_topics(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+    header = request.header
+    version = header.api_version
+    body = messages.decode_request(ApiKey.DELETE_TOPICS, version, request.frame, header.body_offset)
+    if version >= TOPIC_IDS_SINCE:
+        rows = [Asked(topic.name, topic.topic_id) for topic in body.topics]
+    else:
+        rows = [Asked(name, None) for name in body.topic_names]
+    refusal = _refusal(context, version, rows)
+    if refusal is not None:
+        _respond(request, rows, [refusal] * len(rows))
+        return None
+    return _delete(context, request, rows, messages.milliseconds(body.timeout))
+
+
+def _refusal(context: ApiContext, version: int, rows: Sequence[Asked]) -> KafkaError | None:
+    """Why nothing of the request is done."""
+    if not context.controller.is_active:
+        return KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+    if not context.config.delete_topic_enable:
+        is_known = version >= DELETION_DISABLED_SINCE
+        code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
+        return KafkaError(code, "delete.topic.enable is false on the controller")
+    if any((row.name is None) is (row.topic_id is None) for row in rows):
+        return KafkaError(ErrorCode.INVALID_REQUEST, "each topic needs either its name or its id")
+    return None
+
+
+async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], timeout_ms: int) -> None:
+    deadline = context.clock.monotonic() + timeout_ms / 1000
+    cache = context.metadata
+    names = [cache.topic_name(row.topic_id) if row.topic_id is not None else row.name for row in rows]
+    errors: list[KafkaError | None] = []
+    going: dict[str, uuid.UUID | None] = {}
+    for row, name in zip(rows, names, strict=True):
+        error = None
+        if name is None:
+            assert row.topic_id is not None
+            error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id_text(row.topic_id)}")
+        elif name not in going:
+            going_id = cache.topic_id(name)
+            error = await _request_deletion(context, name, row.topic_id)
+            if error is None:
+                going[name] = going_id
+        errors.append(error)
+
+    def remaining() -> list[str]:
+        return [name for name, its_id in going.items() if cache.partitions_of(name) and cache.topic_id(name) == its_id]
+
+    await waiting.until(context, lambda: not remaining(), deadline)
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "marked for deletion, which has not been done yet")
+    still_there = set(remaining())
+    answers = [
+        late if error is None and name in still_there else error for name, error in zip(names, errors, strict=True)
+    ]
+    _respond(request, [Asked(name, row.topic_id) for name, row in zip(names, rows, strict=True)], answers)
+
+
+async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID | None) -> KafkaError | None:
+    """Marks it; None when it is. Only what the cluster knows can be deleted, as in Kafka."""
+    if not context.metadata.partitions_of(name):
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    try:
+        await context.topic_admin.request_deletion(name, topic_id)
+    except KafkaError as error:
+        return error
+    except ZkError as error:
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
+    return None
+
+
+def _respond(request: Request, rows: Sequence[Asked], errors: Sequence[KafkaError | None]) -> None:
+    responses = [
+        {
+            "name": row.name,
+            "topic_id": row.topic_id,
+            "error_code": int(error.code) if error is not None else 0,
+            "error_message": error.message if error is not None else None,
+        }
+        for row, error in zip(rows, errors, strict=True)
+    ]
+    body = {"throttle_time": 0, "responses": responses}
+    request.respond_small(messages.encode_response(ApiKey.DELETE_TOPICS, request.header.api_version, body))

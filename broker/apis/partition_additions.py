@@ -1,0 +1,100 @@
+"""Which partitions a topic gets in addition (CTL-8), and why not, in Kafka's words. Pure.
+
+New partitions go on where the placement of the old ones ended (CTL-7): partition n of the grown topic begins at the broker
+`n` places after the one that partition 0 prefers. Old partitions stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from protocol import replica_placement
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import Assignment
+
+TOPIC_PARTITIONS_MAX = 100_000
+"""More do not fit into `/brokers/topics/<topic>`: ZooKeeper takes 1 MiB, and a partition of it about 10 bytes."""
+
+
+def check_count(partitions: int) -> None:
+    """Raises KafkaError when no topic can have that many partitions."""
+    if partitions > TOPIC_PARTITIONS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions: a topic can have {TOPIC_PARTITIONS_MAX} at most",
+        )
+
+
+def plan(
+    topic: str,
+    existing: Mapping[int, Assignment],
+    count: int,
+    given: Sequence[tuple[int, ...]] | None,
+    brokers: Sequence[tuple[int, str | None]],
+) -> dict[int, tuple[int, ...]]:
+    """partition -> replicas, of the new partitions only; the topic has `count` with them.
+
+    `given` are the replicas that the admin chose, one tuple for each new partition; None places them. `brokers` are the
+    live ones, (id, rack) by id. Raises KafkaError: REASSIGNMENT_IN_PROGRESS, INVALID_PARTITIONS,
+    INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, and UNKNOWN_SERVER_ERROR for a topic that is no whole one.
+    """
+    if any(assignment.adding or assignment.removing for assignment in existing.values()):
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS, f"A partition reassignment is in progress for the topic '{topic}'."
+        )
+    if not existing or sorted(existing) != list(range(len(existing))) or not existing[0].replicas:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"the node of topic '{topic}' in ZooKeeper does not list its partitions"
+        )
+    first_new = len(existing)
+    if count < first_new:
+        reason = f"Topic currently has {first_new} partitions, which is higher than the requested {count}."
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
+    if count == first_new:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {first_new} partitions.")
+    check_count(count)
+    preferred = existing[0].replicas
+    if given is not None:
+        _check_given(given, first_new, count, len(preferred), [broker for broker, _ in brokers])
+        return dict(enumerate(given, first_new))
+    start = next((index for index, (broker, _) in enumerate(brokers) if broker >= preferred[0]), 0)
+    try:
+        return replica_placement.place(
+            brokers, count - first_new, len(preferred), start_index=start, shift=start, first_partition=first_new
+        )
+    except replica_placement.PlacementError as error:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from None
+
+
+def _check_given(
+    given: Sequence[tuple[int, ...]], first_new: int, count: int, replication_factor: int, live: Sequence[int]
+) -> None:
+    if unknown := sorted({broker for replicas in given for broker in replicas} - set(live)):
+        raise _bad(f"Unknown broker(s) in replica assignment: {_listed(unknown)}.")
+    if len(given) != count - first_new:
+        raise _bad(f"Increasing the number of partitions by {count - first_new} but {len(given)} assignments provided.")
+    for partition, replicas in enumerate(given, first_new):
+        if not replicas:
+            raise _bad(f"Cannot have replication factor of 0 for partition id {partition}.")
+        if len(set(replicas)) != len(replicas):
+            raise _bad(
+                f"Duplicate brokers not allowed in replica assignment: {_listed(replicas)} for partition id {partition}."
+            )
+    others = {
+        partition: len(replicas)
+        for partition, replicas in enumerate(given, first_new)
+        if len(replicas) != replication_factor
+    }
+    if others:
+        raise _bad(
+            f"Inconsistent replication factor between partitions, partition 0 has {replication_factor} while partitions "
+            f"[{_listed(list(others))}] have replication factors [{_listed(list(others.values()))}], respectively."
+        )
+
+
+def _bad(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,228 @@
+"""Settings that change while the broker runs: of topics, of this broker, and of all brokers (`/config`).
+
+Whoever changes some writes them to `/config/...` and then tells of it by a child of `/config/changes`; every broker
+watches those children, as Kafka's do, and reads again what they name. After an expired session, which has lost watches,
+everything is read again. What is written there and cannot be used is told, and the earlier values stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from broker.clock import Clock
+from broker.config import BrokerConfig
+from broker.config_layers import ConfigLayers, believable
+from broker.event_log import EventLog
+from protocol.zk.session import NoNode, SessionState, WatchEvent, ZkError, ZooKeeperSession
+from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
+
+log = logging.getLogger(__name__)
+
+TOPICS = "topics"
+BROKERS = "brokers"
+CLUSTER_DEFAULT = "<default>"
+TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""Others cannot be topics, and some not even paths: asking ZooKeeper for them would fail for ever."""
+CHANGE_KEPT_MS = 15 * 60 * 1000
+PURGED_AT_ONCE = 100
+RETRY_S = 0.5
+NONE_SEEN = -1
+
+TopicOverrides = Mapping[str, str]
+
+
+class DynamicConfigs:
+    """`start` before anything is led, `run` as a task. The callbacks apply what has changed, on the loop, without awaits."""
+
+    def __init__(self, static: BrokerConfig, zk: ZooKeeperSession, clock: Clock, events: EventLog) -> None:
+        self.layers = ConfigLayers(static)
+        self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
+        self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
+        self.topics_here: Callable[[], Collection[str]] = lambda: ()
+        self._zk = zk
+        self._clock = clock
+        self._events = events
+        self._own_name = str(static.broker_id)
+        self._last_seen = NONE_SEEN
+        self._is_behind = True
+        self._wake = asyncio.Event()
+        self._changed_during_load: list[set[str]] = []
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Reads everything there is, and watches for more. Raises ZkError."""
+        self._zk.add_listener(self._session_changed)
+        await self._catch_up()
+
+    async def run(self) -> None:
+        """Follows the changes until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._catch_up()
+            except ZkError as error:
+                log.debug("changes of settings wait for ZooKeeper: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._wake.wait()
+                self._wake.set()
+            except Exception:
+                # The task's boundary: whatever stands in ZooKeeper, the next change is taken again.
+                log.exception("a change of settings could not be applied")
+                await asyncio.sleep(RETRY_S)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._is_behind = True
+        elif state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self, _: WatchEvent) -> None:
+        self._wake.set()
+
+    # -- following the changes ------------------------------------------------------------------------------------
+
+    async def _catch_up(self) -> None:
+        names = sorted(await self._zk.children(ConfigChangeZNode.PARENT, self._woken), key=_number)
+        if self._is_behind:
+            # The watch stands already: what changes while this reads is told by it.
+            self._is_behind = False
+            try:
+                await self._read_all()
+            except ZkError:
+                self._is_behind = True
+                raise
+        else:
+            await self._take([name for name in names if _number(name) > self._last_seen])
+        if names:
+            self._last_seen = max(self._last_seen, _number(names[-1]))
+        await self._purge(names)
+
+    async def _take(self, names: Sequence[str]) -> None:
+        nodes = await self._zk.get_many([f"{ConfigChangeZNode.PARENT}/{name}" for name in names])
+        entities: dict[str, None] = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                entities[ConfigChangeZNode.decode(node[0])] = None
+            except ValueError as error:
+                log.warning("%s/%s cannot be read: %s", ConfigChangeZNode.PARENT, name, error)
+        await self.read_again(*entities)
+
+    async def _purge(self, names: Iterable[str]) -> None:
+        """Removes what every broker has long seen; who was away for so long reads everything anyhow."""
+        names = list(names)[:PURGED_AT_ONCE]
+        found = await self._zk.get_many([f"{ConfigChangeZNode.PARENT}/{name}" for name in names])
+        for name, node in zip(names, found, strict=True):
+            if node is not None and self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
+                with contextlib.suppress(NoNode):
+                    await self._zk.delete(f"{ConfigChangeZNode.PARENT}/{name}")
+
+    async def _read_all(self) -> None:
+        await self._read_broker_layers()
+        await self._refresh_topics(sorted(self.topics_here()))
+
+    async def read_again(self, *entities: str) -> None:
+        """`topics/<name>`, `brokers/<id>` or `brokers/<default>` may have changed; others are no business of brokers here.
+
+        Raises ZkError.
+        """
+        topics = []
+        for entity in entities:
+            kind, _, name = entity.partition("/")
+            if kind == TOPICS and TOPIC_NAME.fullmatch(name):
+                topics.append(name)
+            elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
+                await self._read_broker_layers()
+            else:
+                log.info("a change of the settings of %s is not for this broker", entity)
+        await self._refresh_topics(topics)
+
+    async def _refresh_topics(self, topics: Sequence[str]) -> None:
+        """Whoever loads one of them now has to look again, as this does where another refresh comes in between."""
+        for topic in topics:
+            self._note_change(topic)
+        if topics:
+            self.on_topic_configs(await self.load_topics(topics))
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    async def load_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
+        """The settings of topics of which logs are about to be opened. Raises ZkError.
+
+        A topic whose settings change meanwhile is read again: no log may begin with what is old already.
+        """
+        loaded: dict[str, TopicOverrides] = {}
+        pending = list(topics)
+        while pending:
+            changed: set[str] = set()
+            self._changed_during_load.append(changed)
+            try:
+                loaded.update(await self._read_topics(pending))
+            finally:
+                self._changed_during_load.remove(changed)
+            pending = [topic for topic in pending if topic in changed]
+        return loaded
+
+    def _note_change(self, topic: str) -> None:
+        for changed in self._changed_during_load:
+            changed.add(topic)
+
+    async def _read_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
+        """Those that can be read; a topic without settings has none."""
+        found = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in topics])
+        readable: dict[str, TopicOverrides] = {}
+        for topic, node in zip(topics, found, strict=True):
+            overrides = _decoded(f"topic {topic}", node[0] if node is not None else None)
+            if overrides is not None:
+                readable[topic] = overrides
+        return readable
+
+    # -- brokers --------------------------------------------------------------------------------------------------
+
+    async def _read_broker_layers(self) -> None:
+        paths = [ConfigZNode.path(BROKERS, name) for name in (CLUSTER_DEFAULT, self._own_name)]
+        nodes = await self._zk.get_many(paths)
+        before = self.layers
+        cluster = _usable_layer("all brokers", nodes[0][0] if nodes[0] is not None else None, before.cluster)
+        own = _usable_layer(f"broker {self._own_name}", nodes[1][0] if nodes[1] is not None else None, before.own)
+        if (cluster, own) == (before.cluster, before.own):
+            return
+        self.layers = ConfigLayers(before.static, cluster, own)
+        self._events.write("broker_config", own=own, cluster=cluster)
+        log.info("settings of all brokers are now %s, those of this one %s", cluster, own)
+        self.on_broker_config(self.layers.effective)
+
+
+def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -> dict[str, str]:
+    found = _decoded(entity, data)
+    if found is None:
+        return dict(earlier)
+    usable, complaints = believable(BrokerConfig, found, earlier, entity)
+    for complaint in complaints:
+        log.warning("%s", complaint)
+    return usable
+
+
+def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
+    """The settings in a config znode; none when there is no znode; None, which is told, when it cannot be read."""
+    if data is None:
+        return {}
+    try:
+        return ConfigZNode.decode(data)
+    except ValueError as error:
+        log.warning("the settings of %s cannot be read, the earlier ones stay: %s", entity, error)
+        return None
+
+
+def _number(name: str) -> int:
+    """The sequence number of a change node; of another node, which is nobody's, -1."""
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else NONE_SEEN

@@ -1,0 +1,129 @@
+"""DeleteRecords (LOG-1): the leader moves its log start and waits until all live replicas have moved theirs.
+
+Followers hear of the new start with the next fetch, and tell their own with the one after. When the *low watermark*, the
+least log start of all live replicas, has reached the offset, no replica that may lead next serves the records any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from broker.purgatory import DelayedOperation, Purgatory, Timers, Verdict
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.partition import Partition
+from broker.storage.log import LogDirFailed
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+
+NO_OFFSET = -1
+
+
+class RecordDeletion(NamedTuple):
+    """What became of one partition's records; the low watermark is -1 beside an error, unless that is a time-out."""
+
+    error: ErrorCode
+    low_watermark: int = NO_OFFSET
+
+
+DeletionResponder = Callable[[dict[TopicPartition, RecordDeletion]], None]
+
+
+class Awaited(NamedTuple):
+    """The log start that the live replicas of the partition are to reach."""
+
+    partition: Partition
+    offset: int
+
+
+class DelayedDeletion(DelayedOperation[TopicPartition]):
+    """Watches the partitions whose replicas have still to follow; the end of the leadership is an error there."""
+
+    __slots__ = ("_awaited", "_is_suspect", "_respond", "_results")
+
+    def __init__(
+        self,
+        awaited: dict[TopicPartition, Awaited],
+        results: dict[TopicPartition, RecordDeletion],
+        respond: DeletionResponder,
+        is_suspect: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self._awaited = awaited
+        self._results = results
+        self._respond = respond
+        self._is_suspect = is_suspect
+
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
+        for key in keys:
+            awaited = self._awaited.get(key)
+            if awaited is None:
+                continue
+            result = _progress(awaited)
+            if result.error is ErrorCode.NONE and (result.low_watermark < awaited.offset or self._is_suspect()):
+                continue
+            self._results[key] = result
+            del self._awaited[key]
+        return Verdict.WAIT if self._awaited else Verdict.DONE
+
+    def on_complete(self, *, expired: bool) -> None:
+        for tp, awaited in self._awaited.items():
+            self._results[tp] = RecordDeletion(ErrorCode.REQUEST_TIMED_OUT, _progress(awaited).low_watermark)
+        self._awaited = {}
+        self._respond(self._results)
+
+
+def _progress(awaited: Awaited) -> RecordDeletion:
+    try:
+        return RecordDeletion(ErrorCode.NONE, awaited.partition.low_watermark())
+    except KafkaError as error:
+        return RecordDeletion(error.code)
+
+
+class RecordDeletions:
+    """Those of this broker. `tell_followers` answers the fetches that they have parked here, with news of the partitions."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        timers: Timers,
+        is_suspect: Callable[[], bool],
+        disk_failed: Callable[[Partition, LogDirFailed], None],
+        tell_followers: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        self._hosted = hosted
+        self._is_suspect = is_suspect
+        self._disk_failed = disk_failed
+        self._tell_followers = tell_followers
+        self._waiting: Purgatory[TopicPartition] = Purgatory(timers)
+
+    def __len__(self) -> int:
+        """Requests that wait now."""
+        return len(self._waiting)
+
+    def delete(self, offsets: Mapping[TopicPartition, int], timeout_s: float, respond: DeletionResponder) -> None:
+        """Deletes what lies below each offset (-1: the high watermark). `respond` gets one result for each partition."""
+        results: dict[TopicPartition, RecordDeletion] = {}
+        awaited: dict[TopicPartition, Awaited] = {}
+        for tp, offset in offsets.items():
+            try:
+                if self._is_suspect():
+                    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                partition = self._hosted.find(tp)
+                awaited[tp] = Awaited(partition, partition.delete_records(offset))
+            except KafkaError as error:
+                results[tp] = RecordDeletion(error.code)
+            except LogDirFailed as failure:
+                self._disk_failed(self._hosted.find(tp), failure)
+                results[tp] = RecordDeletion(ErrorCode.KAFKA_STORAGE_ERROR)
+        operation = DelayedDeletion(awaited, results, respond, self._is_suspect)
+        if not self._waiting.try_complete_else_watch(operation, tuple(awaited), timeout_s):
+            self._tell_followers(tuple(awaited))
+
+    def check(self, tp: TopicPartition) -> None:
+        """A log start moved, or the leadership changed."""
+        self._waiting.check(tp)
+
+    def check_all(self) -> None:
+        """Other brokers live: whom it waits for has changed."""
+        self._waiting.check_all(self._waiting.watched())

@@ -1,0 +1,105 @@
+"""Elections that an admin asks for through the API (CTL-12, Kafka's processReplicaLeaderElection).
+
+A preferred election lets the first replica lead, where it lives and is in the ISR. An unclean one gives a partition
+without a live leader whichever replica lives: the ISR's first, and only if none of it lives another (INV-18: this is the
+one request that may lose records, and it says so; the topic's setting is not asked).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from controller import leader_election
+from controller.cluster_state import ClusterState
+from controller.term import Term
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import LeaderAndIsr, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Results = dict[TopicPartition, KafkaError | None]
+"""None: it has a new leader."""
+
+
+async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, unclean: bool) -> Results:
+    """Elects, persists, announces. With `partitions` None all are looked at, and those that needed nothing left out."""
+    cluster = term.cluster
+    wanted = list(cluster.leadership) if partitions is None else sorted(partitions)
+    results: Results = {}
+    electable = []
+    for tp in wanted:
+        refusal = _refusal(cluster, tp, unclean=unclean)
+        if refusal is None:
+            electable.append(tp)
+        else:
+            results[tp] = refusal
+    kind = "unclean" if unclean else "preferred"
+    announcement = term.announcement()
+
+    def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
+        new = _unclean(cluster, tp, state) if unclean else _preferred(cluster, tp, state)
+        if new is not None and leader_election.is_unclean(state, new):
+            log.warning("%s: unclean election of broker %d, the ISR was %s", tp, new.leader, state.isr)
+            term.events.write("unclean_election", partition=str(tp), leader=new.leader, isr_before=list(state.isr))
+        return new
+
+    await term.change(electable, decide, announcement, reason=f"{kind} election by request")
+    term.announce(announcement)
+    for tp in electable:
+        results[tp] = _outcome(cluster, tp, unclean=unclean)
+    if partitions is None:
+        return {tp: error for tp, error in results.items() if _is_worth_telling(error)}
+    return results
+
+
+def _is_worth_telling(error: KafkaError | None) -> bool:
+    return error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED
+
+
+def _refusal(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> KafkaError | None:
+    """Why no election is held; None when one is to be held."""
+    if not cluster.assignment(tp).replicas:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if tp.topic in cluster.topics_to_delete:
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
+    if tp not in cluster.leadership:
+        code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        return KafkaError(code, f"{tp} never had a leader: none of its replicas has lived since it was made")
+    if _has_wanted_leader(cluster, tp, unclean=unclean):
+        return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+    return None
+
+
+def _has_wanted_leader(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> bool:
+    leader = cluster.leadership[tp].leader
+    return leader in cluster.brokers if unclean else leader == cluster.assignment(tp).replicas[0]
+
+
+def _preferred(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
+    return leader_election.preferred(state, cluster.assignment(tp).replicas, cluster.live, cluster.epoch)
+
+
+def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
+    """Never writes that there is no leader: that is said already, or will be by the broker's failure."""
+    if state.leader in cluster.brokers:
+        return None
+    replicas = cluster.assignment(tp).replicas
+    new = leader_election.after_failure(state, replicas, cluster.live, cluster.epoch, unclean_allowed=True)
+    return new if new is not None and new.leader in cluster.brokers else None
+
+
+def _outcome(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> KafkaError | None:
+    """After the writes."""
+    if _has_wanted_leader(cluster, tp, unclean=unclean):
+        return None
+    replicas = list(cluster.assignment(tp).replicas)
+    state = cluster.leadership[tp]
+    if unclean:
+        reason = f"Failed to elect leader for partition {tp}: none of its replicas {replicas} lives"
+        return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, reason)
+    reason = (
+        f"Failed to elect leader for partition {tp}: the preferred replica {replicas[0]} "
+        f"{'is not in the ISR ' + str(list(state.isr)) if replicas[0] in cluster.live else 'does not live'}"
+    )
+    return KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, reason)

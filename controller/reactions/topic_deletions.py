@@ -1,0 +1,167 @@
+"""Deleting topics (CTL-9, INV-26). Each step can be taken up by the next controller.
+
+1. A name below `/admin/delete_topics` queues the topic. One that is unknown has its request removed at once, as Kafka does;
+   so has one whose node nobody can read: its replicas are not known, and nothing could confirm that they are gone.
+   From now on the topic gets no new partitions, no new reassignment, and no election that an admin or the balance asks for.
+2. It is ineligible while a reassignment of it runs, which goes on (elections included) until it is done.
+3. Its deletion begins: every broker's metadata cache is told LEADER_DURING_DELETE. Clients see it gone, whatever comes.
+4. Its partitions go Offline -> NonExistent, its replicas Offline -> ReplicaDeletionStarted: one StopReplica(delete) to each
+   broker for all of them. Replicas on dead brokers are ReplicaDeletionIneligible, and with them the topic.
+5. The answers come as ReplicasDeleted: a replica is ReplicaDeletionSuccessful, or after an error or its broker's death
+   ReplicaDeletionIneligible until the next life of its broker, which is told again (step 4).
+6. When all have answered, `/brokers/topics/<topic>` with all below it, `/config/topics/<topic>` and
+   `/admin/delete_topics/<topic>` are removed in this order; the last three in one multi, so that a topic of that name that
+   is made again is never half the old one.
+7. The cluster state forgets it.
+
+What ZooKeeper has tells the next controller where to go on: until 6 the request is there and everything is done again from
+1 (a broker that is told twice confirms twice); within 6 some nodes below the topic's are gone, which nobody asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from controller import topic_deletion
+from controller.events import ReplicasDeleted
+from controller.reactions.topic_changes import load_topics, take_assignments
+from controller.replica_states import ReplicaState
+from controller.term import Term
+from protocol.errors import ErrorCode
+from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode
+
+log = logging.getLogger(__name__)
+
+TOPICS_IN_A_LINE = 5
+
+
+async def requested(term: Term) -> list[str]:
+    """The names below `/admin/delete_topics`, with a watch for the next when deletion is enabled."""
+    watch = term.watches.topic_deletions if term.settings.delete_topic_enable else None
+    return await term.store.children(DeleteTopicZNode.PARENT, watch)
+
+
+async def on_deletions_requested(term: Term) -> None:
+    """Steps 1 to 4."""
+    await queue(term, await requested(term))
+    await resume(term)
+
+
+def take_over(term: Term, names: Collection[str]) -> None:
+    """A new term: known topics are queued and, where they may, begun before anybody is told of them. No broker has heard."""
+    if not term.settings.delete_topic_enable:
+        return
+    term.cluster.topics_to_delete |= term.cluster.topics.keys() & set(names)
+    for topic in topic_deletion.may_begin(term.cluster):
+        term.cluster.begin_deletion(topic)
+
+
+async def queue(term: Term, names: Collection[str]) -> None:
+    """Step 1. With `delete.topic.enable=false` every request is removed."""
+    if not names:
+        return
+    cluster = term.cluster
+    if not term.settings.delete_topic_enable:
+        log.warning("delete.topic.enable is false: requests to delete %s are removed", ", ".join(sorted(names)))
+        term.events.write("topic_deletions_refused", topics=sorted(names), reason="delete.topic.enable is false")
+        await term.store.delete([DeleteTopicZNode.path(topic) for topic in names])
+        return
+    unknown = sorted(set(names) - cluster.topics.keys())
+    if unknown:
+        # One that was made just now: the event that tells of it comes later.
+        await take_assignments(term, await load_topics(term, unknown))
+        await _remove_requests(term, [topic for topic in unknown if topic not in cluster.topics])
+    new = sorted(cluster.topics.keys() & set(names) - cluster.topics_to_delete)
+    if new:
+        cluster.topics_to_delete.update(new)
+        log.info("topics to be deleted: %s", ", ".join(new))
+        term.events.write("topic_deletions_queued", topics=new)
+
+
+async def _remove_requests(term: Term, topics: Collection[str]) -> None:
+    unreadable = sorted(term.cluster.unreadable_topics & set(topics))
+    gone = sorted(set(topics) - term.cluster.unreadable_topics)
+    if unreadable:
+        log.error("topics %s cannot be deleted: their nodes are not readable", ", ".join(unreadable))
+        term.events.write("topic_deletions_refused", topics=unreadable, reason="its node is not readable")
+    if gone:
+        log.warning("requests to delete topics that are not there are removed: %s", ", ".join(gone))
+    # Settings of a topic that is gone: another controller died between the two.
+    await term.store.delete([ConfigZNode.path("topics", topic) for topic in gone])
+    await term.store.delete([DeleteTopicZNode.path(topic) for topic in (*unreadable, *gone)])
+
+
+async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
+    """Whatever can be done now: steps 3 and 4 for topics that may begin and brokers that are back, 6 and 7 for what is done.
+
+    `newly_told` are brokers that have just been told of everything else that they host (a full LeaderAndIsr).
+    """
+    cluster = term.cluster
+    if not cluster.topics_to_delete:
+        return
+    _begin(term, topic_deletion.may_begin(cluster))
+    _mark(term, topic_deletion.replicas_out_of_reach(cluster), ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
+    to_stop = topic_deletion.replicas_to_stop(cluster)
+    _mark(term, to_stop, ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED)
+    announcement = term.announcement()
+    for broker, tp in (*to_stop, *topic_deletion.strays_to_stop(cluster, newly_told)):
+        announcement.stop(broker, tp, delete=True)
+    term.announce(announcement)
+    await _finish(term, topic_deletion.finished(cluster))
+    waiting = ((topic, topic_deletion.why_ineligible(cluster, topic)) for topic in sorted(cluster.topics_to_delete))
+    held_up = [f"{topic} ({reason})" for topic, reason in waiting if reason is not None]
+    if held_up:
+        log.info("%d topics are not eligible for deletion: %s", len(held_up), ", ".join(held_up[:TOPICS_IN_A_LINE]))
+
+
+def _begin(term: Term, topics: Collection[str]) -> None:
+    """Step 3, and the partitions' part of step 4."""
+    if not topics:
+        return
+    announcement = term.announcement()
+    for topic in topics:
+        announcement.deleted(term.cluster.begin_deletion(topic))
+    term.events.write("topic_deletions_begun", topics=topics)
+    term.announce(announcement)
+
+
+def _mark(term: Term, replicas: Iterable[topic_deletion.Replica], *states: ReplicaState) -> None:
+    for broker, tp in replicas:
+        for state in states:
+            term.cluster.move_replica(tp, broker, state)
+
+
+async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
+    """Step 5. An answer of an earlier life of the broker counts for nothing."""
+    cluster = term.cluster
+    broker = cluster.brokers.get(event.broker)
+    if broker is None or broker.epoch != event.broker_epoch:
+        return
+    told = [
+        (tp, error)
+        for tp, error in event.partitions
+        if tp.topic in cluster.deletions_begun
+        and cluster.replica_state(tp, event.broker) is ReplicaState.DELETION_STARTED
+    ]
+    for tp, error in told:
+        is_gone = error is ErrorCode.NONE
+        target = ReplicaState.DELETION_SUCCESSFUL if is_gone else ReplicaState.DELETION_INELIGIBLE
+        cluster.move_replica(tp, event.broker, target)
+    failed = [[str(tp), error.name] for tp, error in told if error is not ErrorCode.NONE]
+    if told:
+        term.events.write("replicas_deleted", broker=event.broker, deleted=len(told) - len(failed), failed=failed)
+        await resume(term)
+
+
+async def _finish(term: Term, topics: Collection[str]) -> None:
+    """Steps 6 and 7."""
+    if not topics:
+        return
+    cluster = term.cluster
+    partitions = {topic: tuple(cluster.topics[topic]) for topic in topics}
+    await term.store.remove_topics(partitions, cluster.topic_ids)
+    for topic in topics:
+        cluster.remove_topic(topic)
+    term.events.write("topics_deleted", topics=sorted(topics))
+    log.info("topics deleted: %s", ", ".join(sorted(topics)))

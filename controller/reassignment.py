@@ -1,0 +1,94 @@
+"""The arithmetic of a reassignment (CTL-10; Kafka's ReplicaAssignment and KIP-455). Pure.
+
+A partition that moves has all its replicas at once, those of the target first: `[2,0,1]`, adding `[2]`, removing `[1]` is a move
+from `{0,1}` to `[2,0]`. The order that the original ones had is not remembered: cancelled, the partition has `[0,1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import Assignment, TopicPartition
+
+
+def is_under_way(assignment: Assignment) -> bool:
+    return bool(assignment.adding or assignment.removing)
+
+
+def target_of(assignment: Assignment) -> tuple[int, ...]:
+    """RAR: what the partition has in the end."""
+    return tuple(replica for replica in assignment.replicas if replica not in assignment.removing)
+
+
+def origin_of(assignment: Assignment) -> tuple[int, ...]:
+    """OAR: what a cancellation goes back to."""
+    return tuple(replica for replica in assignment.replicas if replica not in assignment.adding)
+
+
+def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
+    """The assignment while it moves from where `current` came from; of an earlier target only what both have remains."""
+    origin = origin_of(current)
+    replicas = tuple(dict.fromkeys((*target, *origin)))
+    return Assignment(
+        replicas,
+        tuple(replica for replica in replicas if replica not in origin),
+        tuple(replica for replica in replicas if replica not in target),
+    )
+
+
+def no_longer_needed(current: Assignment, new: Assignment) -> tuple[int, ...]:
+    """Replicas of a dropped target: nobody waits for anything before they are deleted."""
+    return tuple(replica for replica in current.replicas if replica not in new.replicas)
+
+
+def is_complete(assignment: Assignment, isr: Collection[int]) -> bool:
+    """INV-25: all of the target is in sync. Never true of a target without replicas, which only a hand has written."""
+    target = target_of(assignment)
+    return bool(target) and set(target) <= set(isr)
+
+
+def plan(
+    tp: TopicPartition,
+    current: Assignment,
+    target: Sequence[int] | None,
+    live: Collection[int],
+    *,
+    is_being_deleted: bool = False,
+) -> Assignment:
+    """What the partition's assignment becomes; `target` None cancels. `live` are the brokers that may get replicas.
+
+    Brokers that have a replica already may be dead; those that would get one may not. Raises KafkaError, with the codes and
+    in the order of Kafka: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    if target is None:
+        if not is_under_way(current):
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp}: no reassignment is in progress.")
+        new = Assignment(origin_of(current))
+    else:
+        check_replicas(target)
+        new = reassign_to(current, target)
+        if dead := sorted(set(new.adding) - set(live)):
+            raise _invalid(
+                f"Replica assignment has brokers that are not alive. Replica list: {list(target)}, "
+                f"not alive: {dead}, live broker list: {sorted(live)}"
+            )
+    if not current.replicas:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if is_being_deleted:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic is being deleted.")
+    return new
+
+
+def check_replicas(target: Sequence[int]) -> None:
+    """Raises KafkaError(INVALID_REPLICA_ASSIGNMENT) for a list that no partition can have."""
+    if not target:
+        raise _invalid("Empty replica list specified in partition reassignment.")
+    if len(set(target)) != len(target):
+        raise _invalid(f"Duplicate replica ids in partition reassignment replica list: {list(target)}")
+    if any(replica < 0 for replica in target):
+        raise _invalid(f"Invalid broker id in replica list: {list(target)}")
+
+
+def _invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)

@@ -1,0 +1,104 @@
+"""Which topics may be deleted, what is to be done for them now, and what is finished (CTL-9, Kafka's TopicDeletionManager). Pure.
+
+A topic is queued as soon as an admin asked; from then on nobody reassigns it or adds to it. Its deletion begins when no
+reassignment of it runs. It is finished when every replica has confirmed that it is gone (INV-26): until then each replica is
+
+    waiting for its broker (ReplicaDeletionIneligible) -> to be told (Offline) -> told (Started) -> gone (Successful)
+            ^-- the broker died, or answered with an error: it is told again in its next life --'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from controller.cluster_state import ClusterState
+from controller.replica_states import ReplicaState
+from protocol.types import TopicPartition
+
+Replica = tuple[int, TopicPartition]
+"""(broker, partition)"""
+
+SETTLED = (
+    ReplicaState.DELETION_STARTED,
+    ReplicaState.DELETION_SUCCESSFUL,
+    ReplicaState.DELETION_INELIGIBLE,
+)
+"""A replica in one of these is not told (again) in this life of its broker."""
+
+
+def replicas_of(cluster: ClusterState, topic: str) -> Iterator[Replica]:
+    for partition, assignment in cluster.topics.get(topic, {}).items():
+        for broker in assignment.replicas:
+            yield broker, TopicPartition(topic, partition)
+
+
+def may_begin(cluster: ClusterState) -> list[str]:
+    """Queued topics that no reassignment holds up."""
+    waiting = cluster.topics_to_delete - cluster.deletions_begun
+    if not waiting:
+        return []
+    held_up = {tp.topic for tp in cluster.reassigning}
+    return sorted(waiting - held_up)
+
+
+def finished(cluster: ClusterState) -> list[str]:
+    """INV-26: topics every replica of which has confirmed."""
+    return sorted(
+        topic
+        for topic in cluster.deletions_begun
+        if all(
+            cluster.replica_state(tp, broker) is ReplicaState.DELETION_SUCCESSFUL
+            for broker, tp in replicas_of(cluster, topic)
+        )
+    )
+
+
+def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
+    """Replicas on live brokers that are to be told now."""
+    return [
+        (broker, tp)
+        for topic in sorted(cluster.deletions_begun)
+        for broker, tp in replicas_of(cluster, topic)
+        if broker in cluster.brokers and cluster.replica_state(tp, broker) not in SETTLED
+    ]
+
+
+def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
+    """What may lie on the disks of these live brokers though it is not assigned to them: left by a reassignment that could
+    not reach them. With their topic it goes too, or a later topic of that name would find it."""
+    return [
+        (broker, TopicPartition(topic, partition))
+        for topic in sorted(cluster.deletions_begun)
+        for partition, assignment in cluster.topics.get(topic, {}).items()
+        for broker in sorted(brokers)
+        if broker in cluster.brokers and broker not in assignment.replicas
+    ]
+
+
+def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
+    """Replicas on dead brokers that have not confirmed, and are not known to be out of reach."""
+    known = (ReplicaState.DELETION_SUCCESSFUL, ReplicaState.DELETION_INELIGIBLE)
+    return [
+        (broker, tp)
+        for topic in sorted(cluster.deletions_begun)
+        for broker, tp in replicas_of(cluster, topic)
+        if broker not in cluster.brokers and cluster.replica_state(tp, broker) not in known
+    ]
+
+
+def why_ineligible(cluster: ClusterState, topic: str) -> str | None:
+    """What a queued topic waits for, as told to a person; None when nothing holds it up but answers to come."""
+    moving = sorted(tp.partition for tp in cluster.reassigning if tp.topic == topic)
+    if moving and topic not in cluster.deletions_begun:
+        return f"partitions {moving} are being reassigned"
+    dead: set[int] = set()
+    failed: set[int] = set()
+    for broker, tp in replicas_of(cluster, topic):
+        if cluster.replica_state(tp, broker) is ReplicaState.DELETION_INELIGIBLE:
+            (failed if broker in cluster.brokers else dead).add(broker)
+    reasons = []
+    if dead:
+        reasons.append(f"brokers {sorted(dead)} are dead")
+    if failed:
+        reasons.append(f"brokers {sorted(failed)} could not delete")
+    return " and ".join(reasons) or None

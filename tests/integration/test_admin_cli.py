@@ -1,0 +1,391 @@
+"""`ottla topic alter|delete`, `config`, `reassign`, `elect`, `cluster status|health`, `inspect znodes`: against ottla, and the
+same against a real Kafka, since nothing but the public API is used (CTL-8 to CTL-12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from protocol.zk.session import ZooKeeperSession
+from tests.conftest import ClusterFactory
+from tests.support.cli import Cli, running_kafka
+from tests.support.invariants import eventually
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+RECORD_BYTES = 10_000
+RECORDS = 600
+SLOW = "400000"
+"""Bytes/s: Kafka lets about eleven seconds' worth through at once, so that 6 MB take some seconds."""
+
+
+@pytest.fixture
+def ottla(shared_cluster: LocalCluster) -> Cli:
+    return Cli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids), shared_cluster.zookeeper_connect)
+
+
+@pytest.fixture(scope="module")
+def kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    with running_kafka(peer_kafka, tmp_path_factory.mktemp("peer-kafka")) as cli:
+        yield cli
+
+
+@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
+def cli(request: pytest.FixtureRequest) -> Cli:
+    found: Cli = request.getfixturevalue(request.param)
+    return found
+
+
+def new_topic(cli: Cli, *partitions: list[int]) -> str:
+    """Its replicas are those given, by partition; it is served when this returns."""
+    name = f"admin-{uuid.uuid4().hex[:8]}"
+    assignment = ",".join(":".join(map(str, replicas)) for replicas in partitions)
+    cli.output("topic", "create", name, "--replica-assignment", assignment)
+    eventually(partial(serves, cli, name, len(partitions)), f"topic {name} served")
+    return name
+
+
+def serves(cli: Cli, topic: str, partitions: int) -> bool:
+    """True when all brokers know that many led partitions, as ZooKeeper does."""
+    if cli.run("inspect", "znodes", "--zookeeper", cli.zookeeper, "--topic", topic).returncode:
+        return False
+    views = partition_views(cli, topic)
+    return len(views) == partitions and all(view["leader"] is not None for view in views)
+
+
+def partition_views(cli: Cli, topic: str) -> list[dict[str, Any]]:
+    (described,) = cli.json("topic", "describe", topic)
+    views: list[dict[str, Any]] = described["partitions"]
+    return views
+
+
+def fill(cli: Cli, topic: str, partition: int) -> None:
+    """6 MB that do not compress."""
+    producer = Producer({"bootstrap.servers": cli.bootstrap_servers, "acks": "all", "linger.ms": 20})
+    for _ in range(RECORDS):
+        producer.produce(topic, uuid.uuid4().bytes * (RECORD_BYTES // 16), partition=partition)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def plan(topic: str, *replicas: list[int]) -> str:
+    rows = [{"topic": topic, "partition": number, "replicas": brokers} for number, brokers in enumerate(replicas)]
+    return json.dumps({"version": 1, "partitions": rows})
+
+
+def test_topic_alter_and_delete(cli: Cli) -> None:
+    first, second, third = cli.broker_ids
+    name = new_topic(cli, [first, second])
+    assert cli.output("topic", "alter", name, "--partitions", "2") == f"Altered topic {name}.\n"
+    eventually(partial(serves, cli, name, 2), "the second partition")
+    assignment = f"{first}:{second},{first}:{second},{third}:{first}"
+    cli.output("topic", "alter", name, "--replica-assignment", assignment, "--config", "retention.ms=60000000")
+    eventually(partial(serves, cli, name, 3), "the third partition")
+    assert partition_views(cli, name)[2]["replicas"] == [third, first]
+    (described,) = cli.json("topic", "describe", name)
+    assert described["configs"]["retention.ms"] == "60000000"
+    assert name in cli.output("topic", "describe", "--topics-with-overrides")
+
+    assert "can only get more: choose --partitions of at least 4" in cli.failure(
+        "topic", "alter", name, "--partitions", "2"
+    )
+    assert "retention.mss" in cli.failure("topic", "alter", name, "--config", "retention.mss=1")
+    assert "retention.ms" in cli.failure("topic", "alter", name, "--config", "retention.ms=soon")
+    assert len(partition_views(cli, name)) == 3
+
+    other = new_topic(cli, [first])
+    assert cli.output("topic", "delete", name, other) == f"Deleted topic {name}.\nDeleted topic {other}.\n"
+    eventually(lambda: not {name, other} & set(cli.output("topic", "list").splitlines()), "both topics gone")
+    assert f"no such topic: {name}" in cli.failure("topic", "delete", name)
+    assert cli.json("topic", "delete", name, "--if-exists") == {"deleted": [], "missing": [name], "failures": []}
+    assert "does not exist" in cli.failure("topic", "alter", name, "--partitions", "9")
+
+
+def test_configs(cli: Cli) -> None:
+    name = new_topic(cli, cli.broker_ids[:1])
+    topic = ["--entity-type", "topics", "--entity-name", name]
+    cli.output("config", "alter", *topic, "--add-config", "retention.ms=70000000,max.message.bytes=2000000")
+    eventually(lambda: "retention.ms=70000000 " in cli.output("config", "describe", *topic), "the config is effective")
+    (everything,) = cli.json("config", "describe", *topic, "--all")
+    assert everything["configs"]["retention.ms"]["source"] == "DYNAMIC_TOPIC_CONFIG"
+    assert everything["configs"]["segment.bytes"]["source"] == "DEFAULT_CONFIG"
+    cli.output("config", "alter", *topic, "--delete-config", "retention.ms")
+    eventually(lambda: "retention.ms=" not in cli.output("config", "describe", *topic), "the config is gone")
+
+    refused = cli.failure("config", "alter", *topic, "--add-config", "retention.mss=1")
+    assert "retention.mss" in refused
+    assert "did you mean retention.ms?" in refused
+    assert "retention.ms" in cli.failure("config", "alter", *topic, "--add-config", "retention.ms=soon")
+    assert "is not set on topic" in cli.failure("config", "alter", *topic, "--delete-config", "retention.ms")
+
+    broker = ["--entity-type", "brokers", "--entity-name", str(cli.broker_ids[0])]
+    everyone = ["--entity-type", "brokers", "--entity-default"]
+    key = "leader.replication.throttled.rate"
+    for entity, source in ((broker, "DYNAMIC_BROKER_CONFIG"), (everyone, "DYNAMIC_DEFAULT_BROKER_CONFIG")):
+        cli.output("config", "alter", *entity, "--add-config", f"{key}=123456789")
+        eventually(partial(has_config, cli, entity, key, source), f"{key} from {source}")
+        cli.output("config", "alter", *entity, "--delete-config", key)
+        eventually(lambda e=entity: key not in cli.output("config", "describe", *e), f"no {key}")
+    assert key in cli.failure("config", "alter", *broker, "--add-config", f"{key}=fast")
+    assert "broker.id" in cli.failure("config", "alter", *broker, "--add-config", "broker.id=7")
+    assert "broker 77 is not live" in cli.failure(
+        "config", "describe", "--entity-type", "brokers", "--entity-name", "77"
+    )
+
+
+def has_config(cli: Cli, entity: list[str], key: str, source: str) -> bool:
+    (described,) = cli.json("config", "describe", *entity)
+    return bool(described["configs"].get(key, {}).get("source") == source)
+
+
+def test_reassign_with_throttle_progress_cancel_and_verify(cli: Cli) -> None:
+    first, second, third = cli.broker_ids
+    name = new_topic(cli, [first], [second])
+    fill(cli, name, 0)
+    target = plan(name, [third], [second])
+    file = ["--reassignment-json-file", "-"]
+
+    said = cli.output("reassign", "execute", *file, "--throttle", SLOW, stdin=target)
+    assert f"The inter-broker throttle limit was set to {SLOW} B/s" in said
+    assert f"Successfully started partition reassignments for {name}-0\n" in said
+    (row,) = cli.json("reassign", "list")
+    assert (row["topic"], row["adding_replicas"], row["removing_replicas"]) == (name, [third], [first])
+    assert row["bytes_moved"] < row["bytes_total"]
+    assert row["bytes_total"] > RECORDS * RECORD_BYTES
+    assert f"Adding Replicas: {third}\tRemoving Replicas: {first}" in cli.output("topic", "describe", name)
+    assert "being reassigned already" in cli.failure("reassign", "execute", *file, stdin=target)
+    status = cli.output("reassign", "verify", *file, stdin=target)
+    assert f"Reassignment of partition {name}-0 is still in progress (" in status
+    assert f"Reassignment of partition {name}-1 is completed." in status
+    assert throttles(cli, name)
+
+    cancelled = cli.output("reassign", "cancel", *file, stdin=target)
+    assert f"Successfully cancelled partition reassignments for: {name}-0" in cancelled
+    eventually(lambda: partition_views(cli, name)[0]["replicas"] == [first], "the old replicas")
+    assert "not where the file says" in cli.failure("reassign", "verify", *file, stdin=target)
+    eventually(lambda: not throttles(cli, name), "no throttles")
+
+    watched = cli.output("reassign", "execute", *file, "--throttle", SLOW, "--watch", stdin=target)
+    assert any("%" in line and "left" in line for line in watched.splitlines()), watched
+    assert f"Reassignment of partition {name}-0 is completed." in watched
+    assert f"Clearing topic-level throttles on topics {name}" in watched
+    eventually(lambda: not throttles(cli, name), "no throttles")
+    assert partition_views(cli, name)[0]["replicas"] == [third]
+    assert "nothing to move" in cli.failure("reassign", "execute", *file, stdin=target)
+
+
+def throttles(cli: Cli, topic: str) -> bool:
+    """Whether a throttle is set on the topic or any broker."""
+    said = cli.output("config", "describe", "--entity-type", "topics", "--entity-name", topic)
+    return "throttled" in said + cli.output("config", "describe", "--entity-type", "brokers")
+
+
+def test_reassign_generate_and_batches(cli: Cli) -> None:
+    first, second, third = cli.broker_ids
+    name = new_topic(cli, [first, second], [first, second], [first, second])
+    topics = json.dumps({"topics": [{"topic": name}]})
+    generated = cli.json(
+        "reassign", "generate", "--topics-to-move-json-file", "-", "--broker-list", f"{second},{third}", stdin=topics
+    )
+    proposed = generated["proposed"]
+    assert all(sorted(row["replicas"]) == sorted([second, third]) for row in proposed["partitions"])
+    told = cli.output(
+        "reassign", "execute", "--reassignment-json-file", "-", "--batch", "2", "--format", "json",
+        stdin=json.dumps(proposed),
+    )  # fmt: skip
+    events = [json.loads(line) for line in told.splitlines()]
+    assert [len(event["partitions"]) for event in events if event["event"] == "started"] == [2, 1]
+    assert {row["state"] for row in events[-1]["partitions"]} == {"completed"}
+    assert [view["replicas"] for view in partition_views(cli, name)] == [
+        row["replicas"] for row in proposed["partitions"]
+    ]
+
+
+def test_bad_reassignments_are_refused_in_one_line(cli: Cli) -> None:
+    first, second, _ = cli.broker_ids
+    name = new_topic(cli, [first, second])
+    for text, says in (
+        ("{", "standard input: line 1, column 2: no JSON"),
+        ('{"version":1,"partitions":[]}', "is empty"),
+        (plan(name, [first, second]), "nothing to move"),
+        (plan(name, [first, first]), f"broker {first} is doubled"),
+        (plan(name, [first, 77]), "broker 77 is unknown"),
+        (plan(name, [first, second], [first]), f"{name}-1 does not exist"),
+        (plan("no-such-topic", [first]), "topic no-such-topic does not exist"),
+    ):
+        assert says in cli.failure("reassign", "execute", "--reassignment-json-file", "-", stdin=text)
+    assert cli.json("reassign", "list") == []
+
+
+def test_elect_the_preferred_leader(cli: Cli) -> None:
+    first, second, _ = cli.broker_ids
+    name = new_topic(cli, [first, second])
+    one = ["elect", "--election-type", "preferred", "--topic", name, "--partition", "0"]
+    assert cli.output(*one) == f"Valid replica already elected for partitions {name}-0\n"
+    # Another preferred replica, and the same leader until an election.
+    cli.output("reassign", "execute", "--watch", "--reassignment-json-file", "-", stdin=plan(name, [second, first]))
+    if partition_views(cli, name)[0]["leader"] == first:
+        assert cli.output(*one) == f"Successfully completed leader election (PREFERRED) for partitions {name}-0\n"
+    eventually(lambda: partition_views(cli, name)[0]["leader"] == second, "the preferred leader")
+    assert "there is no partition" in cli.failure(*one[:-1], "7")
+
+
+def test_status_health_and_znodes(cli: Cli) -> None:
+    name = new_topic(cli, cli.broker_ids)
+    eventually(lambda: cli.run("cluster", "health").returncode == 0, "a healthy cluster")
+    health = cli.json("cluster", "health")
+    assert (health["healthy"], health["nodes"], health["nodes_down"]) == (True, cli.broker_ids, [])
+    status = cli.json("cluster", "status")
+    assert status["controller"] in cli.broker_ids
+    assert [node["state"] for node in status["nodes"]] == ["running"] * 3
+    assert (status["under_replicated_partitions"], status["offline_partitions"]) == (0, 0)
+    compared = cli.json("inspect", "znodes", "--zookeeper", cli.zookeeper, "--topic", name)
+    assert compared["differences"] == 0
+    facts = {row["fact"]: row["zookeeper"] for row in compared["rows"] if row["subject"] == f"{name}-0"}
+    assert facts == {
+        "leader": str(cli.broker_ids[0]),
+        "leader epoch": "0",
+        "isr": ",".join(map(str, sorted(cli.broker_ids))),
+        "replicas": ",".join(map(str, cli.broker_ids)),
+    }
+    assert "is the chroot right?" in cli.failure("inspect", "znodes", "--zookeeper", f"{cli.zookeeper}/elsewhere")
+
+
+def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
+    """Bad input and elections where no replica lives, and a health check that waits for the broker's return."""
+    cluster = new_cluster(brokers=3)
+    first, second, dead = cluster.broker_ids
+    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
+    name = new_topic(cli, [dead])
+    new_topic(cli, [first, second, dead])
+    other = new_topic(cli, [first, second])
+    cluster.kill(dead)
+    eventually(lambda: cli.run("cluster", "health").returncode == 1, "an unhealthy cluster")
+    eventually(
+        lambda: (
+            json.loads(cli.run("cluster", "health", "--format", "json").stdout)["leaderless_partitions"]
+            == [f"{name}-0"]
+        ),
+        "the leaderless partition",
+    )
+    health = json.loads(cli.run("cluster", "health", "--format", "json").stdout)
+    assert health["nodes_down"] == [dead]
+    assert "Leader: none" in cli.output("topic", "describe", name, "--unavailable-partitions")
+    assert f"broker {dead} is dead" in cli.failure(
+        "reassign", "execute", "--reassignment-json-file", "-", stdin=plan(other, [first, dead])
+    )
+    for kind in ("unclean", "preferred"):
+        refused = cli.failure("elect", "--election-type", kind, "--topic", name, "--partition", "0")
+        assert f"no leader could be elected for 1 partitions: {name}-0" in refused
+    assert f"broker {dead} is not live" in cli.failure(
+        "config", "alter", "--entity-type", "brokers", "--entity-name", str(dead), "--add-config", "a=b"
+    )
+
+    waiting = subprocess.Popen(
+        cli.command("cluster", "health", "--exit-when-healthy", "--timeout", "60"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        cluster.restart_broker(dead)
+        told, _ = waiting.communicate(timeout=60)
+    finally:
+        waiting.kill()
+    assert waiting.returncode == 0
+    assert [line.split()[-1] for line in told.splitlines() if line.startswith("Healthy:")][-1] == "true"
+
+
+def test_watching_goes_on_with_the_next_controller(new_cluster: ClusterFactory) -> None:
+    """CTL-10: the move is resumed by the next controller, and the command that watches it asks that one."""
+    cluster = new_cluster(brokers=3)
+    controller = cluster.controller_id()
+    source, destination = (broker for broker in cluster.broker_ids if broker != controller)
+    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
+    name = new_topic(cli, [source])
+    fill(cli, name, 0)
+    watching = subprocess.Popen(
+        cli.command("reassign", "execute", "--reassignment-json-file", "-", "--throttle", SLOW, "--watch"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert watching.stdin is not None
+        assert watching.stdout is not None
+        watching.stdin.write(plan(name, [destination]))
+        watching.stdin.close()
+        for line in watching.stdout:
+            if "0 of 1 partitions" in line:
+                break
+        cluster.kill(controller)
+        told = watching.stdout.read()
+        assert watching.wait(timeout=60) == 0, told
+    finally:
+        watching.kill()
+        watching.wait()
+    assert f"Reassignment of partition {name}-0 is completed." in told
+    assert f"Clearing topic-level throttles on topics {name}" in told
+
+
+def test_inspect_names_a_znode_that_cannot_be_read(new_cluster: ClusterFactory) -> None:
+    cluster = new_cluster(brokers=1)
+    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
+    name = new_topic(cli, cli.broker_ids)
+    asyncio.run(write_znode(cluster.zookeeper_connect, f"/config/topics/{name}", b"rubbish"))
+    done = cli.run("inspect", "znodes", "--zookeeper", cli.zookeeper)
+    assert done.returncode == 1
+    assert f"unreadable: /config/topics/{name}: no JSON" in done.stdout
+    assert "0 differences" in done.stdout
+
+
+async def write_znode(hosts: str, path: str, data: bytes) -> None:
+    session = ZooKeeperSession(hosts, session_timeout_ms=10_000)
+    await session.start(10)
+    try:
+        await session.set(path, data)
+    finally:
+        await session.close()
+
+
+def test_interrupt_leaves_the_move_running(ottla: Cli, tmp_path: Path) -> None:
+    first, second, _ = ottla.broker_ids
+    name = new_topic(ottla, [first])
+    fill(ottla, name, 0)
+    file = tmp_path / "plan.json"
+    file.write_text(plan(name, [second]))
+    options = ["--reassignment-json-file", str(file)]
+    watching = subprocess.Popen(
+        ottla.command("reassign", "execute", *options, "--throttle", SLOW, "--watch"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert watching.stdout is not None
+        for line in watching.stdout:
+            if "0 of 1 partitions" in line:
+                break
+        time.sleep(0.2)  # it is in the middle of watching
+        watching.send_signal(signal.SIGINT)
+        _, complaint = watching.communicate(timeout=20)
+    finally:
+        watching.kill()
+    assert watching.returncode == 130
+    assert f"ottla reassign verify --reassignment-json-file {file}" in complaint
+    assert [row["topic"] for row in ottla.json("reassign", "list")] == [name]
+    eventually(lambda: ottla.json("reassign", "list") == [], "the move is done", timeout_s=60.0)
+    assert f"Clearing topic-level throttles on topics {name}" in ottla.output("reassign", "verify", *options)

@@ -1,0 +1,232 @@
+"""Kafka's own TopicCommand, ConfigCommand, LeaderElectionCommand and ReassignPartitionsCommand work against the cluster (CLI-3, CTL-9..12).
+
+What is expected is what the same commands print against a real Kafka 3.9.1.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
+from tests.support.kafka_tools import KafkaTools
+from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.peer]
+
+
+@pytest.fixture(scope="module")
+def tools(peer_kafka: Path) -> KafkaTools:
+    return KafkaTools(peer_kafka)
+
+
+@pytest.fixture(scope="module")
+def cluster(tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("kafka-tools"))
+    try:
+        settings = {"auto.leader.rebalance.enable": "false", "zookeeper.session.timeout.ms": "30000"}
+        running.create(brokers=3, overrides=settings)
+        running.start()
+        yield running
+    finally:
+        running.destroy()
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+def unique(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def created(tools: KafkaTools, servers: str, name: str, assignment: str, **configs: str) -> str:
+    """Makes a topic with replicas such as `1:2,2:3`."""
+    topic = unique(name)
+    settings = [word for key, value in configs.items() for word in ("--config", f"{key.replace('_', '.')}={value}")]
+    printed = tools.topics(servers, "--create", "--topic", topic, "--replica-assignment", assignment, *settings)
+    assert printed == f"Created topic {topic}.\n"
+    return topic
+
+
+def described(tools: KafkaTools, servers: str, topic: str) -> tuple[str, list[list[str]]]:
+    """(heading, the fields of each partition's line) of TopicCommand."""
+    heading, *partitions = tools.topics(servers, "--describe", "--topic", topic).splitlines()
+    return heading, [line.strip().split("\t") for line in partitions]
+
+
+def test_topics_are_created_described_grown_and_deleted(
+    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
+) -> None:
+    servers = cluster.bootstrap_servers
+    topic = unique("made-by-kafka")
+    new = ["--create", "--topic", topic, "--partitions", "3", "--replication-factor", "2"]
+    assert tools.topics(servers, *new, "--config", "retention.ms=100000") == f"Created topic {topic}.\n"
+    heading, partitions = described(tools, servers, topic)
+    assert f"Topic: {topic}\tTopicId: " in heading
+    assert heading.endswith("\tPartitionCount: 3\tReplicationFactor: 2\tConfigs: retention.ms=100000")
+    assert [fields[1] for fields in partitions] == ["Partition: 0", "Partition: 1", "Partition: 2"]
+    assert tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5") == ""
+    assert len(described(tools, servers, topic)[1]) == 5
+    refused = tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5", expected_exit_code=1)
+    assert "Error while executing topic command : Topic already has 5 partitions." in refused
+    assert tools.topics(servers, "--delete", "--topic", topic) == ""
+    assert topic not in tools.topics(servers, "--list").split()
+    assert topic not in zk.topics()
+    again = tools.topics(servers, "--delete", "--topic", topic, expected_exit_code=1)
+    assert f"Error while executing topic command : Topic '{topic}' does not exist as expected" in again
+
+
+def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTools) -> None:
+    servers = cluster.bootstrap_servers
+    topic = created(tools, servers, "configured", "1:2", retention_ms="100000")
+    of_topic = ["--entity-type", "topics", "--entity-name", topic]
+    values = "max.message.bytes=70000,cleanup.policy=[compact,delete]"
+    assert (
+        tools.configs(servers, "--alter", *of_topic, "--add-config", values)
+        == f"Completed updating config for topic {topic}.\n"
+    )
+    assert tools.configs(servers, "--describe", *of_topic).splitlines() == [
+        f"Dynamic configs for topic {topic} are:",
+        (
+            "  cleanup.policy=compact,delete sensitive=false "
+            "synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, DEFAULT_CONFIG:log.cleanup.policy=delete}"
+        ),
+        (
+            "  max.message.bytes=70000 sensitive=false "
+            "synonyms={DYNAMIC_TOPIC_CONFIG:max.message.bytes=70000, DEFAULT_CONFIG:message.max.bytes=1048588}"
+        ),
+        "  retention.ms=100000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=100000}",
+    ]
+    bad = tools.configs(servers, "--alter", *of_topic, "--add-config", "max.message.bytes=abc", expected_exit_code=1)
+    assert "InvalidConfigurationException" in bad
+    tools.configs(servers, "--alter", *of_topic, "--delete-config", "max.message.bytes,cleanup.policy")
+    assert "max.message.bytes" not in tools.configs(servers, "--describe", *of_topic)
+
+
+def test_broker_configs(cluster: LocalCluster, tools: KafkaTools) -> None:
+    servers = cluster.bootstrap_servers
+    of_broker = ["--entity-type", "brokers", "--entity-name", "1"]
+    of_all = ["--entity-type", "brokers", "--entity-default"]
+    assert (
+        tools.configs(servers, "--alter", *of_broker, "--add-config", "log.retention.ms=3000000")
+        == "Completed updating config for broker 1.\n"
+    )
+    assert (
+        tools.configs(servers, "--alter", *of_all, "--add-config", "message.max.bytes=2000000")
+        == "Completed updating default config for brokers in the cluster.\n"
+    )
+    shown = tools.configs(servers, "--describe", *of_broker)
+    assert (
+        "  log.retention.ms=3000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=3000000" in shown
+    )
+    assert tools.configs(servers, "--describe", *of_all).splitlines() == [
+        "Default configs for brokers in the cluster are:",
+        "  message.max.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}",
+    ]
+    static = tools.configs(
+        servers, "--alter", *of_broker, "--add-config", "zookeeper.connect=elsewhere", expected_exit_code=1
+    )
+    assert "InvalidRequestException" in static
+    tools.configs(servers, "--alter", *of_broker, "--delete-config", "log.retention.ms")
+    tools.configs(servers, "--alter", *of_all, "--delete-config", "message.max.bytes")
+
+
+def test_elections(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView) -> None:
+    servers = cluster.bootstrap_servers
+    topic = created(tools, servers, "elected", "1:2")
+    partition = ["--topic", topic, "--partition", "0"]
+    needless = tools.elections(servers, "--election-type", "preferred", *partition)
+    assert needless.strip() == f"Valid replica already elected for partitions {topic}-0"
+    cluster.stop_broker(1)
+    eventually(lambda: zk.state(topic, 0).leader == 2, "broker 2 leads")
+    cluster.start_broker(1)
+    cluster.wait_ready()
+    assert_healed(cluster, zk, topic)
+    done = tools.elections(servers, "--election-type", "preferred", *partition)
+    assert done.strip() == f"Successfully completed leader election (PREFERRED) for partitions {topic}-0"
+    assert zk.state(topic, 0).leader == 1
+
+
+def test_an_unclean_election_only_where_nobody_else_can_lead(
+    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
+) -> None:
+    servers = cluster.bootstrap_servers
+    topic = created(tools, servers, "unclean", "1:2")
+    partition = ["--topic", topic, "--partition", "0"]
+    cluster.stop_broker(2)
+    eventually(lambda: zk.state(topic, 0).isr == (1,), "broker 2 has left the ISR")
+    cluster.stop_broker(1)
+    cluster.start_broker(2)
+    eventually(lambda: zk.state(topic, 0).leader == -1 and 2 in zk.live_brokers(), "no leader: broker 2 may not")
+    address = f"127.0.0.1:{cluster.port(2)}"
+    done = tools.elections(address, "--election-type", "unclean", *partition)
+    assert done.strip() == f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0"
+    assert (zk.state(topic, 0).leader, zk.state(topic, 0).isr) == (2, (2,))
+    cluster.start_broker(1)
+    cluster.wait_ready()
+    assert_healed(cluster, zk, topic)
+
+
+def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path) -> None:
+    """generate, execute with a throttle, list, verify, cancel; under load, with the leader among those that move."""
+    servers = cluster.bootstrap_servers
+    topic = created(tools, servers, "moved", "1:2,2:1", min_insync_replicas="1")
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
+    proposed = tools.reassign(
+        servers, "--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3"
+    )
+    current, proposal = (json.loads(line) for line in proposed.splitlines() if line.startswith("{"))
+    assert [(p["partition"], p["replicas"]) for p in current["partitions"]] == [(0, [1, 2]), (1, [2, 1])]
+    assert len(proposal["partitions"]) == 2
+
+    plan = tmp_path / "plan.json"
+    moves = [{"topic": topic, "partition": 0, "replicas": [3, 2]}, {"topic": topic, "partition": 1, "replicas": [2, 3]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    rollback = tmp_path / "rollback.json"
+    rollback.write_text(json.dumps(current))
+    of_plan = ["--reassignment-json-file", str(plan)]
+    with BackgroundProducer(servers, topic, 2) as producer:
+        producer.wait_for_acks(500)
+        started = tools.reassign(servers, "--execute", *of_plan, "--throttle", "10000000")
+        assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in started
+        assert "The inter-broker throttle limit was set to 10000000 B/s" in started
+        eventually(lambda: all(not a.adding and not a.removing for a in zk.assignment(topic).values()), "moved")
+        producer.wait_for_acks(500)
+        verified = tools.reassign(servers, "--verify", *of_plan)
+        assert f"Reassignment of partition {topic}-0 is completed." in verified
+        assert "Clearing broker-level throttles on brokers 1,2,3" in verified
+        assert "throttled" not in tools.configs(
+            servers, "--describe", "--entity-type", "topics", "--entity-name", topic
+        )
+        assert "No partition reassignments found." in tools.reassign(servers, "--list")
+        assert {p: a.replicas for p, a in zk.assignment(topic).items()} == {0: (3, 2), 1: (2, 3)}
+
+        cluster.pause(1)  # it cannot catch up: the way back stays under way
+        try:
+            tools.reassign(servers, "--execute", "--reassignment-json-file", str(rollback))
+            listed = tools.reassign(servers, "--list")
+            assert f"{topic}-0: replicas: 1,2,3. adding: 1. removing: 3." in listed
+            cancelled = tools.reassign(servers, "--cancel", "--reassignment-json-file", str(rollback))
+            assert f"Successfully cancelled partition reassignments for: {topic}-0,{topic}-1" in cancelled
+        finally:
+            cluster.resume(1)
+        producer.wait_for_acks(500)
+    acknowledged = producer.stop()
+    assert acknowledged.failed == []
+    assert_healed(cluster, zk, topic)
+    assert {p: set(a.replicas) for p, a in zk.assignment(topic).items()} == {0: {2, 3}, 1: {2, 3}}
+    assert_nothing_lost(acknowledged, read_everything(servers, topic, 2))
+    eventually(
+        lambda: not any(replica_directory(cluster, 1, topic, p).exists() for p in (0, 1)),
+        "broker 1 keeps nothing of it",
+    )

@@ -1,0 +1,280 @@
+"""Partitions with data move to other brokers under acks=all load (CTL-10, CTL-11, INV-1, INV-25, FLT-35).
+
+By kafka-python's admin client and by `/admin/reassign_partitions`; cancelled; with the leader leaving; with the controller or a
+broker in it killed or stopped in the middle. A follower throttle holds a move there. Nothing acknowledged is lost, and what a
+removed replica had is gone from its disk.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from kafka import KafkaAdminClient, TopicPartition
+
+from protocol import types
+from protocol.errors import ErrorCode
+from protocol.types import Assignment
+from protocol.zk.znodes import ReassignPartitionsZNode
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
+from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 2
+PADDING = b"x" * 2000
+ACCEPTED = [ErrorCode.NONE] * PARTITIONS
+SLOW = "20000"
+"""Bytes per second: what has been produced before the move takes minutes."""
+RATE = "follower.replication.throttled.rate"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("reassignment"))
+    try:
+        running.create(brokers=4, overrides={"auto.leader.rebalance.enable": "false"})
+        running.start()
+        running.wait_ready()
+        yield running
+    finally:
+        running.destroy()
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+def _code(error: Any) -> ErrorCode:
+    """Of kafka-python's class of error."""
+    return ErrorCode.NONE if error is None else ErrorCode(error.errno)
+
+
+@dataclass
+class Move:
+    """A topic whose two partitions are led by `leaving` and copied by `staying`; they are to go from there to `coming`."""
+
+    cluster: LocalCluster
+    zk: ZooKeeperView
+    topic: str
+    controller: int
+    leaving: int
+    staying: int
+    coming: int
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
+
+    def alter(self, replicas: Sequence[int] | None) -> list[ErrorCode]:
+        """Through the API; the answer for each partition."""
+        admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
+        try:
+            answers = admin.alter_partition_reassignments(dict.fromkeys(self.partitions, replicas))
+            return [_code(answers[tp]) for tp in self.partitions]
+        finally:
+            admin.close()
+
+    def listed(self) -> list[dict[str, list[int]]]:
+        admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
+        try:
+            return list(admin.list_partition_reassignments(self.partitions).values())
+        finally:
+            admin.close()
+
+    def throttle(self, rate: str | None) -> None:
+        """Every broker copies this topic at `rate` bytes a second, or, with None, as fast as it can."""
+        operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
+        entry = ConfigEntry(RATE, rate, incremental_operation=operation)
+        resources = [
+            ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+            for broker in self.cluster.broker_ids
+        ]
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
+        for resource in resources:
+            admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def assert_at(self, replicas: tuple[int, ...]) -> None:
+        """They are there, whole, and nowhere else; nothing says any more that they ever moved."""
+        eventually(
+            lambda: all(found == Assignment(replicas) for found in self.zk.assignment(self.topic).values()),
+            f"{self.topic} assigned to {replicas}",
+        )
+        assert_healed(self.cluster, self.zk, self.topic)
+        for partition in range(PARTITIONS):
+            assert set(self.zk.state(self.topic, partition).isr) == set(replicas)
+        eventually(lambda: self.holders() == set(replicas), f"{self.topic} on the disks of {replicas} only")
+        eventually(lambda: self.listed() == [], "nothing under way")
+        eventually(lambda: self.zk.client.exists(ReassignPartitionsZNode.PATH) is None, "no request in ZooKeeper")
+
+    def holders(self) -> set[int]:
+        """Brokers that have anything of the topic on their disks, logs on their way out included."""
+        return {
+            broker
+            for broker in self.cluster.broker_ids
+            if list(replica_directory(self.cluster, broker, self.topic, 0).parent.glob(f"{self.topic}-*"))
+        }
+
+
+@pytest.fixture
+def move(cluster: LocalCluster, zk: ZooKeeperView) -> Iterator[Move]:
+    eventually(lambda: zk.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
+    controller = eventually(lambda: zk.controller() is not None and [zk.controller()], "a controller")[0]
+    leaving, staying, coming = (broker for broker in cluster.broker_ids if broker != controller)
+    topic = f"moves-{uuid.uuid4().hex[:8]}"
+    new = NewTopic(
+        topic,
+        num_partitions=PARTITIONS,
+        replica_assignment=[[leaving, staying]] * PARTITIONS,
+        config={"min.insync.replicas": "1", "follower.replication.throttled.replicas": "*"},
+    )
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([new])[topic].result(30)
+    made = Move(cluster, zk, topic, controller, leaving, staying, coming)
+    eventually(lambda: all(len(s.isr) == 2 for s in zk.states(topic).values()), "both replicas in sync")
+    yield made
+    made.throttle(None)
+
+
+def finish(
+    move: Move, producer: BackgroundProducer, replicas: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Waits for the end of it, and looks whether everything is there."""
+    producer.wait_for_acks(200)
+    acknowledged = producer.stop()
+    move.assert_at(replicas)
+    assert acknowledged.failed == []
+    records = read_everything(move.cluster.bootstrap_servers, move.topic, PARTITIONS)
+    doubled = assert_nothing_lost(acknowledged, records)
+    with capsys.disabled():
+        print(
+            f"\n  {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
+            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
+        )
+
+
+def loaded(move: Move) -> BackgroundProducer:
+    return BackgroundProducer(move.cluster.bootstrap_servers, move.topic, PARTITIONS, PADDING)
+
+
+@pytest.mark.parametrize("way", ["API", "znode"])
+def test_a_move_of_the_leader_under_load(move: Move, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    target = (move.coming, move.staying)
+    with loaded(move) as producer:
+        producer.wait_for_acks(3000)
+        if way == "API":
+            assert move.alter(target) == ACCEPTED
+        else:
+            rows = {types.TopicPartition(move.topic, partition): target for partition in range(PARTITIONS)}
+            move.zk.client.create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(rows))
+        finish(move, producer, target, capsys)
+    assert {state.leader for state in move.zk.states(move.topic).values()} == {move.coming}
+
+
+def test_a_move_to_wholly_other_brokers(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+    target = (move.coming, move.controller)
+    with loaded(move) as producer:
+        producer.wait_for_acks(3000)
+        assert move.alter(target) == ACCEPTED
+        finish(move, producer, target, capsys)
+
+
+def test_cancelled_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+    """kafka-details 1 and 3."""
+    with loaded(move) as producer:
+        producer.wait_for_acks(3000)
+        move.throttle(SLOW)
+        assert move.alter([move.coming, move.leaving]) == ACCEPTED
+        moving = {
+            "replicas": [move.coming, move.leaving, move.staying],
+            "adding_replicas": [move.coming],
+            "removing_replicas": [move.staying],
+        }
+        assert move.listed() == [moving, moving]
+        eventually(lambda: move.coming in move.holders(), "copying has begun")
+        producer.wait_for_acks(500)
+        assert move.alter(None) == ACCEPTED
+        assert move.alter(None) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS] * 2
+        finish(move, producer, (move.leaving, move.staying), capsys)
+
+
+def test_another_target_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
+    with loaded(move) as producer:
+        producer.wait_for_acks(3000)
+        move.throttle(SLOW)
+        assert move.alter([move.coming, move.staying]) == ACCEPTED
+        eventually(lambda: move.coming in move.holders(), "copying has begun")
+        move.throttle(None)
+        assert move.alter([move.controller, move.staying]) == ACCEPTED
+        finish(move, producer, (move.controller, move.staying), capsys)
+
+
+def test_what_is_refused(move: Move) -> None:
+    assert move.alter([move.leaving, 99]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT] * 2
+    assert move.alter([move.leaving, move.leaving]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT] * 2
+    admin = KafkaAdminClient(bootstrap_servers=move.cluster.bootstrap_servers.split(","))
+    nosuch = TopicPartition("nosuch", 0)
+    answers = admin.alter_partition_reassignments({nosuch: [move.leaving]})
+    assert _code(answers[nosuch]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    admin.close()
+    move.zk.client.create(ReassignPartitionsZNode.PATH, b"rubbish")
+    eventually(lambda: move.zk.client.exists(ReassignPartitionsZNode.PATH) is None, "the next admin is not blocked")
+    move.assert_at((move.leaving, move.staying))
+
+
+@pytest.mark.parametrize("role", ["controller", "leaving", "staying", "coming"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_broker_bounces_in_the_middle(
+    move: Move, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FLT-35, CTL-2: killed or stopped, away until that is noticed, and back."""
+    victim = getattr(move, role)
+    target = (move.coming, move.staying)
+    with loaded(move) as producer:
+        producer.wait_for_acks(3000)
+        move.throttle(SLOW)
+        assert move.alter(target) == ACCEPTED
+        eventually(lambda: move.coming in move.holders(), "copying has begun")
+        assert len(move.listed()) == PARTITIONS
+
+        move.cluster.signal(victim, how)
+
+        eventually(lambda: move.cluster.pid(victim) is None, "its process ended")
+        eventually(lambda: victim not in move.zk.live_brokers(), "its node is gone")
+        if role == "controller":
+            eventually(lambda: move.zk.controller() not in (None, victim), "another controller")
+        assert all(found.adding == (move.coming,) for found in move.zk.assignment(move.topic).values())
+        move.cluster.start_broker(victim)
+        eventually(lambda: victim in move.zk.live_brokers(), "it is back")
+        move.throttle(None)
+        finish(move, producer, target, capsys)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_it_is_over_while_the_removed_broker_is_away(
+    move: Move, how: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CTL-10 step 9: a dead broker is not waited for; what it has on its disk goes when it is back (LAI-6)."""
+    target = (move.coming, move.staying)
+    with loaded(move) as producer:
+        producer.wait_for_acks(1000)
+        move.cluster.signal(move.leaving, how)
+        eventually(lambda: move.leaving not in move.zk.live_brokers(), "its node is gone")
+        assert move.alter(target) == ACCEPTED
+        eventually(
+            lambda: all(found == Assignment(target) for found in move.zk.assignment(move.topic).values()), "moved"
+        )
+        assert move.leaving in move.holders()
+        eventually(lambda: move.cluster.pid(move.leaving) is None, "its process ended")
+        move.cluster.start_broker(move.leaving)
+        eventually(lambda: move.leaving in move.zk.live_brokers(), "it is back")
+        finish(move, producer, target, capsys)

@@ -1,0 +1,288 @@
+"""Topics deleted, under load, with a broker down, with the controller killed, and made again at once: nothing old comes back.
+
+CTL-9, INV-26, LAI-6, FLT-36, BUG-20 with real processes, a real ZooKeeper and confluent-kafka.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode, topic_id_text
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.load import BackgroundProducer, read_everything
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 4
+CHECKPOINTS = ("replication-offset-checkpoint", "recovery-point-offset-checkpoint")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("topic-deletion"))
+    try:
+        running.create(brokers=3, overrides={"auto.create.topics.enable": "false"})
+        running.start()
+        yield running
+    finally:
+        running.destroy()
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    eventually(lambda: view.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
+    yield view
+    view.close()
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> AdminClient:
+    return new_admin(cluster)
+
+
+def new_admin(cluster: LocalCluster) -> AdminClient:
+    """One that knows no earlier controller."""
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
+    """A topic of 4 partitions on all three brokers, with 100 records."""
+    name = f"gone-{uuid.uuid4().hex[:8]}"
+    make(cluster, name)
+    assert_healed(cluster, zk, name)
+    fill(cluster, name, "old", 100)
+    return name
+
+
+def make(cluster: LocalCluster, topic: str) -> None:
+    """Again and again while the old one is still there."""
+    admin = new_admin(cluster)
+
+    def is_made() -> bool:
+        wanted = NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
+        try:
+            admin.create_topics([wanted])[topic].result(30)
+        except KafkaException as error:
+            if error.args[0].code() == ErrorCode.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
+
+    eventually(is_made, f"topic {topic} made")
+
+
+def delete(admin: AdminClient, topic: str) -> None:
+    admin.delete_topics([topic], operation_timeout=20)[topic].result(30)
+
+
+def fill(cluster: LocalCluster, topic: str, prefix: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    failures: list[Any] = []
+    for number in range(count):
+        producer.produce(
+            topic,
+            f"{prefix}-{number}".encode(),
+            partition=number % PARTITIONS,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert failures == []
+
+
+def values(cluster: LocalCluster, topic: str) -> set[str]:
+    return {record.value().decode() for record in read_everything(cluster.bootstrap_servers, topic, PARTITIONS)}
+
+
+def directories(cluster: LocalCluster, topic: str, *brokers: int) -> list[str]:
+    """What is left of the topic on the disks of these brokers (all), half-deleted and set aside included."""
+    return [
+        f"{broker}/{path.name}"
+        for broker in brokers or cluster.broker_ids
+        for path in (Path(cluster.broker_directory(broker)) / "data").iterdir()
+        if path.name.startswith(f"{topic}-")
+    ]
+
+
+def state_path(topic: str, partition: int) -> str:
+    return PartitionStateZNode.path(TopicPartition(topic, partition))
+
+
+def is_removed(zk: ZooKeeperView, topic: str) -> bool:
+    paths = (TopicZNode.path(topic), ConfigZNode.path("topics", topic), DeleteTopicZNode.path(topic))
+    return not any(zk.client.exists(path) for path in paths)
+
+
+def assert_gone(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+    """Znodes, directories, checkpoints, metadata."""
+    eventually(lambda: is_removed(zk, topic), f"the znodes of {topic} removed")
+    eventually(lambda: not directories(cluster, topic), f"the directories of {topic} removed")
+
+    def is_in_checkpoints() -> list[str]:
+        files = [Path(cluster.broker_directory(b)) / "data" / name for b in cluster.broker_ids for name in CHECKPOINTS]
+        return [str(file) for file in files if file.exists() and f"{topic} " in file.read_text()]
+
+    eventually(lambda: not is_in_checkpoints(), f"no checkpoint names {topic}")
+    for broker in cluster.broker_ids:
+        known = AdminClient({"bootstrap.servers": cluster.address(broker)}).list_topics(timeout=10).topics
+        assert topic not in known
+
+
+def test_delete_under_load(cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str) -> None:
+    """LAI-6, BUG-10: who waits for an acknowledgement gets an error, nobody hangs; then the topic is made again at once."""
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+        producer.wait_for_acks(200)
+        delete(admin, topic)
+        assert_gone(cluster, zk, topic)
+        make(cluster, topic)
+        assert_healed(cluster, zk, topic)
+        producer.wait_for_acks(50)
+        producer.stop()
+    assert {s.leader_epoch for s in zk.states(topic).values()} == {0}
+    assert not any(value.startswith("old-") for value in values(cluster, topic))
+
+
+def test_made_again_at_once_many_times(
+    cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str
+) -> None:
+    """BUG-20: a request that belongs to an earlier topic of that name never touches the next one."""
+    for life in range(5):
+        delete(admin, topic)
+        make(cluster, topic)
+        fill(cluster, topic, f"life-{life}", 20)
+        assert values(cluster, topic) == {f"life-{life}-{n}" for n in range(20)}
+    assert_healed(cluster, zk, topic)
+
+
+def test_a_broker_is_down(cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str) -> None:
+    """CTL-9: clients see it gone, ZooKeeper has it until the broker is back and has confirmed (INV-26, FLT-36)."""
+    victim = next(b for b in cluster.broker_ids if b != zk.controller())
+    cluster.kill(victim)
+    eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node gone")
+    delete(admin, topic)
+    others = [b for b in cluster.broker_ids if b != victim]
+    eventually(lambda: not directories(cluster, topic, *others), "the live brokers' directories removed")
+    assert zk.client.exists(TopicZNode.path(topic))
+    assert zk.client.exists(DeleteTopicZNode.path(topic))
+    assert len(directories(cluster, topic, victim)) == PARTITIONS
+    cluster.start_broker(victim)
+    cluster.wait_ready()
+    assert_gone(cluster, zk, topic)
+
+
+def test_made_again_while_a_replica_is_down(
+    cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, topic: str
+) -> None:
+    """FLT-36 the hard way: the nodes are removed and made by hand, so that nobody could tell the broker that was down."""
+    victim = next(b for b in cluster.broker_ids if b != zk.controller())
+    old_id, assignment = TopicZNode.decode(zk.client.get(TopicZNode.path(topic))[0])
+    new_id = topic_id_text(uuid.uuid4())
+    assert new_id != old_id
+    cluster.kill(victim)
+    eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node gone")
+    zk.client.delete(TopicZNode.path(topic), recursive=True)
+    zk.client.create(TopicZNode.path(topic), TopicZNode.encode(new_id, assignment))
+    eventually(lambda: all(zk.client.exists(state_path(topic, p)) for p in assignment), "the new topic led")
+    eventually(lambda: topic in admin.list_topics(timeout=10).topics, "the new topic known")
+    fill(cluster, topic, "new", 50)
+    cluster.start_broker(victim)
+    cluster.wait_ready()
+    assert_healed(cluster, zk, topic)
+    assert values(cluster, topic) == {f"new-{n}" for n in range(50)}
+
+
+def test_strays_are_set_aside_and_rubbish_costs_no_records(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str
+) -> None:
+    """A topic whose node is gone leaves `-stray` directories; one whose node cannot be read leaves everything in place."""
+    unreadable = f"kept-{uuid.uuid4().hex[:8]}"
+    make(cluster, unreadable)
+    assert_healed(cluster, zk, unreadable)
+    fill(cluster, unreadable, "kept", 40)
+    good, _ = zk.client.get(TopicZNode.path(unreadable))
+    victim = next(b for b in cluster.broker_ids if b != zk.controller())
+    cluster.stop_broker(victim)
+    zk.client.delete(TopicZNode.path(topic), recursive=True)
+    zk.client.set(TopicZNode.path(unreadable), b"rubbish")
+    controller = zk.controller()
+    assert controller is not None
+    cluster.stop_broker(controller)
+    eventually(lambda: zk.controller() not in (None, controller), "a controller that cannot read it")
+    for broker in (controller, victim):
+        cluster.start_broker(broker)
+    cluster.wait_ready()
+    eventually(
+        lambda: {name.rpartition("-")[2] for name in directories(cluster, topic, victim)} == {"stray"},
+        "what is left of the removed topic set aside",
+    )
+    assert sorted(directories(cluster, unreadable, victim)) == [f"{victim}/{unreadable}-{p}" for p in range(PARTITIONS)]
+    zk.client.set(TopicZNode.path(unreadable), good)
+    for broker in cluster.broker_ids:
+        cluster.restart_broker(broker)
+    assert_healed(cluster, zk, unreadable)
+    assert values(cluster, unreadable) == {f"kept-{n}" for n in range(40)}
+
+
+@pytest.mark.parametrize("moment", ["at once", "when the nodes are being removed"])
+def test_the_controller_is_killed(cluster: LocalCluster, zk: ZooKeeperView, topic: str, moment: str) -> None:
+    """CTL-9: the next controller goes on; the dead one's replicas are deleted when it is back."""
+    controller = eventually(lambda: zk.controller(), "a controller")
+    zk.client.create(DeleteTopicZNode.path(topic))
+    if moment != "at once":
+        eventually(lambda: not zk.client.exists(state_path(topic, 0)), "the first state removed")
+    cluster.kill(controller)
+    eventually(lambda: zk.controller() not in (None, controller), "another controller")
+    cluster.start_broker(controller)
+    cluster.wait_ready()
+    assert_gone(cluster, zk, topic)
+    make(cluster, topic)
+    assert_healed(cluster, zk, topic)
+    assert values(cluster, topic) == set()
+
+
+def test_a_large_topic_goes_fast(
+    cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One StopReplica for each broker, and nodes by the hundred: 300 partitions x 3 in a few seconds."""
+    name = f"large-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(name, 300, 3)], operation_timeout=30)[name].result(60)
+    eventually(lambda: len(directories(cluster, name)) == 900, "all replicas made")
+    began = time.monotonic()
+    delete(admin, name)
+    eventually(lambda: is_removed(zk, name), "the znodes removed")
+    took = time.monotonic() - began
+    with capsys.disabled():
+        print(f" [300 x 3 deleted in {took:.2f} s]", end="")
+    assert took < 15
+    assert_gone(cluster, zk, name)
+
+
+def test_deletion_disabled(new_cluster: Callable[..., LocalCluster]) -> None:
+    """CTL-9: refused with the reason; what is asked for by hand is not seen, and removed by the next controller."""
+    cluster = new_cluster(brokers=1, overrides={"delete.topic.enable": "false"})
+    zk = ZooKeeperView(cluster.zookeeper_connect)
+    try:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
+        with pytest.raises(KafkaException) as refused:
+            delete(admin, "kept")
+        assert refused.value.args[0].code() == ErrorCode.TOPIC_DELETION_DISABLED
+        zk.client.create(DeleteTopicZNode.path("kept"))
+        cluster.restart_broker(cluster.broker_ids[0])
+        eventually(lambda: not zk.client.exists(DeleteTopicZNode.path("kept")), "the request removed")
+        assert zk.state("kept", 0).leader == cluster.broker_ids[0]
+        assert TopicPartition("kept", 0).topic in admin.list_topics(timeout=10).topics
+    finally:
+        zk.close()

@@ -1,0 +1,163 @@
+"""The APIs of one broker over a ZooKeeper in memory, without sockets; the controller is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.apis.table import HANDLERS
+from broker.apis.topic_admin import TopicAdmin
+from broker.clock import SystemClock
+from broker.config import BrokerConfig
+from broker.metadata_cache import MetadataCache
+from broker.network.request_channel import Request
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import parse_request_header
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.types import LEADER_DURING_DELETE, Assignment, BrokerInfo, TopicPartition
+from protocol.zk.znodes import TopicZNode, topic_id_text
+from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+T_ID = uuid.UUID(int=7)
+OTHER_ID = uuid.UUID(int=8)
+LONG_MS = 20_000
+SHORT_MS = 20
+
+
+class FakeController:
+    """Answers what the test wrote down, or as one that is not active."""
+
+    def __init__(self) -> None:
+        self.is_active = True
+        self.moving: dict[TopicPartition, Assignment] = {}
+        self.answers: dict[TopicPartition, KafkaError | None] = {}
+        self.asked: list[Any] = []
+        self.before_answer: Callable[[], None] = lambda: None
+        self.hangs = False
+
+    async def _answer(self, question: Any) -> dict[TopicPartition, KafkaError | None]:
+        self._check()
+        self.asked.append(question)
+        await asyncio.sleep(LONG_MS / 1000 if self.hangs else 0)
+        self.before_answer()
+        self._check()
+        return self.answers
+
+    def _check(self) -> None:
+        if not self.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._answer(dict(targets))
+
+    def reassignments(self) -> dict[TopicPartition, Assignment]:
+        self._check()
+        return self.moving
+
+    async def elect_leaders(
+        self, unclean: bool, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._answer((unclean, partitions))
+
+
+class FakeConnection:
+    """Keeps the bytes of the answer."""
+
+    listener = "PLAINTEXT"
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def answer(self, number: int, parts: Sequence[bytes]) -> None:
+        assert not self.sent, "answered twice"
+        self.sent = b"".join(bytes(part) for part in parts)
+
+    def answer_in_turn(self, number: int, make: Callable[[], Sequence[bytes]]) -> None:
+        self.answer(number, make())
+
+
+class World:
+    """A broker's API context over a ZooKeeper in memory; brokers 1, 2, 3; topic `t` with partitions 0 (1, 2) and 1 (2, 3)."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.zk = MemoryZooKeeper()
+        self.session = MemorySession(self.zk)
+        for path in ("/brokers/topics", "/admin/delete_topics"):
+            self.zk.ensure(path)
+        self.write_topic("t", T_ID, {0: Assignment((1, 2)), 1: Assignment((2, 3))})
+        self.metadata = MetadataCache()
+        self.update([state("t", 0, 1, (1, 2)), state("t", 1, 2, (2, 3))], t=T_ID)
+        self.controller = FakeController()
+        config = BrokerConfig(broker_id=1, **settings)
+        zk = cast(Any, self.session)
+        self.context: Any = SimpleNamespace(
+            config=config,
+            clock=SystemClock(),
+            metadata=self.metadata,
+            controller=self.controller,
+            topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),
+        )
+        """Only what the APIs at hand need; a test may add to it."""
+
+    def write_topic(self, name: str, topic_id: uuid.UUID, assignment: Mapping[int, Assignment]) -> None:
+        self.zk.ensure(TopicZNode.path(name), TopicZNode.encode(topic_id_text(topic_id), assignment))
+
+    def topic(self, name: str = "t") -> tuple[str | None, dict[int, Assignment]]:
+        return TopicZNode.decode(self.zk.nodes[TopicZNode.path(name)].data)
+
+    def update(self, states: Sequence[PartitionState], **ids: uuid.UUID) -> None:
+        """As the controller's UpdateMetadata."""
+        brokers = tuple(BrokerInfo(n, n, ()) for n in (1, 2, 3))
+        texts = {name: topic_id_text(topic_id) for name, topic_id in ids.items()}
+        self.metadata.update(UpdateMetadataRequest(1, 1, 1, tuple(states), texts, brokers))
+
+    def forget(self, name: str = "t") -> None:
+        """The deletion has begun."""
+        self.update([gone(name, number) for number in self.metadata.partitions_of(name)])
+
+    async def call(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
+        frame = memoryview(messages.encode_request(api_key, version, 1, "test", body))
+        connection = FakeConnection()
+        request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
+        waiting = HANDLERS[api_key](self.context, request)
+        if waiting is not None:
+            await waiting
+        return messages.decode_response(api_key, version, connection.sent[4:])[1]
+
+
+def state(topic: str, number: int, leader: int, replicas: tuple[int, ...], epoch: int = 0) -> PartitionState:
+    return PartitionState(topic, number, 1, leader, epoch, replicas, 0, replicas)
+
+
+def gone(topic: str, number: int) -> PartitionState:
+    return state(topic, number, LEADER_DURING_DELETE, ())
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LONG_MS / 1000):
+            await scenario
+
+    asyncio.run(limited())
+
+
+async def turns(count: int) -> None:
+    """Lets the loop turn, so that what can go on does."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def turns_until(is_so: Callable[[], bool]) -> None:
+    """Lets the loop turn until it is so; everything here is done in some turns."""
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")

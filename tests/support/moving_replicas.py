@@ -1,0 +1,187 @@
+"""Reassignments on a cluster in memory: leaders that let caught-up followers in, an admin who asks again, and INV-4/25 at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
+from protocol.types import NO_LEADER, Assignment, TopicPartition
+from protocol.zk.session import CheckOp, DeleteOp, Op, OpResult, SessionExpired, SetOp
+from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
+from tests.support.memory_cluster import MemoryCluster
+
+Targets = Mapping[TopicPartition, tuple[int, ...] | None]
+
+ROUNDS = 20
+
+
+def assignment_of(cluster: MemoryCluster, tp: TopicPartition) -> Assignment:
+    """As ZooKeeper has it."""
+    return TopicZNode.decode(cluster.server.nodes[TopicZNode.path(tp.topic)].data)[1][tp.partition]
+
+
+def requested(cluster: MemoryCluster) -> list[tuple[TopicPartition, tuple[int, ...]]] | None:
+    """What `/admin/reassign_partitions` still asks for; None: it is gone."""
+    node = cluster.server.nodes.get(ReassignPartitionsZNode.PATH)
+    return None if node is None else ReassignPartitionsZNode.decode_rows(node.data)
+
+
+def request(cluster: MemoryCluster, targets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    """As Kafka's older tools do."""
+    cluster.server.ensure(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(targets))
+
+
+async def ask(cluster: MemoryCluster, targets: Targets) -> dict[TopicPartition, ErrorCode]:
+    """Through the API, as an admin client does: again, of the next controller, when there is no answer."""
+    for _ in range(ROUNDS):
+        await cluster.settle()
+        for controller in list(cluster.controllers.values()):
+            try:
+                answers = await controller.alter_reassignments(targets)
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+            else:
+                return {tp: ErrorCode.NONE if error is None else error.code for tp, error in answers.items()}
+    raise AssertionError("nobody answers")
+
+
+def moving(cluster: MemoryCluster) -> dict[TopicPartition, Assignment]:
+    """What the active controller lists."""
+    (active,) = [controller for controller in cluster.controllers.values() if controller.is_active]
+    return active.reassignments()
+
+
+def let_in(cluster: MemoryCluster, but: Sequence[int] = ()) -> bool:
+    """Each leader that knows the newest state lets in its live followers. True: somebody was let in."""
+    changed = False
+    for tp, state in cluster.states().items():
+        leader = cluster.running.get(state.leader)
+        told = leader.replicas.get(tp) if leader is not None else None
+        if told is None or (told.leader_epoch, told.leader) != (state.leader_epoch, state.leader):
+            continue
+        newcomers = [
+            replica
+            for replica in told.replicas
+            if replica not in (*state.isr, *but)
+            and replica in cluster.running
+            and tp in cluster.running[replica].replicas
+            and cluster.running[replica].replicas[tp].leader == state.leader
+        ]
+        if newcomers:
+            cluster.leader_writes_isr(tp.topic, tp.partition, (*state.isr, *newcomers))
+            changed = True
+    return changed
+
+
+async def catch_up(cluster: MemoryCluster) -> None:
+    """Until every follower that lives is in sync and nothing happens any more."""
+    for _ in range(ROUNDS):
+        await cluster.settle()
+        if not let_in(cluster):
+            return
+    raise AssertionError("followers never stay in sync")
+
+
+class Steps:
+    """Sees every multi that persists a step of a reassignment, and every StopReplica(delete); may kill at each of them."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.multis: list[str] = []
+        """What each wrote: `state`, `topic` or `request`."""
+        self.stops: list[tuple[int, StopReplicaRequest]] = []
+        self.at_multi: Callable[[int, str], None] = lambda index, moment: None
+        self.at_stop: Callable[[int, str], None] = lambda index, moment: None
+        self._multi = cluster.server.multi
+        cluster.server.multi = self.multi  # type: ignore[method-assign]
+        for broker in cluster.disks.values():
+            self._watch(broker.id, broker)
+
+    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        kind = _kind(ops)
+        if kind is None:
+            return self._multi(ops, session_id)
+        assert isinstance(ops[0], CheckOp), "fenced (INV-9)"
+        assert ops[0].path == ControllerEpochZNode.PATH
+        assert all(op.version >= 0 for op in ops[1:] if isinstance(op, SetOp | DeleteOp)), "over what was read"
+        index = len(self.multis)
+        self.multis.append(kind)
+        self.at_multi(index, "before")
+        for session in self.cluster.sessions.values():
+            if session.session_id == session_id:
+                session._check_connection()
+                break
+        else:
+            raise SessionExpired("its process was killed in this moment")
+        results = self._multi(ops, session_id)
+        self.check_states()
+        self.at_multi(index, "after")
+        return results
+
+    def check_states(self) -> None:
+        """INV-4, and that nobody is in an ISR who has no replica."""
+        for tp, state in self.cluster.states().items():
+            assert state.isr, tp
+            assert state.leader in (NO_LEADER, *state.isr), (tp, state)
+            assert set(state.isr) <= set(assignment_of(self.cluster, tp).replicas), (tp, state)
+
+    def _watch(self, broker_id: int, broker: Any) -> None:
+        handle = broker.handle
+
+        def watched(request: ControlRequest) -> ControlResponse:
+            if not isinstance(request, StopReplicaRequest) or not any(stop.delete for stop in request.partitions):
+                return handle(request)  # type: ignore[no-any-return]
+            index = len(self.stops)
+            self.stops.append((broker_id, request))
+            self.at_stop(index, "before")
+            for stop in request.partitions:
+                if stop.delete:
+                    self._check_deletion(broker_id, stop.topic_partition)
+            response: ControlResponse = handle(request)
+            self.at_stop(index, "after")
+            return response
+
+        broker.handle = watched
+
+    def _check_deletion(self, broker_id: int, tp: TopicPartition) -> None:
+        """INV-25: the target is in sync, or this replica is of a target that was dropped and assigned to nobody."""
+        state, assignment = self.cluster.states()[tp], assignment_of(self.cluster, tp)
+        target = set(assignment.replicas) - set(assignment.removing)
+        assert broker_id not in state.isr, (broker_id, state)
+        assert broker_id not in target
+        assert broker_id not in assignment.replicas or target <= set(state.isr), (assignment, state)
+
+
+def _kind(ops: Sequence[Op]) -> str | None:
+    paths = {op.path for op in ops if isinstance(op, SetOp | DeleteOp)}
+    if any(path.endswith("/state") and path.startswith(TopicZNode.PARENT) for path in paths):
+        return "state"
+    if ReassignPartitionsZNode.PATH in paths:
+        return "request"
+    if any(path.rpartition("/")[0] == TopicZNode.PARENT for path in paths):
+        return "topic"
+    return None
+
+
+def kill_controller(cluster: MemoryCluster) -> None:
+    (active,) = [broker for broker, controller in cluster.controllers.items() if controller.is_active]
+    cluster.crash(active)
+
+
+def check_finished(cluster: MemoryCluster, finals: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    """AR is the target and nothing is under way; only AR has replicas, and all of AR is in the ISR."""
+    assert requested(cluster) is None
+    assert moving(cluster) == {}
+    for tp, final in finals.items():
+        assert assignment_of(cluster, tp) == Assignment(final)
+        state = cluster.states()[tp]
+        assert set(state.isr) == set(final), (tp, state)
+        assert state.leader in final
+        holders = {broker.id for broker in cluster.running.values() if tp in broker.replicas}
+        assert holders == set(final), (tp, holders)
+        for broker in cluster.running.values():
+            told = broker.metadata[tp]
+            assert (told.replicas, told.adding, told.removing) == (final, (), ()), broker.id

@@ -1,0 +1,194 @@
+"""Replicas on the disk that a full LeaderAndIsr does not name: removed on evidence only (LAI-6, FLT-36)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.stray_replicas import Verdict, judge
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
+from protocol.types import NO_LEADER, TopicPartition
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
+
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAWA"
+
+
+@pytest.fixture(autouse=True)
+def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+
+
+def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -> PartitionState:
+    return PartitionState(TP.topic, TP.partition, 1, leader, 7, isr, 3, replicas)
+
+
+@pytest.mark.parametrize(
+    ("own_topic_id", "is_known", "known_topic_id", "told", "other_topics", "verdict"),
+    [
+        (TOPIC_ID, False, None, None, (), Verdict.SET_ASIDE),
+        (None, False, None, None, (), Verdict.SET_ASIDE),
+        (TOPIC_ID, False, None, None, (TP.topic,), Verdict.KEEP),
+        (TOPIC_ID, True, OTHER_ID, state(2, (2, 3)), (), Verdict.DELETE),
+        (TOPIC_ID, True, OTHER_ID, None, (TP.topic,), Verdict.DELETE),
+        (TOPIC_ID, True, TOPIC_ID, state(2, (2, 3)), (), Verdict.DELETE),
+        (TOPIC_ID, True, TOPIC_ID, state(NO_LEADER, (2, 3)), (), Verdict.SET_ASIDE),
+        (TOPIC_ID, True, TOPIC_ID, state(2, (2, 3), isr=(2, 1)), (), Verdict.KEEP),
+        (TOPIC_ID, True, TOPIC_ID, state(2, (1, 2, 3)), (), Verdict.KEEP),
+        (TOPIC_ID, True, TOPIC_ID, None, (TP.topic,), Verdict.KEEP),
+        (None, True, TOPIC_ID, state(2, (2, 3)), (), Verdict.SET_ASIDE),
+        (TOPIC_ID, True, None, state(2, (2, 3)), (), Verdict.SET_ASIDE),
+        (TOPIC_ID, True, None, state(NO_LEADER, (2, 3)), (), Verdict.SET_ASIDE),
+        (None, True, None, None, (), Verdict.KEEP),
+    ],
+)
+def test_the_verdict(
+    own_topic_id: str | None,
+    is_known: bool,
+    known_topic_id: str | None,
+    told: PartitionState | None,
+    other_topics: tuple[str, ...],
+    verdict: Verdict,
+) -> None:
+    assert verdict is judge(
+        TP,
+        own_topic_id,
+        own_id=1,
+        other_topics=other_topics,
+        is_known=is_known,
+        known_topic_id=known_topic_id,
+        state=told,
+    )
+
+
+def play(directory: Path, scenario: Callable[[Cluster, Node], Awaitable[None]]) -> None:
+    """Broker 1 has one record of TP; it is started again, and told nothing yet."""
+
+    async def main() -> None:
+        cluster = Cluster(directory)
+        try:
+            await cluster.start(1)
+            cluster.lead(1, 5, (1,), replicas=(1,))
+            cluster.produce(1, "old")
+            cluster.kill(1)
+            await scenario(cluster, await cluster.start_broker(1))
+        finally:
+            cluster.close()
+
+    asyncio.run(main())
+
+
+def tell(
+    cluster: Cluster,
+    node: Node,
+    states: tuple[PartitionState, ...] = (),
+    topic_id: str = TOPIC_ID,
+    *,
+    other_topics: tuple[str, ...] = (),
+    metadata_is_full: bool = True,
+) -> None:
+    """What a controller sends to a broker that came: the cluster's metadata, then its own replicas."""
+    ids = {row.topic: topic_id for row in states}
+    head = (9, cluster.controller_epoch, node.epoch)
+    node.manager.maybe_update_metadata(
+        UpdateMetadataRequest(*head, states, ids, cluster.brokers(), is_full=metadata_is_full)
+    )
+    mine = tuple(row for row in states if node.id in row.replicas)
+    request = LeaderAndIsrRequest(*head, mine, ids, cluster.brokers(), is_full=True, other_topics=other_topics)
+    assert node.manager.become_leader_or_follower(request).error is ErrorCode.NONE
+
+
+def directories(cluster: Cluster) -> list[str]:
+    """The partition directories of broker 1, with the random part of a name left out."""
+    found = [path.name for path in (cluster.directory / "broker-1-0").iterdir() if path.is_dir()]
+    return sorted(f"{name.split('.')[0]}-{name.rpartition('-')[2]}" if "." in name else name for name in found)
+
+
+def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, node: Node) -> None:
+        tell(cluster, node)
+        assert node.logs.get(TP) is None
+        assert directories(cluster) == ["t-0-stray"]
+        cluster.kill(1)
+        again = await cluster.start_broker(1)
+        assert again.logs.get(TP) is None, "it is not taken for a replica again"
+        tell(cluster, again)
+        assert directories(cluster) == ["t-0-stray"], "a person decides"
+        cluster.lead(1, 0, (1,), replicas=(1,))
+        assert again.records() == [], "a topic without ids that is made again begins empty too"
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "is_doubted_by", ["unreadable", "metadata that is not whole", "an earlier controller's metadata"]
+)
+def test_in_doubt_nothing_is_touched(tmp_path: Path, is_doubted_by: str) -> None:
+    """A topic whose node somebody has filled with rubbish must not lose its records."""
+
+    async def scenario(cluster: Cluster, node: Node) -> None:
+        match is_doubted_by:
+            case "unreadable":
+                tell(cluster, node, other_topics=("t",))
+            case "metadata that is not whole":
+                tell(cluster, node, metadata_is_full=False)
+            case _:
+                tell(cluster, node, other_topics=("t",))
+                request = LeaderAndIsrRequest(9, cluster.controller_epoch + 1, node.epoch, (), {}, (), is_full=True)
+                node.manager.become_leader_or_follower(request)
+        assert node.logs.get(TP) is not None
+        cluster.controller_epoch += 1
+        cluster.lead(1, 6, (1,), replicas=(1,))
+        assert node.records() == ["old"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_topic_made_again_elsewhere_leaves_nothing_here(tmp_path: Path) -> None:
+    """FLT-36: the new topic of that name has no replica on this broker, so nothing else would ever remove the old one."""
+
+    async def scenario(cluster: Cluster, node: Node) -> None:
+        tell(cluster, node, (state(2, (2, 3)),), OTHER_ID)
+        assert node.logs.get(TP) is None
+        assert directories(cluster) in ([], ["t-0-delete"])
+
+    play(tmp_path, scenario)
+
+
+def test_a_replica_that_was_reassigned_while_its_broker_was_away_is_deleted(tmp_path: Path) -> None:
+    """CTL-10 step 9 could not reach it; others lead the partition without it."""
+
+    async def scenario(cluster: Cluster, node: Node) -> None:
+        tell(cluster, node, (state(2, (2, 3)),))
+        assert node.logs.get(TP) is None
+        assert node.manager.partitions.get(TP) is None
+
+    play(tmp_path, scenario)
+
+
+def test_named_replicas_are_never_strays(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, node: Node) -> None:
+        tell(cluster, node, (state(1, (1, 2), isr=(1, 2)), PartitionState("u", 0, 1, 2, 7, (2,), 3, (2,))))
+        assert node.records() == ["old"]
+        assert node.logs.get(TopicPartition("u", 0)) is None
+
+    play(tmp_path, scenario)
+
+
+def test_a_hosted_stray_lets_its_waiters_go(tmp_path: Path) -> None:
+    """BUG-10: the controller changed, and the topic's node was removed by hand in between."""
+
+    async def scenario(cluster: Cluster, node: Node) -> None:
+        cluster.lead(1, 6, (1, 2), replicas=(1, 2))
+        answer = cluster.produce(1, "waits")
+        assert not answer
+        cluster.controller_epoch += 1
+        tell(cluster, node)
+        assert [result.error for result in answer] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert directories(cluster) == ["t-0-stray"]
+
+    play(tmp_path, scenario)

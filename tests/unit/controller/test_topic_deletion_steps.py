@@ -1,0 +1,278 @@
+"""A topic's deletion goes to its end wherever the controller dies (CTL-9, CTL-2, INV-26, FLT-36).
+
+Every multi that a deletion persists, and every answer to a StopReplica, is a moment for the controller to die: before it is
+applied, or after it is applied and before anybody has heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from controller import cluster_store
+from protocol.network_client import Disconnected
+from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
+from protocol.types import TopicPartition
+from protocol.zk.session import CheckOp, DeleteOp, Op, OpResult, SessionExpired
+from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
+from tests.support.memory_cluster import MemoryCluster, scenario
+
+ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
+ASSIGNMENT = {0: (2, 3), 1: (1, 2), 2: (3, 1)}
+PERSISTED_STEPS = 5
+"""3 states, 3 partition nodes and the one above them in multis of 2 deletions, then the last three nodes in one."""
+ANSWERS = 3
+
+
+def nodes_of(cluster: MemoryCluster, topic: str) -> list[str]:
+    bases = (TopicZNode.path(topic), ConfigZNode.path("topics", topic), DeleteTopicZNode.path(topic))
+    return [n for n in cluster.server.nodes if any(n == base or n.startswith(f"{base}/") for base in bases)]
+
+
+class Deletions:
+    """Watches the multis that delete something of a topic, and the StopReplica requests; INV-26 at each of them."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.broken: list[str] = []
+        self.multis: list[Sequence[Op]] = []
+        self.stops: list[tuple[int, StopReplicaRequest]] = []
+        self.at_multi: Callable[[int, str], None] = lambda index, moment: None
+        self.at_stop: Callable[[int, str], None] = lambda index, moment: None
+        self._multi = cluster.server.multi
+        cluster.server.multi = self.multi  # type: ignore[method-assign]
+        for broker in cluster.disks.values():
+            self._watch(broker.id, broker)
+
+    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
+        if not any(isinstance(op, DeleteOp) and op.path.startswith("/brokers/topics/") for op in ops):
+            return self._multi(ops, session_id)
+        if not isinstance(ops[0], CheckOp):
+            self.broken.append(f"INV-9: {ops} is not fenced")
+        index = len(self.multis)
+        self.multis.append(ops)
+        self.at_multi(index, "before")
+        for session in self.cluster.sessions.values():
+            if session.session_id == session_id:
+                session._check_connection()
+                break
+        else:
+            raise SessionExpired("its process was killed in this moment")
+        for op in ops[1:]:
+            topic = op.path.split("/")[3]
+            holders = {b.id for b in self.cluster.disks.values() for tp in b.replicas if tp.topic == topic}
+            if holders:  # an assertion here would only make the controller resign
+                self.broken.append(f"INV-26: {op.path} is removed, brokers {holders} still have replicas")
+        results = self._multi(ops, session_id)
+        self.at_multi(index, "after")
+        return results
+
+    def _watch(self, broker_id: int, broker: Any) -> None:
+        handle = broker.handle
+
+        def watched(request: ControlRequest) -> ControlResponse:
+            if not isinstance(request, StopReplicaRequest) or not any(stop.delete for stop in request.partitions):
+                return handle(request)
+            index = len(self.stops)
+            self.stops.append((broker_id, request))
+            self.at_stop(index, "before")
+            response: ControlResponse = handle(request)
+            self.at_stop(index, "after")
+            return response
+
+        broker.handle = watched
+
+
+def finished_after(disturb: Callable[[MemoryCluster, Deletions], None]) -> Deletions:
+    """Deletes a topic of three partitions on three brokers while `disturb` has its way; everything must be gone after."""
+    watched: list[Deletions] = []
+
+    async def play(cluster: MemoryCluster) -> None:
+        cluster.server.ensure(ConfigZNode.path("topics", "t"), ConfigZNode.encode({"retention.ms": "1"}))
+        cluster.put_topic("t", ASSIGNMENT, ID_1)
+        await cluster.create_topic("other", {0: (1, 2, 3)})
+        deletions = Deletions(cluster)
+        watched.append(deletions)
+        disturb(cluster, deletions)
+        cluster.server.ensure(DeleteTopicZNode.path("t"))
+        await cluster.settle()
+        for broker_id in (1, 2, 3):
+            if broker_id not in cluster.running:
+                await cluster.start(broker_id)
+        await cluster.settle()
+        assert deletions.broken == []
+        assert nodes_of(cluster, "t") == []
+        for broker in cluster.running.values():
+            assert all(tp.topic == "other" for tp in (*broker.replicas, *broker.metadata)), broker.id
+        cluster.put_topic("t", ASSIGNMENT, ID_2)
+        await cluster.settle()
+        assert [cluster.state("t", p).leader_epoch for p in ASSIGNMENT] == [0, 0, 0]
+        assert TopicPartition("t", 0) in cluster.running[1].metadata
+
+    scenario(play)
+    return watched[0]
+
+
+@pytest.fixture(autouse=True)
+def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_store, "BATCH", 2)
+
+
+def kill_controller(cluster: MemoryCluster) -> None:
+    (active,) = [b for b, controller in cluster.controllers.items() if controller.is_active]
+    cluster.crash(active)
+
+
+def test_undisturbed_it_takes_these_steps() -> None:
+    """CTL-9: metadata first, one StopReplica(delete) for each broker, then the nodes in bounded multis, the request last."""
+    deletions = finished_after(lambda cluster, deletions: None)
+    assert len(deletions.multis) == PERSISTED_STEPS
+    assert all(len(ops) <= 4 for ops in deletions.multis)
+    assert [op.path for op in deletions.multis[-1][1:]] == [
+        "/brokers/topics/t",
+        "/config/topics/t",
+        "/admin/delete_topics/t",
+    ]
+    assert sorted(broker for broker, _ in deletions.stops) == [1, 2, 3]
+    for _, request in deletions.stops:
+        assert len(request.partitions) == 2
+        assert all(stop.delete and stop.leader_epoch == -2 for stop in request.partitions)
+        assert request.topic_ids == {"t": ID_1}
+    for broker in deletions.cluster.disks.values():
+        kinds = [type(request).__name__ for request in broker.requests]
+        at = kinds.index("StopReplicaRequest")
+        assert kinds[at - 1] == "UpdateMetadataRequest"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", range(PERSISTED_STEPS))
+def test_the_controller_dies_at_a_persisted_step(step: int, moment: str) -> None:
+    """CTL-9 step 6 at each of its multis."""
+
+    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
+        def at_multi(index: int, when: str) -> None:
+            if (index, when) == (step, moment):
+                kill_controller(cluster)
+
+        deletions.at_multi = at_multi
+
+    assert finished_after(disturb).cluster.controller_epoch == 2
+
+
+@pytest.mark.parametrize("step", range(PERSISTED_STEPS))
+def test_every_controller_dies_at_the_same_step_twice(step: int) -> None:
+    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
+        kills: list[str] = []
+
+        def at_multi(index: int, when: str) -> None:
+            if index % (step + 1) == step and when == "after" and len(kills) < 2:
+                kills.append(when)
+                kill_controller(cluster)
+
+        deletions.at_multi = at_multi
+
+    finished_after(disturb)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("answer", range(ANSWERS))
+def test_the_controller_dies_at_an_answer(answer: int, moment: str) -> None:
+    """CTL-9 steps 4 and 5: the request is lost with it, or the replicas are gone and nobody has heard."""
+
+    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
+        def at_stop(index: int, when: str) -> None:
+            if (index, when) == (answer, moment):
+                kill_controller(cluster)
+                if when == "before":
+                    raise Disconnected("the request is lost")
+
+        deletions.at_stop = at_stop
+
+    assert finished_after(disturb).cluster.controller_epoch == 2
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("broker_id", [2, 3])
+@pytest.mark.parametrize("answer", range(ANSWERS))
+def test_a_broker_dies_at_an_answer(answer: int, broker_id: int, moment: str) -> None:
+    """CTL-9: the topic becomes ineligible, and goes on when the broker is back."""
+
+    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
+        def at_stop(index: int, when: str) -> None:
+            if (index, when) == (answer, moment):
+                cluster.crash(broker_id)
+                if when == "before" and deletions.stops[index][0] == broker_id:
+                    raise Disconnected("the request is lost")
+
+        deletions.at_stop = at_stop
+
+    finished_after(disturb)
+
+
+@pytest.mark.parametrize("step", range(PERSISTED_STEPS))
+def test_answers_of_zookeeper_get_lost(step: int) -> None:
+    """BUG-5: it was applied; the retry must neither fail nor touch what was made since."""
+
+    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
+        def at_multi(index: int, when: str) -> None:
+            if (index, when) == (step, "before"):
+                for session in cluster.sessions.values():
+                    session.lose_answers = 1
+
+        deletions.at_multi = at_multi
+
+    finished_after(disturb)
+
+
+def test_a_topic_made_again_while_the_last_answer_is_lost_is_not_touched() -> None:
+    """FLT-36: the retry of the last multi finds a topic of that name with another id."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        cluster.put_topic("t", ASSIGNMENT, ID_1)
+        await cluster.settle()
+        deletions = Deletions(cluster)
+
+        def at_multi(index: int, when: str) -> None:
+            if deletions.multis[index][-1].path == DeleteTopicZNode.path("t"):
+                if when == "before":
+                    for session in cluster.sessions.values():
+                        session.lose_answers = 1
+                else:
+                    cluster.put_topic("t", {0: (2, 3)}, ID_2)
+
+        deletions.at_multi = at_multi
+        cluster.server.ensure(DeleteTopicZNode.path("t"))
+        await cluster.settle()
+        assert cluster.state("t").leader == 2
+        assert cluster.running[3].metadata.keys() == {TopicPartition("t", 0)}
+
+    scenario(play)
+
+
+def test_a_deposed_controller_removes_nothing() -> None:
+    """INV-9, FLT-7: it is about to remove the nodes when another one is elected."""
+
+    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
+        def at_multi(index: int, when: str) -> None:
+            if (index, when) == (0, "before"):
+                cluster.delete_tree("/controller")
+
+        deletions.at_multi = at_multi
+
+    finished_after(disturb)
+
+
+def test_many_partitions_are_one_request_for_each_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_store, "BATCH", 100)
+
+    async def play(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {p: (p % 3 + 1,) for p in range(200)}, {})
+        deletions = Deletions(cluster)
+        cluster.server.ensure(DeleteTopicZNode.path("t"))
+        await cluster.settle()
+        assert sorted(broker for broker, _ in deletions.stops) == [1, 2, 3]
+        assert len(deletions.multis) == 6, "200 states, 200 nodes and the one above them by the hundred, and the last"
+
+    scenario(play)

@@ -1,0 +1,162 @@
+"""`ottla config ...`: how changes are written, Kafka's text, what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.fake_admin import FakeCluster, three_brokers
+from tools.admin.config_commands import config
+from tools.admin.config_values import (
+    ChangeError,
+    ConfigSynonym,
+    ConfigValue,
+    Entity,
+    entity_lines,
+    merge_changes,
+    nearest,
+    parse_additions,
+    parse_removals,
+)
+
+USAGE = 2
+FAILURE = 1
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    return three_brokers().install(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("texts", "additions"),
+    [
+        (["a=1"], {"a": "1"}),
+        (["a=1,b=2", "c=3"], {"a": "1", "b": "2", "c": "3"}),
+        (["a=[x,y],b=2"], {"a": "x,y", "b": "2"}),
+        (["a=[]"], {"a": ""}),
+        ([" a = b=c , d= "], {"a": "b=c", "d": ""}),
+        (["a=1,"], {"a": "1"}),
+    ],
+)
+def test_parse_additions(texts: list[str], additions: dict[str, str]) -> None:
+    assert parse_additions(texts) == additions
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a", "write KEY=VALUE"),
+        ("", "write KEY=VALUE"),
+        ("=1", "write KEY=VALUE"),
+        ("a=1,b", "'b': write KEY=VALUE"),
+        ("a=1,a=2", "a is given twice"),
+        ("a=[x,y", "brackets"),
+        ("a=x],b=1", "brackets"),
+        ("a=[[x]]", "brackets"),
+    ],
+)
+def test_parse_additions_refuses(text: str, says: str) -> None:
+    with pytest.raises(ChangeError, match=r"^.*" + says.replace("[", r"\[")):
+        parse_additions([text])
+
+
+def test_removals_and_merge() -> None:
+    assert parse_removals(["a,b", "a", " c "]) == ["a", "b", "c"]
+    assert merge_changes({"a": "1"}, ["b"]) == {"a": "1", "b": None}
+    with pytest.raises(ChangeError, match="a is both set and deleted"):
+        merge_changes({"a": "1"}, ["a"])
+
+
+def test_nearest() -> None:
+    known = ["retention.ms", "retention.bytes"]
+    assert nearest("retention.mss", known) == "; did you mean retention.ms?"
+    assert nearest("retention.ms", known) == nearest("colour", known) == ""
+
+
+def test_lines_are_kafkas() -> None:
+    value = ConfigValue(
+        "5",
+        "DYNAMIC_TOPIC_CONFIG",
+        synonyms=(
+            ConfigSynonym("retention.ms", "5", "DYNAMIC_TOPIC_CONFIG"),
+            ConfigSynonym("log.retention.hours", None, "DEFAULT_CONFIG"),
+        ),
+    )
+    assert list(entity_lines(Entity("topics", "orders"), {"retention.ms": value}, everything=False)) == [
+        "Dynamic configs for topic orders are:",
+        (
+            "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5, "
+            "DEFAULT_CONFIG:log.retention.hours=null}"
+        ),
+    ]
+    secret = ConfigValue(None, "STATIC_BROKER_CONFIG", is_sensitive=True)
+    assert list(entity_lines(Entity("brokers", "1"), {"password": secret}, everything=True)) == [
+        "All configs for broker 1 are:",
+        "  password=null sensitive=true synonyms={}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (["describe"], USAGE, "--entity-type"),
+        (["describe", "--entity-type", "users"], USAGE, "--entity-type"),
+        (["describe", "--entity-type", "topics", "--entity-default"], USAGE, "--entity-default is of brokers"),
+        (["describe", "--entity-type", "brokers", "--entity-name", "x"], USAGE, "a broker id is needed"),
+        (["describe", "--entity-type", "brokers", "--entity-name", "9"], FAILURE, "broker 9 is not live"),
+        (["describe", "--entity-type", "topics", "--entity-name", "no"], FAILURE, "topic 'no' does not exist"),
+        (["alter", "--entity-type", "brokers", "--add-config", "a=1"], USAGE, "--entity-name or --entity-default"),
+        (["alter", "--entity-type", "topics", "--entity-name", "orders"], USAGE, "nothing to change"),
+        (["alter", "--entity-type", "topics", "--entity-name", "orders", "--add-config", "a"], USAGE, "KEY=VALUE"),
+        (
+            ["alter", "--entity-type", "topics", "--entity-name", "orders", "--add-config", "retention.mss=1"],
+            FAILURE,
+            "Unknown topic config name: retention.mss; did you mean retention.ms?",
+        ),
+        (
+            ["alter", "--entity-type", "topics", "--entity-name", "orders", "--delete-config", "retention.ms"],
+            FAILURE,
+            "retention.ms is not set on topic orders, so it cannot be deleted",
+        ),
+        (
+            ["alter", "--entity-type", "brokers", "--entity-name", "1", "--entity-default", "--add-config", "a=1"],
+            USAGE,
+            "exclude each other",
+        ),
+    ],
+)
+def test_refusals(fake: FakeCluster, arguments: list[str], exit_code: int, says: str) -> None:
+    result = CliRunner().invoke(config, arguments)
+    assert (result.exit_code, says in result.output) == (exit_code, True), result.output
+    assert fake.calls == []
+
+
+def test_alter_and_describe(fake: FakeCluster) -> None:
+    name = ["--entity-type", "topics", "--entity-name", "orders"]
+    altered = CliRunner().invoke(config, ["alter", *name, "--add-config", "retention.ms=5"])
+    assert altered.output == "Completed updating config for topic orders.\n"
+    described = CliRunner().invoke(config, ["describe", *name])
+    assert described.output.splitlines()[1].startswith("  retention.ms=5 ")
+    (everything,) = json.loads(CliRunner().invoke(config, ["describe", *name, "--all", "--format", "json"]).output)
+    assert everything["entity_name"] == "orders"
+    assert everything["configs"]["min.insync.replicas"]["source"] == "DEFAULT_CONFIG"
+    assert everything["configs"]["retention.ms"]["source"] == "DYNAMIC_TOPIC_CONFIG"
+    removed = CliRunner().invoke(config, ["alter", *name, "--delete-config", "retention.ms", "--format", "json"])
+    assert json.loads(removed.output) == {
+        "entity_type": "topics",
+        "entity_name": "orders",
+        "changed": {"retention.ms": None},
+    }
+
+
+def test_without_a_name_all_brokers_and_the_default_are_described(fake: FakeCluster) -> None:
+    fake.alter_configs(Entity("brokers", ""), {"x": "1"})
+    lines = CliRunner().invoke(config, ["describe", "--entity-type", "brokers"]).output.splitlines()
+    assert lines == [
+        *(f"Dynamic configs for broker {broker} are:" for broker in (1, 2, 3)),
+        "Default configs for brokers in the cluster are:",
+        "  x=1 sensitive=false synonyms={}",
+    ]

@@ -1,0 +1,304 @@
+"""`ottla reassign ...` against a cluster in memory: Kafka's sentences, the order of steps, every refusal (CTL-10, CTL-11)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from protocol.types import TopicPartition
+from tests.support.fake_admin import FakeCluster, three_brokers
+from tools.admin import reassign_run
+from tools.admin.config_values import Entity
+from tools.admin.reassign_commands import reassign
+
+USAGE = 2
+FAILURE = 1
+INTERRUPTED = 130
+
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+THROTTLES = {"leader.replication.throttled.rate": "500", "follower.replication.throttled.rate": "500"}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    return three_brokers().install(monkeypatch)
+
+
+def plan(*rows: tuple[int, list[int]], topic: str = "orders") -> str:
+    return json.dumps({"partitions": [{"topic": topic, "partition": p, "replicas": r} for p, r in rows]})
+
+
+BOTH = plan((0, [3, 1]), (1, [1, 2]))
+
+
+def run(command: str, file: str, *options: str) -> Result:
+    name = "--topics-to-move-json-file" if command == "generate" else "--reassignment-json-file"
+    return CliRunner().invoke(reassign, [command, name, "-", *options], input=file)
+
+
+def events(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_generate(fake: FakeCluster) -> None:
+    result = run("generate", '{"topics":[{"topic":"orders"}]}', "--broker-list", "1,3")
+    heading, current, _, proposal_heading, proposed = result.output.splitlines()
+    assert heading == "Current partition replica assignment"
+    assert [row["replicas"] for row in json.loads(current)["partitions"]] == [[1, 2], [2, 3]]
+    assert proposal_heading == "Proposed partition reassignment configuration"
+    rows = json.loads(proposed)["partitions"]
+    assert [sorted(row["replicas"]) for row in rows] == [[1, 3], [1, 3]]
+    assert rows[0]["replicas"] != rows[1]["replicas"]
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("brokers", "exit_code", "says"),
+    [
+        ("1,x", USAGE, "broker ids like 1,2,3 are needed"),
+        ("", USAGE, "broker ids like 1,2,3 are needed"),
+        ("1,1", USAGE, "names a broker twice"),
+        ("1,9", FAILURE, "no broker 9 is live; --broker-list can name 1,2,3"),
+        ("1", FAILURE, "name more brokers in --broker-list"),
+    ],
+)
+def test_generate_refuses_brokers(fake: FakeCluster, brokers: str, exit_code: int, says: str) -> None:
+    result = run("generate", '{"topics":[{"topic":"orders"}]}', "--broker-list", brokers)
+    assert result.exit_code == exit_code
+    assert says in result.output
+
+
+def test_generate_refuses_an_unknown_topic(fake: FakeCluster) -> None:
+    result = run("generate", '{"topics":[{"topic":"nope"}]}', "--broker-list", "1,2")
+    assert (result.exit_code, result.output) == (
+        FAILURE,
+        "Error: topic 'nope' does not exist; `ottla topic list` shows those that do\n",
+    )
+
+
+def test_execute_says_what_was_and_starts(fake: FakeCluster) -> None:
+    result = run("execute", BOTH)
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0] == "Current partition replica assignment"
+    assert [row["replicas"] for row in json.loads(lines[2])["partitions"]] == [[1, 2], [2, 3]]
+    assert lines[-1] == "Successfully started partition reassignments for orders-0,orders-1"
+    assert fake.calls == [("reassign", {"orders-0": (3, 1), "orders-1": (1, 2)})]
+
+
+def test_throttles_are_set_before_the_move(fake: FakeCluster) -> None:
+    result = run("execute", BOTH, "--throttle", "500", "--format", "json")
+    assert fake.calls == [
+        (
+            "configs",
+            "topic orders",
+            {
+                "leader.replication.throttled.replicas": "0:1,0:2,1:2,1:3",
+                "follower.replication.throttled.replicas": "0:3,1:1",
+            },
+        ),
+        *(("configs", f"broker {broker}", THROTTLES) for broker in (1, 2, 3)),
+        ("reassign", {"orders-0": (3, 1), "orders-1": (1, 2)}),
+    ]
+    said = json.loads(result.output)
+    assert (said["started"], said["refused"], said["throttle"]) == (["orders-0", "orders-1"], {}, 500)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("{", "Error: standard input: line 1, column 2: no JSON"),
+        (plan(), "the list of partitions is empty"),
+        (plan((0, [1, 1])), "broker 1 is doubled"),
+        (plan((0, [1, 2])), "nothing to move"),
+        (plan((0, [9, 2])), "broker 9 is unknown (live: 1,2,3)"),
+        (plan((7, [1, 2])), "orders-7 does not exist"),
+        (plan((0, [1, 2]), topic="nope"), "topic nope does not exist"),
+    ],
+)
+def test_execute_refuses_in_one_line_and_starts_nothing(fake: FakeCluster, file: str, says: str) -> None:
+    result = run("execute", file, "--throttle", "5")
+    assert result.exit_code == FAILURE
+    assert says in result.output
+    assert len(result.output.splitlines()) == 1
+    assert fake.calls == []
+
+
+def test_execute_refuses_a_dead_broker(fake: FakeCluster) -> None:
+    del fake.live[3]
+    result = run("execute", plan((0, [3, 1])))
+    assert "broker 3 is dead and cannot get a replica" in result.output
+    assert fake.calls == []
+
+
+def test_a_file_that_is_not_there(fake: FakeCluster, tmp_path: Path) -> None:
+    result = CliRunner().invoke(reassign, ["execute", "--reassignment-json-file", str(tmp_path / "no")])
+    assert (result.exit_code, result.output) == (FAILURE, f"Error: {tmp_path}/no: No such file or directory\n")
+
+
+def test_execute_wants_additional_beside_another_move(fake: FakeCluster) -> None:
+    fake.looks_per_move = 99
+    run("execute", plan((0, [3, 1])))
+    refused = run("execute", plan((1, [1, 2])))
+    assert refused.exit_code == FAILURE
+    assert "give --additional" in refused.output
+    added = run("execute", plan((1, [1, 2])), "--additional", "--throttle", "500")
+    assert added.exit_code == 0
+    configs = fake.configs[Entity("topics", "orders")]
+    assert configs["follower.replication.throttled.replicas"] == "0:3,1:1"  # the other move keeps its own
+
+
+def test_what_all_is_refused_leaves_no_throttle(fake: FakeCluster) -> None:
+    fake.refused = {ORDERS_0: "orders-0: not now", ORDERS_1: "orders-1: not now"}
+    result = run("execute", BOTH, "--throttle", "500")
+    assert result.exit_code == FAILURE
+    assert "Error: not started: orders-0: not now; orders-1: not now" in result.output
+    assert not any(fake.configs.values())
+
+
+def test_watch_tells_each_change_and_removes_the_throttles(fake: FakeCluster) -> None:
+    result = run("execute", BOTH, "--watch", "--throttle", "500")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert any(line.startswith("0 of 2 partitions, 50%, 1000 B of 2.0 KiB") for line in lines)
+    assert any(line.startswith("2 of 2 partitions, 100%, 2.0 KiB of 2.0 KiB") for line in lines)
+    assert lines[-4:] == [
+        "Reassignment of partition orders-0 is completed.",
+        "Reassignment of partition orders-1 is completed.",
+        "Clearing broker-level throttles on brokers 1,2,3",
+        "Clearing topic-level throttles on topics orders",
+    ]
+    assert not any(fake.configs.values())
+
+
+def test_watch_preserves_throttles_when_told(fake: FakeCluster) -> None:
+    result = run("execute", BOTH, "--watch", "--throttle", "500", "--preserve-throttles")
+    assert "Clearing" not in result.output
+    assert fake.configs[Entity("brokers", "1")] == THROTTLES
+
+
+def test_batches_begin_one_after_the_other(fake: FakeCluster) -> None:
+    result = run("execute", BOTH, "--batch", "1", "--format", "json")
+    assert result.exit_code == 0
+    assert fake.calls == [("reassign", {"orders-0": (3, 1)}), ("reassign", {"orders-1": (1, 2)})]
+    told = events(result)
+    assert [event["partitions"] for event in told if event["event"] == "started"] == [["orders-0"], ["orders-1"]]
+    progress = [event for event in told if event["event"] == "progress"]
+    assert [event["percent"] for event in progress] == [25.0, 50.0, 75.0, 100.0]
+    assert progress[0]["bytes_left"] == 1500  # those of the batch that waits are counted
+    assert [row["state"] for row in told[-1]["partitions"]] == ["completed", "completed"]
+
+
+def test_watch_waits_for_the_next_controller(fake: FakeCluster) -> None:
+    fake.silent_looks = 3
+    assert run("execute", BOTH, "--watch").exit_code == 0
+
+
+def test_watch_gives_up_when_nobody_answers_and_says_that_the_move_goes_on(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reassign_run, "PATIENCE_S", 0.0)
+    fake.silent_looks = 10_000
+    result = run("execute", BOTH, "--watch")
+    assert result.exit_code == FAILURE
+    assert "the move goes on: see `ottla reassign list`" in result.output
+
+
+def test_watch_names_the_dead_broker_that_it_waits_for(fake: FakeCluster) -> None:
+    fake.looks_per_move = 3
+    dies = fake.reassignments
+
+    def reassignments(patience_s: float = 0) -> Any:
+        if fake.looks == 2:
+            fake.live.pop(3)
+        return dies()
+
+    fake.reassignments = reassignments  # type: ignore[method-assign]
+    result = run("execute", plan((0, [3, 1])), "--watch")
+    assert "; waiting for broker 3, which is down" in result.output
+
+
+def test_interrupt_leaves_the_move_running_and_says_how_to_look_again(fake: FakeCluster, tmp_path: Path) -> None:
+    fake.interrupt_at_look = 3
+    file = tmp_path / "plan.json"
+    file.write_text(BOTH)
+    result = CliRunner().invoke(reassign, ["execute", "--watch", "--reassignment-json-file", str(file)])
+    assert result.exit_code == INTERRUPTED
+    assert "The move goes on without this command." in result.stderr
+    assert f"ottla reassign verify --reassignment-json-file {file}" in result.stderr
+    assert set(fake.under_way) == {ORDERS_0, ORDERS_1}
+
+
+def test_verify_in_progress_completed_failed(fake: FakeCluster) -> None:
+    fake.looks_per_move = 99
+    run("execute", plan((0, [3, 1])), "--throttle", "500")
+    result = run("verify", plan((0, [3, 1]), (1, [2, 3])))
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "Status of partition reassignment:",
+        "Reassignment of partition orders-0 is still in progress (50%, 500 B of 1000 B).",
+        "Reassignment of partition orders-1 is completed.",
+    ]
+    assert fake.configs[Entity("brokers", "1")] == THROTTLES  # something moves still
+    fake.looks_left[ORDERS_0] = 0
+    done = run("verify", plan((0, [3, 1]), (1, [1, 2]), (7, [1])), "--format", "json")
+    assert done.exit_code == FAILURE
+    said = json.loads(done.stdout)
+    assert [row["state"] for row in said["partitions"]] == ["completed", "failed", "failed"]
+    assert said["throttles_removed"] == {"topics": ["orders"], "brokers": [1, 2, 3]}
+    assert "2 of 3 partitions are not where the file says" in done.stderr
+
+
+def test_verify_preserves_throttles_when_told(fake: FakeCluster) -> None:
+    run("execute", BOTH, "--throttle", "500")
+    fake.looks_left = dict.fromkeys(fake.looks_left, 0)
+    assert "Clearing" not in run("verify", BOTH, "--preserve-throttles").output
+    assert fake.configs[Entity("brokers", "1")] == THROTTLES
+
+
+def test_cancel_restores_and_removes_throttles(fake: FakeCluster) -> None:
+    fake.looks_per_move = 99
+    run("execute", BOTH, "--throttle", "500")
+    result = run("cancel", BOTH)
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "Successfully cancelled partition reassignments for: orders-0,orders-1",
+        "Clearing broker-level throttles on brokers 1,2,3",
+        "Clearing topic-level throttles on topics orders",
+    ]
+    assert fake.replicas == three_brokers().replicas
+    again = run("cancel", BOTH)
+    assert (again.exit_code, again.output) == (0, "None of the specified partition reassignments are active.\n")
+
+
+def test_cancel_leaves_the_throttles_of_another_move(fake: FakeCluster) -> None:
+    fake.looks_per_move = 99
+    run("execute", BOTH, "--throttle", "500")
+    assert "Clearing" not in run("cancel", plan((0, [3, 1]))).output
+    assert fake.configs[Entity("brokers", "1")] == THROTTLES
+
+
+def test_list(fake: FakeCluster) -> None:
+    assert CliRunner().invoke(reassign, ["list"]).output == "No partition reassignments found.\n"
+    fake.looks_per_move = 99
+    run("execute", plan((0, [3, 1])))
+    assert CliRunner().invoke(reassign, ["list"]).output.splitlines() == [
+        "Current partition reassignments:",
+        "orders-0: replicas: 3,1,2. adding: 3. removing: 2. 50%, 500 B of 1000 B",
+    ]
+    (row,) = json.loads(CliRunner().invoke(reassign, ["list", "--format", "json"]).output)
+    assert row == {
+        "topic": "orders",
+        "partition": 0,
+        "replicas": [3, 1, 2],
+        "adding_replicas": [3],
+        "removing_replicas": [2],
+        "bytes_moved": 500,
+        "bytes_left": 500,
+        "bytes_total": 1000,
+        "percent": 50.0,
+    }

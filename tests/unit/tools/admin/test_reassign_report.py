@@ -1,0 +1,71 @@
+"""A watched move on a terminal, in a log and for a script."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from protocol.types import TopicPartition
+from tools.admin.reassign_progress import Overall, Progress
+from tools.admin.reassign_report import BarReport, JsonReport, LineReport, watching
+
+PARTITION = TopicPartition("orders", 0)
+HALF = Overall(Progress(500, 1000), 0, 1, 100.0, 5.0)
+TEXT = "0 of 1 partitions, 50%, 500 B of 1000 B, 100 B/s, about 5 s left"
+
+
+def test_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    report = BarReport()
+    report.began(1, 2, [PARTITION])
+    report.moved(HALF, [])
+    report.began(2, 2, [])
+    report.close()
+    said = capsys.readouterr().out
+    assert "Batch 1 of 2: Successfully started partition reassignments for orders-0\n" in said
+    assert f"| {TEXT}" in said
+    assert "Batch 2 of 2: no partition was started." in said
+
+
+def test_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    report = LineReport()
+    for _ in range(3):
+        report.moved(HALF, [])
+    report.moved(HALF, [3])
+    assert capsys.readouterr().out.splitlines() == [TEXT, f"{TEXT}; waiting for broker 3, which is down"]
+
+
+def test_json_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    report = JsonReport()
+    report.began(1, 1, [PARTITION])
+    for _ in range(3):
+        report.moved(HALF, [])
+    started, progress = map(json.loads, capsys.readouterr().out.splitlines())
+    assert started == {"event": "started", "batch": 1, "batches": 1, "partitions": ["orders-0"]}
+    assert progress == {
+        "event": "progress",
+        "partitions_done": 0,
+        "partitions": 1,
+        "bytes_moved": 500,
+        "bytes_left": 500,
+        "bytes_total": 1000,
+        "percent": 50.0,
+        "bytes_per_second": 100,
+        "eta_s": 5.0,
+        "dead_brokers": [],
+    }
+
+
+def test_which_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {}
+    for is_terminal in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal)
+        for output in ("text", "json"):
+            with watching(output) as report:
+                kinds[is_terminal, output] = type(report)
+    assert kinds == {
+        (True, "text"): BarReport,
+        (True, "json"): JsonReport,
+        (False, "text"): LineReport,
+        (False, "json"): JsonReport,
+    }

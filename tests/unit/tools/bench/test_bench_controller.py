@@ -1,0 +1,101 @@
+"""`ottla bench controller`: the cluster it makes, the brokers that only acknowledge, and what it says to bad input."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from protocol.rpc import framing
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState
+from protocol.zk.znodes import PartitionStateZNode
+from tools.bench import bench_cluster, commands
+from tools.bench.bench_cluster import ClusterShape
+from tools.bench.controller_bench import Reaction, Takeover
+from tools.bench.stand_in_brokers import StandInBrokers
+
+
+def test_the_shape_of_a_cluster() -> None:
+    topics = ClusterShape(250, 3, 4).topics()
+    assert [len(replicas) for replicas in topics.values()] == [100, 100, 50]
+    assert topics["bench-00001"][3] == (1, 2, 3)
+    everything = [ids for replicas in topics.values() for ids in replicas.values()]
+    assert all(len(set(ids)) == 3 for ids in everything)
+    leaders = [sum(ids[0] == broker for ids in everything) for broker in (1, 2, 3, 4)]
+    assert max(leaders) - min(leaders) <= len(topics)
+
+
+def test_states_are_the_same_each_time_and_differ_among_themselves() -> None:
+    replicas = ClusterShape(100, 3, 3).topics()["bench-00000"]
+    states = list(bench_cluster._states("bench-00000", replicas))
+    assert states == list(bench_cluster._states("bench-00000", replicas))
+    decoded = [PartitionStateZNode.decode(data, 0) for _, data in states]
+    assert [state.leader for state in decoded] == [ids[0] for ids in replicas.values()]
+    assert len({state.leader_epoch for state in decoded}) > 90
+
+
+class Registry:
+    """What the brokers need of ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.created: list[tuple[str, bytes]] = []
+
+    async def create(self, path: str, data: bytes, **_: Any) -> None:
+        self.created.append((path, data))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_requests_are_acknowledged_however_they_arrive(piece: int) -> None:
+    row = PartitionState("t", 0, 1, 2, 3, (2,), 4, (2, 1))
+    frames = [framing.request_frame(number, LeaderAndIsrRequest(1, 2, 3, (row,) * number, {})) for number in (1, 50, 0)]
+
+    async def run() -> None:
+        brokers = StandInBrokers(Registry())  # type: ignore[arg-type]
+        await brokers.register(1)
+        port = brokers._servers[1].sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = b"".join(frames)
+        for at in range(0, len(data), piece):
+            writer.write(data[at : at + piece])
+            await writer.drain()
+        answers = []
+        for _ in frames:
+            length = int.from_bytes(await reader.readexactly(4), "big")
+            answers.append(framing.parse_response(await reader.readexactly(length)))
+        assert answers == [(1, ControlResponse()), (50, ControlResponse()), (0, ControlResponse())]
+        assert (brokers.requests, brokers.received_bytes) == (3, len(data))
+        writer.close()
+        brokers.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--partitions", "0"], "whole numbers from 1"),
+        (["--partitions", "1000,x"], "whole numbers from 1"),
+        (["--brokers", "2", "--replication-factor", "3"], "3 replicas need as many brokers, not 2"),
+    ],
+)
+def test_bad_input_is_told(arguments: list[str], reason: str) -> None:
+    result = CliRunner().invoke(commands.bench, ["controller", *arguments])
+    assert result.exit_code == 2
+    assert reason in result.output
+
+
+def test_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [
+        Takeover(1000, "nothing to elect", 10, 1, 2, 3, 20, 15, 7, 1.5, 30, 31),
+        Reaction(1000, "an ISR changes", 4.25, 0.9),
+    ]
+    monkeypatch.setattr(commands, "_measure", lambda *_: results)
+    text = CliRunner().invoke(commands.bench, ["controller", "--partitions", "1000"]).output
+    assert "nothing to elect" in text
+    assert "20 ms" in text
+    assert "4.2 ms" in text
+    rows = CliRunner().invoke(commands.bench, ["controller", "--format", "json"]).output
+    assert '"kind": "takeover"' in rows
+    assert '"told_ms": 4.25' in rows

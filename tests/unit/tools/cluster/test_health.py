@@ -1,0 +1,142 @@
+"""What counts as healthy, and how it is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from protocol.types import Assignment, TopicPartition
+from tests.support.fake_admin import FakeCluster, three_brokers
+from tools.admin.failures import AdminError
+from tools.cluster import health_commands
+from tools.cluster.commands import cluster
+from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
+
+FAILURE = 1
+ORDERS_0 = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("live", "controller", "reasons"),
+    [
+        ([1, 2, 3], 1, []),
+        ([1, 2, 3], None, ["no_elected_controller"]),
+        ([1, 2, 3], 9, ["no_elected_controller"]),  # the one that is named is gone
+        ([1, 2], 1, ["nodes_down", "under_replicated_partitions"]),
+        ([1], 1, ["nodes_down", "leaderless_partitions", "under_replicated_partitions"]),
+    ],
+)
+def test_reasons(live: list[int], controller: int | None, reasons: list[str]) -> None:
+    found = assess(three_brokers(live=dict.fromkeys(live), controller=controller).cluster(), {})
+    assert found.reasons == reasons
+    assert found.is_healthy == (not reasons)
+    assert found.nodes == (1, 2, 3)
+
+
+def test_a_replica_that_is_being_added_is_not_missing() -> None:
+    fake = three_brokers()
+    fake.alter_reassignments({ORDERS_0: (3, 1)})
+    assert assess(fake.cluster(), fake.under_way).is_healthy
+    assert assess(fake.cluster(), {}).under_replicated == (ORDERS_0,)
+    assert assess(fake.cluster(), {ORDERS_0: Assignment((3, 1, 2), (), ())}).under_replicated == (ORDERS_0,)
+
+
+def test_lines_are_rpks() -> None:
+    assert health_lines(assess(three_brokers(live={1: None}).cluster(), {})) == [
+        "CLUSTER HEALTH OVERVIEW",
+        "=======================",
+        "Healthy:                          false",
+        "Unhealthy reasons:                [nodes_down leaderless_partitions under_replicated_partitions]",
+        "Controller ID:                    1",
+        "All nodes:                        [1 2 3]",
+        "Nodes down:                       [2 3]",
+        "Leaderless partitions (1):        [orders-1]",
+        "Under-replicated partitions (2):  [orders-0 orders-1]",
+    ]
+
+
+def test_many_partitions_are_cut_short() -> None:
+    many = tuple(TopicPartition("t", number) for number in range(25))
+    line = health_lines(Health(1, (1,), (), many, ()))[-2]
+    assert line.endswith("t-19 and 5 more]")
+
+
+def test_status_lines() -> None:
+    fake = three_brokers(live={1: "a", 2: "b"})
+    view = fake.cluster()
+    status = status_json(view, None, assess(view, {}), {1: "a", 2: "b"})
+    assert status_lines(status) == [
+        "NODE      ADDRESS    RACK  STATE                LEADERS  REPLICAS",
+        "broker 1  host:9001  a     running, controller  1        1",
+        "broker 2  host:9002  b     running              1        2",
+        "broker 3  -          -     down                 0        1",
+        "",
+        "2 partitions of 1 topics: 1 under-replicated, 0 offline, unknown reassigning",
+    ]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    monkeypatch.setattr(health_commands, "WATCH_S", 0.0)
+    return three_brokers().install(monkeypatch)
+
+
+def test_health_exit_codes(fake: FakeCluster) -> None:
+    assert CliRunner().invoke(cluster, ["health"]).exit_code == 0
+    del fake.live[3]
+    result = CliRunner().invoke(cluster, ["health", "--format", "json"])
+    assert result.exit_code == FAILURE
+    assert json.loads(result.output) == {
+        "healthy": False,
+        "unhealthy_reasons": ["nodes_down", "under_replicated_partitions"],
+        "controller": 1,
+        "nodes": [1, 2, 3],
+        "nodes_down": [3],
+        "leaderless_partitions": [],
+        "under_replicated_partitions": ["orders-1"],
+        "error": None,
+    }
+
+
+def test_exit_when_healthy_tells_changes_only(fake: FakeCluster) -> None:
+    del fake.live[3]
+    look = fake.cluster
+    looks = 0
+
+    def healing() -> object:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise AdminError("no broker answers")
+        if looks == 5:
+            fake.live[3] = None
+        return look()
+
+    fake.cluster = healing  # type: ignore[method-assign,assignment]
+    result = CliRunner().invoke(cluster, ["health", "--exit-when-healthy"])
+    assert result.exit_code == 0
+    told = [line.split()[-1] for line in result.stdout.splitlines() if line.startswith("Healthy:")]
+    assert told == ["false", "false", "false", "true"]  # down, unreachable, down, healthy
+    assert result.stderr == "no broker answers\n"
+
+
+def test_timeout(fake: FakeCluster) -> None:
+    del fake.live[3]
+    assert CliRunner().invoke(cluster, ["health", "--exit-when-healthy", "--timeout", "0"]).exit_code == FAILURE
+    assert CliRunner().invoke(cluster, ["health", "--timeout", "1"]).exit_code == 2
+
+
+def test_unreachable_is_unhealthy() -> None:
+    assert unreachable("nobody").reasons == ["unreachable"]
+
+
+def test_status_of_a_cluster_known_by_its_address(fake: FakeCluster) -> None:
+    result = CliRunner().invoke(cluster, ["status", "--bootstrap-server", "fake:1", "--format", "json"])
+    assert result.exit_code == 0
+    said = json.loads(result.output)
+    assert [node["leaders"] for node in said["nodes"]] == [1, 1, 0]
+    assert (said["partitions"], said["reassigning_partitions"]) == (2, 0)
+    del fake.live[3]
+    assert CliRunner().invoke(cluster, ["status", "--bootstrap-server", "fake:1"]).exit_code == FAILURE

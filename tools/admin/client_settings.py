@@ -1,0 +1,52 @@
+"""`--command-config`: one properties file, with librdkafka's names (Kafka's for security and more), for both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tools.admin.bootstrap import parse_properties
+from tools.admin.failures import AdminError
+
+KAFKA_PYTHON_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "client.id": "client_id",
+        "sasl.mechanism": "sasl_mechanism",
+        "sasl.mechanisms": "sasl_mechanism",
+        "sasl.password": "sasl_plain_password",
+        "sasl.username": "sasl_plain_username",
+        "security.protocol": "security_protocol",
+        "ssl.ca.location": "ssl_cafile",
+        "ssl.certificate.location": "ssl_certfile",
+        "ssl.crl.location": "ssl_crlfile",
+        "ssl.key.location": "ssl_keyfile",
+        "ssl.key.password": "ssl_password",
+    }
+)
+HOSTNAME_CHECK = "ssl.endpoint.identification.algorithm"
+
+
+def read_command_config(command_config: Path | None) -> dict[str, str]:
+    """The client properties of the file; none without a file. Raises AdminError for one that cannot be read."""
+    if command_config is None:
+        return {}
+    try:
+        return parse_properties(command_config.read_text())
+    except OSError as problem:
+        raise AdminError(f"--command-config {command_config}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise AdminError(f"--command-config {command_config}: not a text file") from None
+
+
+def kafka_python_settings(properties: Mapping[str, str]) -> dict[str, Any]:
+    """The same under kafka-python's names; what it has no name for is left out."""
+    settings: dict[str, Any] = {
+        KAFKA_PYTHON_NAMES[key]: value for key, value in properties.items() if key in KAFKA_PYTHON_NAMES
+    }
+    if properties.get(HOSTNAME_CHECK) == "none":
+        settings["ssl_check_hostname"] = False
+    if "security_protocol" in settings:
+        settings["security_protocol"] = settings["security_protocol"].upper()
+    return settings

@@ -1,0 +1,170 @@
+"""`ottla config describe|alter`: the configs of topics and brokers, in the words of Kafka's `kafka-configs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from tools.admin.cluster_view import ClusterView
+from tools.admin.completion import complete_brokers, complete_topics
+from tools.admin.config_values import (
+    BROKERS,
+    ENTITY_DEFAULT,
+    TOPICS,
+    ChangeError,
+    Entity,
+    entity_json,
+    entity_lines,
+    merge_changes,
+    nearest,
+    own_configs,
+    parse_additions,
+)
+from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.failures import AdminError
+from tools.admin.topic_views import ids_text
+
+if TYPE_CHECKING:
+    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def complete_entities(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Broker ids or topics, as `--entity-type` before it says."""
+    complete = complete_brokers if context.params.get("entity_type") == BROKERS else complete_topics
+    return complete(context, parameter, incomplete)
+
+
+def entity_options(command: Command) -> Command:
+    """`--entity-type`, `--entity-name` and `--entity-default`."""
+    for option in (
+        click.option("--entity-default", is_flag=True, help="what holds for all brokers that say nothing else"),
+        click.option(
+            "--entity-name", metavar="TOPIC|BROKER", help="a topic or a broker id", shell_complete=complete_entities
+        ),
+        click.option("--entity-type", type=click.Choice([TOPICS, BROKERS]), required=True),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def config() -> None:
+    """Describe and alter the configs of topics and brokers."""
+
+
+@config.command()
+@entity_options
+@click.option("--all", "everything", is_flag=True, help="all effective values, not only those set on the entity itself")
+@connection_options
+def describe(
+    entity_type: str,
+    entity_name: str | None,
+    entity_default: bool,
+    everything: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Show configs with where each value is from. Without a name, of all topics or brokers."""
+    check_entity(entity_type, entity_name, entity_default)
+    with connected(bootstrap_server, command_config) as (cluster, admin):
+        entities = _entities(entity_type, entity_name, entity_default, cluster)
+        described = {
+            entity: configs if everything else own_configs(entity, configs)
+            for entity, configs in admin.describe_configs(entities).items()
+        }
+        if output == "json":
+            print_json([entity_json(entity, configs) for entity, configs in described.items()])
+        else:
+            for entity, configs in described.items():
+                for line in entity_lines(entity, configs, everything=everything):
+                    click.echo(line)
+
+
+@config.command()
+@entity_options
+@click.option("--add-config", "additions", multiple=True, metavar="K=V,K=[V,V],...", help="sets; may be repeated")
+@click.option("--delete-config", "removals", multiple=True, metavar="K,K,...", help="removes; may be repeated")
+@connection_options
+def alter(
+    entity_type: str,
+    entity_name: str | None,
+    entity_default: bool,
+    additions: Sequence[str],
+    removals: Sequence[str],
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Change configs, at once and without a restart."""
+    check_entity(entity_type, entity_name, entity_default)
+    if entity_name is None and not entity_default:
+        raise click.UsageError(
+            "which one? Give --entity-name" + ("." if entity_type == TOPICS else " or --entity-default.")
+        )
+    try:
+        changes = merge_changes(parse_additions(additions), removals)
+    except ChangeError as problem:
+        raise click.UsageError(f"{problem}.") from None
+    if not changes:
+        raise click.UsageError("nothing to change: give --add-config or --delete-config.")
+    with connected(bootstrap_server, command_config) as (cluster, admin):
+        (entity,) = _entities(entity_type, entity_name, entity_default, cluster)
+        present = admin.describe_configs([entity])[entity]
+        own = own_configs(entity, present)
+        absent = [key for key, value in changes.items() if value is None and key not in own]
+        if absent:
+            raise AdminError(
+                f"{', '.join(absent)} is not set on {entity}, so it cannot be deleted{nearest(absent[0], own)}"
+            )
+        try:
+            admin.alter_configs(entity, changes)
+        except AdminError as problem:
+            hints = (nearest(key, present) for key in changes if present)
+            raise AdminError(f"{problem}{next(filter(None, hints), '')}") from None
+        if output == "json":
+            print_json({"entity_type": entity.kind, "entity_name": entity.name or None, "changed": changes})
+        else:
+            click.echo(f"Completed updating config for {entity}.")
+
+
+def check_entity(entity_type: str, entity_name: str | None, entity_default: bool) -> None:
+    """Raises UsageError for what names nothing."""
+    if entity_name is not None and entity_default:
+        raise click.UsageError("--entity-name and --entity-default exclude each other.")
+    if entity_default and entity_type != BROKERS:
+        raise click.UsageError("--entity-default is of brokers.")
+    if entity_type == BROKERS and entity_name is not None and not entity_name.isdigit():
+        raise click.UsageError(f"--entity-name {entity_name!r}: a broker id is needed.")
+
+
+@contextmanager
+def connected(
+    bootstrap_server: str | None, command_config: Path | None
+) -> Iterator[tuple[ClusterView, KafkaPythonAdmin]]:
+    with errors_in_one_line():
+        cluster = connect(bootstrap_server, command_config).cluster()
+        with connect_python(bootstrap_server, command_config) as admin:
+            yield cluster, admin
+
+
+def _entities(kind: str, name: str | None, is_default: bool, cluster: ClusterView) -> list[Entity]:
+    """Those that the options mean. Raises AdminError for one that is not there."""
+    if is_default:
+        return [Entity(kind, ENTITY_DEFAULT)]
+    if kind == TOPICS:
+        if name is not None and name not in cluster.topics:
+            raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows those that do")
+        return [Entity(kind, topic) for topic in ([name] if name is not None else cluster.topics)]
+    live = sorted(cluster.live_brokers)
+    if name is not None and int(name) not in live:
+        raise AdminError(f"broker {name} is not live, and only it can answer; live are {ids_text(live)}")
+    return [Entity(kind, str(broker)) for broker in ([int(name)] if name is not None else live)] + (
+        [Entity(kind, ENTITY_DEFAULT)] if name is None else []
+    )

@@ -1,0 +1,154 @@
+"""Configs of topics and brokers as plain values, Kafka's text of them, and Kafka's way to write changes. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+TOPICS = "topics"
+BROKERS = "brokers"
+ENTITY_DEFAULT = ""
+"""The name of the configs that are common to all brokers."""
+
+OWN_SOURCES = frozenset({"DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"})
+
+
+class Entity(NamedTuple):
+    """What has configs: `kind` is topics or brokers, `name` a topic, a broker id, or "" for all brokers."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        if self.kind == BROKERS and self.name == ENTITY_DEFAULT:
+            return "all brokers (default)"
+        return f"{self.kind.removesuffix('s')} {self.name}"
+
+    @property
+    def own_source(self) -> str:
+        """The source of a config that is set on this very entity."""
+        if self.kind == TOPICS:
+            return "DYNAMIC_TOPIC_CONFIG"
+        return "DYNAMIC_BROKER_CONFIG" if self.name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
+
+
+class ConfigSynonym(NamedTuple):
+    """Another place where the value is, or could have been, from."""
+
+    name: str
+    value: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """An effective value (None: not set, or sensitive) and where it is from."""
+
+    value: str | None
+    source: str
+    is_read_only: bool = False
+    is_sensitive: bool = False
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+
+class ChangeError(ValueError):
+    """A change that cannot be read; the message says how to write it."""
+
+
+def parse_additions(texts: Iterable[str]) -> dict[str, str]:
+    """`k=v,k2=[a,b]`, several times: commas inside [..] belong to the value. Raises ChangeError."""
+    additions = {}
+    for text in texts:
+        for pair in _split_outside_brackets(text):
+            key, separator, value = pair.partition("=")
+            key, value = key.strip(), value.strip()
+            if not separator or not key:
+                raise ChangeError(f"{pair.strip()!r}: write KEY=VALUE, and KEY=[A,B] for a value with commas")
+            if value.startswith("[") and value.endswith("]"):
+                value = value[1:-1]
+            if key in additions:
+                raise ChangeError(f"{key} is given twice")
+            additions[key] = value
+    return additions
+
+
+def _split_outside_brackets(text: str) -> Iterator[str]:
+    """Raises ChangeError for a bracket that is not closed."""
+    depth = start = 0
+    for index, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if depth < 0 or depth > 1:
+            break
+        if character == "," and depth == 0:
+            yield text[start:index]
+            start = index + 1
+    if depth != 0:
+        raise ChangeError(f"{text!r}: the brackets [ ] do not match")
+    if text[start:].strip() or start == 0:
+        yield text[start:]
+
+
+def parse_removals(texts: Iterable[str]) -> list[str]:
+    """`k1,k2`, several times, each key once."""
+    keys = (key.strip() for text in texts for key in text.split(","))
+    return list(dict.fromkeys(key for key in keys if key))
+
+
+def merge_changes(additions: Mapping[str, str], removals: Iterable[str]) -> dict[str, str | None]:
+    """Key -> new value, None to remove it. Raises ChangeError for a key that is both set and removed."""
+    changes: dict[str, str | None] = dict(additions)
+    for key in parse_removals(removals):
+        if key in additions:
+            raise ChangeError(f"{key} is both set and deleted")
+        changes[key] = None
+    return changes
+
+
+def own_configs(entity: Entity, configs: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """Those that are set on the entity itself."""
+    return {key: config for key, config in configs.items() if config.source == entity.own_source}
+
+
+def entity_lines(entity: Entity, configs: Mapping[str, ConfigValue], *, everything: bool) -> Iterator[str]:
+    """Kafka's ConfigCommand's lines: a heading, then one per config."""
+    if entity.kind == BROKERS and not entity.name:
+        name = "Default configs for brokers in the cluster are:"
+    else:
+        name = f"{'All' if everything else 'Dynamic'} configs for {entity} are:"
+    yield name
+    for key, config in configs.items():
+        value = "null" if config.value is None else config.value
+        synonyms = ", ".join(
+            f"{synonym.source}:{synonym.name}={'null' if synonym.value is None else synonym.value}"
+            for synonym in config.synonyms
+        )
+        sensitive = str(config.is_sensitive).lower()
+        yield f"  {key}={value} sensitive={sensitive} synonyms={{{synonyms}}}"
+
+
+def entity_json(entity: Entity, configs: Mapping[str, ConfigValue]) -> dict[str, Any]:
+    """`{entity_type, entity_name, configs: {key: {value, source, read_only, sensitive, synonyms}}}`; the name is null for all brokers."""
+    return {
+        "entity_type": entity.kind,
+        "entity_name": entity.name or None,
+        "configs": {
+            key: {
+                "value": config.value,
+                "source": config.source,
+                "read_only": config.is_read_only,
+                "sensitive": config.is_sensitive,
+                "synonyms": [synonym._asdict() for synonym in config.synonyms],
+            }
+            for key, config in configs.items()
+        },
+    }
+
+
+def nearest(key: str, known: Collection[str]) -> str:
+    """`; did you mean retention.ms?` for a key that looks like a known one, else nothing."""
+    if key in known:
+        return ""
+    matches: Sequence[str] = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
+    return f"; did you mean {matches[0]}?" if matches else ""

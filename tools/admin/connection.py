@@ -1,0 +1,97 @@
+"""What every admin command shares: its options, its two clients, its errors in one line, its JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
+from tools.admin.failures import AdminError
+
+if TYPE_CHECKING:
+    from tools.admin.kafka_admin import KafkaAdmin
+    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+
+INTERRUPTED = 130
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def format_option(command: Command) -> Command:
+    """`--format text|json`, given to the command as `output`."""
+    return click.option(
+        "--format",
+        "output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="text for people, json for scripts",
+    )(command)
+
+
+def server_options(command: Command) -> Command:
+    """`--bootstrap-server` and `--command-config`."""
+    for option in (
+        click.option(
+            "--command-config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="properties file with client settings",
+        ),
+        click.option(
+            "--bootstrap-server",
+            metavar="HOST:PORT[,HOST:PORT...]",
+            help="default: $OTTLA_BOOTSTRAP_SERVER, else the cluster in ./ottla-cluster",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def connection_options(command: Command) -> Command:
+    """`--bootstrap-server`, `--command-config` and `--format`, the same on every command."""
+    return server_options(format_option(command))
+
+
+def connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaAdmin:
+    """The client for everything but moves and the brokers' configs. Raises AdminError."""
+    from tools.admin.kafka_admin import KafkaAdmin  # the clients are loaded when they are needed: `--help` is quick
+
+    return KafkaAdmin(_servers(bootstrap_server), command_config)
+
+
+@contextlib.contextmanager
+def connect_python(bootstrap_server: str | None, command_config: Path | None) -> Iterator[KafkaPythonAdmin]:
+    """The client for moves and configs, closed at the end. Raises AdminError."""
+    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+
+    with contextlib.closing(KafkaPythonAdmin(_servers(bootstrap_server), command_config)) as admin:
+        yield admin
+
+
+def _servers(bootstrap_server: str | None) -> str:
+    try:
+        return find_bootstrap_servers(bootstrap_server)
+    except NoBootstrapServer as problem:
+        raise AdminError(str(problem)) from None
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """What goes wrong is said in one line on stderr, with exit code 1; 130 after Ctrl-C."""
+    try:
+        yield
+    except AdminError as problem:
+        raise click.ClickException(str(problem)) from None
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))

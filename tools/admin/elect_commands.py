@@ -1,0 +1,120 @@
+"""`ottla elect`: leader elections by request, in the words of Kafka's `kafka-leader-election`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from protocol.types import TopicPartition
+from tools.admin.completion import complete_topics
+from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.failures import AdminError
+from tools.admin.input_files import read_file, source_name
+from tools.admin.reassign_plan import PlanError, parse_partitions
+
+NOT_NEEDED = "ELECTION_NOT_NEEDED"
+FAILURES_SHOWN_MAX = 3
+
+
+@click.command()
+@click.option(
+    "--election-type",
+    type=click.Choice(["preferred", "unclean"], case_sensitive=False),
+    required=True,
+    help="preferred: the first replica leads again; unclean: if none in sync lives, another may, and records may be lost",
+)
+@click.option("--all-topic-partitions", is_flag=True, help="wherever it is needed")
+@click.option("--topic", metavar="TOPIC", help="with --partition", shell_complete=complete_topics)
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="with --topic")
+@click.option(
+    "--path-to-json-file",
+    "file",
+    metavar="FILE",
+    help='{"partitions":[{"topic":"orders","partition":0}]}; - is standard input',
+)
+@connection_options
+def elect(
+    election_type: str,
+    all_topic_partitions: bool,
+    topic: str | None,
+    partition: int | None,
+    file: str | None,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Elect leaders: of one partition, of those in a file, or wherever it is needed."""
+    if (topic is None) != (partition is None):
+        raise click.UsageError("--topic and --partition go together.")
+    if all_topic_partitions + (topic is not None) + (file is not None) != 1:
+        raise click.UsageError("give one of --all-topic-partitions, --topic with --partition, --path-to-json-file.")
+    with errors_in_one_line():
+        partitions = _partitions(topic, partition, file)
+        known = connect(bootstrap_server, command_config).cluster().partitions()
+        unknown = [str(asked) for asked in partitions or () if asked not in known]
+        if unknown:
+            raise AdminError(f"there is no partition {', '.join(unknown)}; `ottla topic describe` shows those that are")
+        with connect_python(bootstrap_server, command_config) as admin:
+            found = admin.elect_leaders(unclean=election_type == "unclean", partitions=partitions)
+        answers = dict(sorted(found.items()))
+        elected = [asked for asked, error in answers.items() if error is None]
+        not_needed = [asked for asked, error in answers.items() if error is not None and error[0] == NOT_NEEDED]
+        failures = {asked: error for asked, error in answers.items() if error is not None and error[0] != NOT_NEEDED}
+        if output == "json":
+            print_json(_as_json(elected, not_needed, failures))
+        else:
+            _echo(election_type, elected, not_needed, failures)
+        if failures:
+            raise AdminError(_failure_line(failures))
+
+
+def _partitions(topic: str | None, partition: int | None, file: str | None) -> list[TopicPartition] | None:
+    """None: all. Raises AdminError for a file that cannot be read."""
+    if topic is not None and partition is not None:
+        return [TopicPartition(topic, partition)]
+    if file is None:
+        return None
+    try:
+        return parse_partitions(read_file(file), source_name(file))
+    except PlanError as problem:
+        raise AdminError(str(problem)) from None
+
+
+def _as_json(
+    elected: Iterable[TopicPartition],
+    not_needed: Iterable[TopicPartition],
+    failures: Mapping[TopicPartition, tuple[str, str]],
+) -> dict[str, object]:
+    return {
+        "elected": [partition._asdict() for partition in elected],
+        "not_needed": [partition._asdict() for partition in not_needed],
+        "failed": [
+            {**partition._asdict(), "error": code, "reason": reason} for partition, (code, reason) in failures.items()
+        ],
+    }
+
+
+def _echo(
+    election_type: str,
+    elected: list[TopicPartition],
+    not_needed: list[TopicPartition],
+    failures: Mapping[TopicPartition, object],
+) -> None:
+    if elected:
+        names = ", ".join(map(str, elected))
+        click.echo(f"Successfully completed leader election ({election_type.upper()}) for partitions {names}")
+    if not_needed:
+        click.echo(f"Valid replica already elected for partitions {', '.join(map(str, not_needed))}")
+    if not (elected or not_needed or failures):
+        click.echo("No partition needs this election.")
+
+
+def _failure_line(failures: Mapping[TopicPartition, tuple[str, str]]) -> str:
+    told = [f"{partition}: {reason.rstrip('.')}" for partition, (_, reason) in failures.items()]
+    more = "" if len(told) <= FAILURES_SHOWN_MAX else f"; and {len(told) - FAILURES_SHOWN_MAX} more"
+    return (
+        f"no leader could be elected for {len(failures)} partitions: {'; '.join(told[:FAILURES_SHOWN_MAX])}{more}; "
+        "start a broker that has a replica (`ottla topic describe --unavailable-partitions`)"
+    )

@@ -1,0 +1,25 @@
+"""The JSON files that commands are given: by path, or `-` for standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools.admin.failures import AdminError
+
+STDIN = "-"
+
+
+def source_name(file: str) -> str:
+    """How errors call the file."""
+    return "standard input" if file == STDIN else file
+
+
+def read_file(file: str) -> str:
+    """The text of a file, or of standard input. Raises AdminError."""
+    try:
+        return sys.stdin.read() if file == STDIN else Path(file).read_text()
+    except OSError as problem:
+        raise AdminError(f"{file}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise AdminError(f"{source_name(file)}: not a text file") from None

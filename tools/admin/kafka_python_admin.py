@@ -1,0 +1,281 @@
+"""The one adapter to kafka-python's KafkaAdminClient, for what confluent-kafka does not have: reassignments, log directories,
+configs with all their synonyms, and the configs that are common to all brokers (`--entity-default`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as ClientTopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    RetriableError,
+    UnsupportedVersionError,
+    for_code,
+)
+
+from protocol.errors import ErrorCode
+from protocol.types import Assignment, TopicPartition
+from tools.admin.client_settings import kafka_python_settings, read_command_config
+from tools.admin.config_values import ConfigSynonym, ConfigValue, Entity
+from tools.admin.failures import AdminError, NotServed
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+RETRY_PAUSE_S = 0.3
+
+PREFERRED_ELECTION = 0
+UNCLEAN_ELECTION = 1
+
+ERROR_PREFIX = re.compile(r"^\[Error \d+\] (\w+): ?")
+
+Answer = TypeVar("Answer")
+
+
+class _Client(KafkaAdminClient):  # type: ignore[misc]
+    """Lets the resource `""` through, Kafka's name of the configs common to all brokers, which any broker serves."""
+
+    @staticmethod
+    def _group_config_resources(config_resources: Sequence[Any]) -> tuple[dict[int, list[Any]], list[Any]]:
+        by_broker: dict[int, list[Any]] = {}
+        others = []
+        for resource in config_resources:
+            if resource.resource_type is ConfigResourceType.BROKER and resource.name:
+                by_broker.setdefault(int(resource.name), []).append(resource)
+            else:
+                others.append(resource)
+        return by_broker, others
+
+
+class KafkaPythonAdmin:
+    """Requests to one cluster, each bounded in time. `close` it."""
+
+    def __init__(self, bootstrap_servers: str, command_config: Path | None = None) -> None:
+        """Connects. Raises AdminError within a few seconds when no broker answers."""
+        # What it logs, it also raises: our one line says it.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        settings = {"client_id": "ottla-admin", **kafka_python_settings(read_command_config(command_config))}
+        settings |= {
+            "bootstrap_servers": bootstrap_servers.split(","),
+            "bootstrap_timeout_ms": int(CONNECT_TIMEOUT_S * 1000),
+            "request_timeout_ms": int(REQUEST_TIMEOUT_S * 1000),
+        }
+        self._bootstrap_servers = bootstrap_servers
+        self._settings = settings
+        self._client = self._connected()
+
+    def _connected(self) -> _Client:
+        try:
+            return _Client(**self._settings)
+        except KafkaTimeoutError:
+            raise AdminError(
+                f"no broker answers at {self._bootstrap_servers} within {CONNECT_TIMEOUT_S:g} s; "
+                "check the address and that the cluster runs (`ottla cluster status`)"
+            ) from None
+        except (KafkaError, KafkaConfigurationError, ValueError, OSError) as problem:
+            raise AdminError(f"cannot connect to {self._bootstrap_servers}: {_text(problem)}") from None
+
+    def close(self) -> None:
+        self._client.close()
+
+    # reassignments
+
+    def reassignments(self, patience_s: float = REQUEST_TIMEOUT_S) -> dict[TopicPartition, Assignment]:
+        """Those under way, in order. Raises NotServed, AdminError."""
+        answer = self._ask_controller(
+            "the reassignments cannot be listed", lambda: self._client.list_partition_reassignments(), patience_s
+        )
+        return {
+            TopicPartition(*partition): Assignment(
+                tuple(move["replicas"]), tuple(move["adding_replicas"]), tuple(move["removing_replicas"])
+            )
+            for partition, move in sorted(answer.items())
+        }
+
+    def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, str | None]:
+        """Begins each move, or cancels it (None). Partition -> why it was refused, None if it was not. Raises AdminError."""
+        request = {
+            ClientTopicPartition(*partition): None if replicas is None else list(replicas)
+            for partition, replicas in targets.items()
+        }
+        answer = self._ask_controller(
+            "the reassignment was not taken", lambda: self._client.alter_partition_reassignments(request)
+        )
+        return {
+            partition: _refusal(answer.get(ClientTopicPartition(*partition), KafkaError), partition)
+            for partition in targets
+        }
+
+    # elections
+
+    def elect_leaders(
+        self, *, unclean: bool, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, tuple[str, str] | None]:
+        """Partition -> None for a new leader, else (code name, reason); None asks for all. Raises NotServed, AdminError."""
+        answer = self._ask_controller(
+            "no leader was elected",
+            lambda: self._client.elect_leaders(
+                UNCLEAN_ELECTION if unclean else PREFERRED_ELECTION,
+                None if partitions is None else _by_topic(partitions),
+                timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+                raise_errors=False,
+            ),
+        )
+        if answer.error_code:
+            raise AdminError(f"no leader was elected: {_error_name(answer.error_code)[1]}")
+        return {
+            TopicPartition(topic.topic, partition.partition_id): _error_name(
+                partition.error_code, partition.error_message
+            )
+            if partition.error_code
+            else None
+            for topic in answer.replica_election_results
+            for partition in topic.partition_result
+        }
+
+    # log directories
+
+    def replica_sizes(
+        self, brokers: Collection[int], partitions: Collection[TopicPartition]
+    ) -> dict[tuple[int, TopicPartition], int]:
+        """(broker, partition) -> bytes of the replica there, of each broker that answers. Raises NotServed, AdminError."""
+        wanted = _by_topic(partitions)
+        sizes = {}
+        for broker in sorted(brokers):
+            try:
+                described = self._ask(
+                    "the replicas' sizes are not known", partial(self._client.describe_log_dirs, wanted, [broker])
+                )
+            except NotServed:
+                raise
+            except AdminError:
+                continue  # it has just died; what it holds is not known now
+            for directory in described[0]["log_dirs"]:
+                for topic in directory["topics"]:
+                    for replica in topic["partitions"]:
+                        if not replica["is_future_key"]:
+                            partition = TopicPartition(topic["name"], replica["partition_index"])
+                            sizes[broker, partition] = replica["partition_size"]
+        return sizes
+
+    # configs
+
+    def describe_configs(self, entities: Sequence[Entity]) -> dict[Entity, dict[str, ConfigValue]]:
+        """All configs of each, by key. The entities must exist: others seem to have no configs. Raises NotServed, AdminError."""
+        if not entities:
+            return {}
+        resources = [ConfigResource(_resource_type(entity), entity.name) for entity in entities]
+        answer = self._ask(
+            "configs cannot be described",
+            lambda: self._client.describe_configs(resources, include_synonyms=True, config_filter="all"),
+        )
+        return {
+            entity: {
+                key: _config_value(value)
+                for key, value in sorted(
+                    answer.get(_resource_type(entity).name.lower(), {}).get(entity.name, {}).items()
+                )
+            }
+            for entity in entities
+        }
+
+    def alter_configs(self, entity: Entity, changes: Mapping[str, str | None]) -> None:
+        """Sets each key, or removes it (None), and leaves the others. Raises AdminError with the broker's reason."""
+        entries = {key: ("delete", None) if value is None else ("set", value) for key, value in changes.items()}
+        resource = ConfigResource(_resource_type(entity), entity.name, entries)
+        answer = self._ask(
+            f"configs of {entity} were not changed",
+            lambda: self._client.alter_configs([resource], raise_on_unknown=False, incremental=True),
+        )
+        said = answer[_resource_type(entity).name.lower()][entity.name]
+        if said != "OK":
+            raise AdminError(f"configs of {entity} were not changed: {ERROR_PREFIX.sub('', said).rstrip('.')}")
+
+    def _ask_controller(
+        self, what: str, request: Callable[[], Answer], patience_s: float = REQUEST_TIMEOUT_S
+    ) -> Answer:
+        """A controller that has just died is asked again once its successor is elected: all that is asked of it may be asked
+        twice. Raises NotServed, AdminError.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return request()
+            except UnsupportedVersionError:
+                raise NotServed(f"{what}: this cluster does not serve that") from None
+            except (RetriableError, RuntimeError) as problem:
+                # RuntimeError is kafka-python's word for: asked twice, neither was the controller.
+                if time.monotonic() >= deadline:
+                    raise AdminError(f"{what}: {_text(problem)}; see `ottla cluster health`") from None
+                time.sleep(RETRY_PAUSE_S)
+                # The client goes on asking the controller that it knew: a new one looks again.
+                self._client.close()
+                self._client = self._connected()
+            except KafkaError as problem:
+                raise AdminError(f"{what}: {_text(problem)}") from None
+
+    def _ask(self, what: str, request: Callable[[], Answer]) -> Answer:
+        """Raises NotServed, AdminError."""
+        try:
+            return request()
+        except UnsupportedVersionError:
+            raise NotServed(f"{what}: this cluster does not serve that") from None
+        except KafkaError as problem:
+            raise AdminError(f"{what}: {_text(problem)}") from None
+
+
+def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return topics
+
+
+def _error_name(code: int, message: str | None = None) -> tuple[str, str]:
+    """(Kafka's name of the code, the reason)."""
+    name = ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
+    return name, " ".join((message or for_code(code).description or name).split())
+
+
+def _resource_type(entity: Entity) -> Any:
+    return ConfigResourceType.TOPIC if entity.kind == "topics" else ConfigResourceType.BROKER
+
+
+def _config_value(value: Mapping[str, Any]) -> ConfigValue:
+    return ConfigValue(
+        value=value["value"],
+        source=value["config_source"],
+        is_read_only=value["read_only"],
+        is_sensitive=value["is_sensitive"],
+        synonyms=tuple(
+            ConfigSynonym(synonym["name"], synonym["value"], synonym["source"]) for synonym in value.get("synonyms", ())
+        ),
+    )
+
+
+def _refusal(error: Any, partition: TopicPartition) -> str | None:
+    """Kafka's word for a per-partition error class of kafka-python."""
+    if error is None:
+        return None
+    reason = getattr(error, "description", "") or error.__name__
+    return f"{partition}: {reason.rstrip('.')}"
+
+
+def _text(problem: Exception) -> str:
+    """One line without the request and response that kafka-python quotes."""
+    if isinstance(problem, BrokerResponseError) and problem.description:
+        return str(problem.description).rstrip(".")
+    return " ".join(str(problem).split()) or type(problem).__name__

@@ -1,0 +1,389 @@
+"""`ottla reassign generate|execute|verify|cancel|list`: Kafka's files, options and sentences, and the progress beside them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from protocol.types import Assignment, TopicPartition
+from tools.admin.cluster_view import ClusterView
+from tools.admin.completion import complete_brokers
+from tools.admin.connection import (
+    INTERRUPTED,
+    connect,
+    connect_python,
+    connection_options,
+    errors_in_one_line,
+    print_json,
+)
+from tools.admin.failures import AdminError
+from tools.admin.input_files import STDIN, read_file, source_name
+from tools.admin.reassign_plan import (
+    Plan,
+    PlanError,
+    batches,
+    check_plan,
+    original_replicas,
+    parse_plan,
+    parse_topics,
+    partitions_text,
+    plan_json,
+    plan_text,
+    propose,
+)
+from tools.admin.reassign_report import batch_line, print_event, watching
+from tools.admin.reassign_run import FAILED, Cleared, Outcome, Reassignments, progress_json
+from tools.admin.reassign_throttles import moves
+from tools.admin.topic_views import ids_text
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def plan_option(command: Command) -> Command:
+    return click.option(
+        "--reassignment-json-file",
+        "file",
+        required=True,
+        metavar="FILE",
+        help="what shall be where, as generate prints it; - is standard input",
+    )(command)
+
+
+def preserve_option(command: Command) -> Command:
+    return click.option("--preserve-throttles", is_flag=True, help="leave the throttles as they are")(command)
+
+
+@click.group()
+def reassign() -> None:
+    """Move replicas to other brokers."""
+
+
+@reassign.command()
+@click.option(
+    "--topics-to-move-json-file",
+    "file",
+    required=True,
+    metavar="FILE",
+    help='{"version":1,"topics":[{"topic":"orders"}]}; - is standard input',
+)
+@click.option(
+    "--broker-list",
+    required=True,
+    metavar="1,2,3",
+    help="the brokers that shall have the replicas",
+    shell_complete=complete_brokers,
+)
+@click.option("--disable-rack-aware", is_flag=True, help="place without regard to racks")
+@connection_options
+def generate(
+    file: str,
+    broker_list: str,
+    disable_rack_aware: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Propose a placement of topics on brokers. Nothing is changed."""
+    brokers = parse_broker_list(broker_list)
+    with plan_errors():
+        topics = parse_topics(read_file(file), source_name(file))
+        admin = connect(bootstrap_server, command_config)
+        cluster = admin.cluster()
+        for topic in topics:
+            if topic not in cluster.topics:
+                raise AdminError(f"topic {topic!r} does not exist; `ottla topic list` shows those that do")
+        racks = {node.id: node.rack for node in admin.nodes()}
+        strangers = [broker for broker in brokers if broker not in racks]
+        if strangers:
+            raise AdminError(
+                f"no broker {ids_text(strangers)} is live; --broker-list can name {ids_text(sorted(racks))}"
+            )
+        current = {
+            TopicPartition(topic, view.partition): view.replicas for topic in topics for view in cluster.topics[topic]
+        }
+        proposed = propose(
+            current,
+            [(broker, racks[broker]) for broker in brokers],
+            {topic: random.randrange(len(brokers)) for topic in topics},
+            rack_aware=not disable_rack_aware,
+        )
+    if output == "json":
+        print_json({"current": plan_json(current), "proposed": plan_json(proposed)})
+    else:
+        click.echo(f"Current partition replica assignment\n{plan_text(current)}\n")
+        click.echo(f"Proposed partition reassignment configuration\n{plan_text(proposed)}")
+
+
+@reassign.command()
+@plan_option
+@click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES/S", help="each broker moves at most so much")
+@click.option(
+    "--additional", is_flag=True, help="although other reassignments are under way; also changes the throttle"
+)
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="N partitions at a time, each batch waited for")
+@click.option("--watch", is_flag=True, help="stay and show the progress until all is done, then remove the throttles")
+@preserve_option
+@connection_options
+def execute(
+    file: str,
+    throttle: int | None,
+    additional: bool,
+    batch: int | None,
+    watch: bool,
+    preserve_throttles: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Start the moves of a file. With --watch or --batch, stay until they are done."""
+    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+        plan = parse_plan(read_file(file), source_name(file))
+        cluster = reassignments.admin.cluster()
+        views = cluster.partitions()
+        under_way = reassignments.python_admin.reassignments()
+        if under_way and not additional:
+            raise AdminError(
+                f"{len(under_way)} partitions are being reassigned already (`ottla reassign list`): wait, cancel that, "
+                "or give --additional to add these, which also changes the throttle"
+            )
+        todo = check_plan(plan, views, cluster.live_brokers, under_way)
+        originals = {partition: original_replicas(views[partition], under_way.get(partition)) for partition in plan}
+        if output == "text":
+            click.echo(f"Current partition replica assignment\n\n{plan_text(originals)}\n")
+            click.echo("Save this to use as the --reassignment-json-file option during rollback")
+        if throttle is not None:
+            reassignments.set_throttles(moves(todo, originals, under_way), throttle, cluster.live_brokers)
+            if output == "text":
+                if not (watch or batch):
+                    click.echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
+                click.echo(f"The inter-broker throttle limit was set to {throttle} B/s")
+        if watch or batch:
+            _execute_and_watch(reassignments, todo, originals, batch, file, preserve_throttles, output)
+        else:
+            _execute(reassignments, todo, originals, throttle, under_way, output)
+
+
+def _execute(
+    reassignments: Reassignments,
+    todo: Plan,
+    originals: Mapping[TopicPartition, tuple[int, ...]],
+    throttle: int | None,
+    under_way: Mapping[TopicPartition, Assignment],
+    output: str,
+) -> None:
+    refused = reassignments.start(todo)
+    started = [partition for partition in todo if partition not in refused]
+    if not started and not under_way and throttle is not None:
+        reassignments.clear_throttles(partition.topic for partition in todo)
+    if output == "json":
+        print_json(
+            {
+                "current": plan_json(originals),
+                "started": [str(partition) for partition in started],
+                "refused": {str(partition): reason for partition, reason in refused.items()},
+                "throttle": throttle,
+            }
+        )
+    elif started:
+        click.echo(batch_line(1, 1, started))
+    _raise_refused(refused)
+
+
+def _execute_and_watch(
+    reassignments: Reassignments,
+    todo: Plan,
+    originals: Mapping[TopicPartition, tuple[int, ...]],
+    batch: int | None,
+    file: str,
+    preserve_throttles: bool,
+    output: str,
+) -> None:
+    if output == "json":
+        print_event("planned", current=plan_json(originals), todo=plan_json(todo))
+    try:
+        with watching(output) as report:
+            refused = reassignments.run(batches(todo, batch), originals, report)
+        outcomes, under_way = reassignments.outcomes(todo)
+    except KeyboardInterrupt:
+        again = "FILE" if file == STDIN else file
+        later = "" if batch is None else " Later batches were not started: run the same execute again for them."
+        click.echo(
+            f"\nThe move goes on without this command.{later} `ottla reassign list` shows it, "
+            f"`ottla reassign verify --reassignment-json-file {again}` too and removes throttles at the end.",
+            err=True,
+        )
+        sys.exit(INTERRUPTED)
+    cleared = _clear(reassignments, todo, under_way, preserve_throttles)
+    if output == "json":
+        print_event("finished", partitions=[outcome.as_json() for outcome in outcomes], **_cleared_json(cleared))
+    else:
+        _echo_outcomes(outcomes)
+        _echo_cleared(cleared)
+    _raise_refused(refused)
+    _exit_if_failed(outcomes)
+
+
+@reassign.command()
+@plan_option
+@preserve_option
+@connection_options
+def verify(
+    file: str, preserve_throttles: bool, bootstrap_server: str | None, command_config: Path | None, output: str
+) -> None:
+    """Show where the moves of a file stand. Once nothing moves any more, remove the throttles."""
+    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+        plan = parse_plan(read_file(file), source_name(file))
+        outcomes, under_way = reassignments.outcomes(plan)
+        cleared = _clear(reassignments, plan, under_way, preserve_throttles)
+        if output == "json":
+            print_json({"partitions": [outcome.as_json() for outcome in outcomes], **_cleared_json(cleared)})
+        else:
+            click.echo("Status of partition reassignment:")
+            _echo_outcomes(outcomes)
+            _echo_cleared(cleared)
+        _exit_if_failed(outcomes)
+
+
+@reassign.command()
+@plan_option
+@preserve_option
+@connection_options
+def cancel(
+    file: str, preserve_throttles: bool, bootstrap_server: str | None, command_config: Path | None, output: str
+) -> None:
+    """Take the moves of a file back as far as they are not done: the replicas are again what they were."""
+    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+        plan = parse_plan(read_file(file), source_name(file))
+        before = reassignments.python_admin.reassignments()
+        active = [partition for partition in plan if partition in before]
+        answers = reassignments.python_admin.alter_reassignments(dict.fromkeys(active)) if active else {}
+        refused = {partition: reason for partition, reason in answers.items() if reason is not None}
+        cancelled = [partition for partition in active if partition not in refused]
+        under_way = reassignments.python_admin.reassignments()
+        left = {partition: move for partition, move in under_way.items() if partition not in cancelled}
+        cleared = _clear(reassignments, plan, left, preserve_throttles)
+        if output == "json":
+            print_json({"cancelled": [str(partition) for partition in cancelled], **_cleared_json(cleared)})
+        elif cancelled:
+            click.echo(f"Successfully cancelled partition reassignments for: {partitions_text(cancelled)}")
+        elif not active:
+            click.echo("None of the specified partition reassignments are active.")
+        if output == "text":
+            _echo_cleared(cleared)
+        _raise_refused(refused)
+
+
+@reassign.command("list")
+@connection_options
+def list_moves(bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
+    """List the reassignments that are under way, with their progress."""
+    with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
+        under_way = reassignments.python_admin.reassignments()
+        cluster: ClusterView = reassignments.admin.cluster()
+        progress = reassignments.progress(under_way, cluster)
+    if output == "json":
+        print_json(
+            [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "replicas": list(move.replicas),
+                    "adding_replicas": list(move.adding),
+                    "removing_replicas": list(move.removing),
+                    **progress_json(progress.get(partition)),
+                }
+                for partition, move in under_way.items()
+            ]
+        )
+        return
+    if not under_way:
+        click.echo("No partition reassignments found.")
+        return
+    click.echo("Current partition reassignments:")
+    for partition, move in under_way.items():
+        adding = f" adding: {ids_text(move.adding)}." if move.adding else ""
+        removing = f" removing: {ids_text(move.removing)}." if move.removing else ""
+        how_far = f" {progress[partition]}" if partition in progress else ""
+        click.echo(f"{partition}: replicas: {ids_text(move.replicas)}.{adding}{removing}{how_far}")
+
+
+def parse_broker_list(text: str) -> list[int]:
+    """`0,1,2`. Raises UsageError for what is no id, and for an id that is doubled."""
+    try:
+        brokers = [int(broker) for broker in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--broker-list {text!r}: broker ids like 1,2,3 are needed.") from None
+    if len(set(brokers)) != len(brokers):
+        raise click.UsageError(f"--broker-list {text!r} names a broker twice.")
+    return brokers
+
+
+@contextmanager
+def connected(bootstrap_server: str | None, command_config: Path | None) -> Iterator[Reassignments]:
+    admin = connect(bootstrap_server, command_config)
+    with connect_python(bootstrap_server, command_config) as python_admin:
+        yield Reassignments(admin, python_admin)
+
+
+@contextmanager
+def plan_errors() -> Iterator[None]:
+    with errors_in_one_line():
+        try:
+            yield
+        except PlanError as problem:
+            raise AdminError(str(problem)) from None
+
+
+def _clear(
+    reassignments: Reassignments,
+    plan: Plan,
+    under_way: Mapping[TopicPartition, Assignment],
+    preserve_throttles: bool,
+) -> Cleared:
+    """Once nothing moves any more in the whole cluster, as Kafka's tool: another move may need the brokers' rates."""
+    if preserve_throttles or under_way:
+        return Cleared()
+    return reassignments.clear_throttles(partition.topic for partition in plan)
+
+
+def _cleared_json(cleared: Cleared) -> dict[str, object]:
+    return {"throttles_removed": {"topics": list(cleared.topics), "brokers": list(cleared.brokers)}}
+
+
+def _echo_cleared(cleared: Cleared) -> None:
+    if cleared.brokers:
+        click.echo(f"Clearing broker-level throttles on brokers {ids_text(cleared.brokers)}")
+    if cleared.topics:
+        click.echo(f"Clearing topic-level throttles on topics {','.join(cleared.topics)}")
+    if cleared.unreachable:
+        click.echo(
+            f"Warning: brokers {ids_text(cleared.unreachable)} did not answer: run verify again when they do, so that "
+            "their throttles are removed",
+            err=True,
+        )
+
+
+def _echo_outcomes(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        click.echo(outcome.sentence)
+
+
+def _raise_refused(refused: Mapping[TopicPartition, str]) -> None:
+    if refused:
+        raise AdminError(f"not started: {'; '.join(refused.values())}")
+
+
+def _exit_if_failed(outcomes: Sequence[Outcome]) -> None:
+    """Says in one line on stderr what to do, with exit code 1."""
+    failed = [outcome.partition for outcome in outcomes if outcome.state == FAILED]
+    if failed:
+        raise AdminError(
+            f"{len(failed)} of {len(outcomes)} partitions are not where the file says and do not move: "
+            "run execute again for them, or correct the file"
+        )

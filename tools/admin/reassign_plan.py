@@ -1,0 +1,234 @@
+"""Reassignments as Kafka's JSON files have them: reading, writing, proposing and judging them. Pure.
+
+A plan is partition -> the replicas that it shall have, the preferred leader first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from protocol.replica_placement import PlacementError, place
+from protocol.types import Assignment, TopicPartition
+from tools.admin.topic_views import PartitionView, ids_text
+
+Plan = dict[TopicPartition, tuple[int, ...]]
+
+VERSION = 1
+ANY_LOG_DIRECTORY = "any"
+PROBLEMS_SHOWN_MAX = 3
+
+
+class PlanError(ValueError):
+    """A file or a plan that cannot be carried out; the message says where and why."""
+
+
+def parse_plan(text: str, source: str) -> Plan:
+    """A `--reassignment-json-file`, in its order. Raises PlanError that begins with `source` and says where."""
+    rows = _rows(text, source, "partitions", '{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}')
+    plan: Plan = {}
+    for index, row in enumerate(rows):
+        where = f"{source}: partitions[{index}]"
+        partition = TopicPartition(_text(row, "topic", where), _number(row, "partition", where))
+        replicas = _replicas(row, f"{where} ({partition})")
+        if partition in plan:
+            raise PlanError(f"{where}: {partition} is there twice")
+        _check_log_directories(row.get("log_dirs"), replicas, f"{where} ({partition})")
+        plan[partition] = replicas
+    return plan
+
+
+def parse_topics(text: str, source: str) -> list[str]:
+    """A `--topics-to-move-json-file`. Raises PlanError that begins with `source` and says where."""
+    rows = _rows(text, source, "topics", '{"topic": "orders"}')
+    topics = [_text(row, "topic", f"{source}: topics[{index}]") for index, row in enumerate(rows)]
+    for topic in topics:
+        if topics.count(topic) > 1:
+            raise PlanError(f"{source}: topic {topic} is there twice")
+    return topics
+
+
+def parse_partitions(text: str, source: str) -> list[TopicPartition]:
+    """A `--path-to-json-file` of an election. Raises PlanError that begins with `source` and says where."""
+    rows = _rows(text, source, "partitions", '{"topic": "orders", "partition": 0}')
+    partitions = []
+    for index, row in enumerate(rows):
+        where = f"{source}: partitions[{index}]"
+        partition = TopicPartition(_text(row, "topic", where), _number(row, "partition", where))
+        if partition in partitions:
+            raise PlanError(f"{where}: {partition} is there twice")
+        partitions.append(partition)
+    return partitions
+
+
+def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
+    """The value of a `--reassignment-json-file`."""
+    return {
+        "version": VERSION,
+        "partitions": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "replicas": list(replicas),
+                "log_dirs": [ANY_LOG_DIRECTORY] * len(replicas),
+            }
+            for partition, replicas in plan.items()
+        ],
+    }
+
+
+def plan_text(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
+    """The same in one line, as Kafka's tool prints it."""
+    return json.dumps(plan_json(plan), separators=(",", ":"))
+
+
+def _rows(text: str, source: str, name: str, example: str) -> list[dict[str, Any]]:
+    """The objects of the list `name`, which is not empty."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise PlanError(f"{source}: line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}") from None
+    except RecursionError:
+        raise PlanError(f"{source}: no JSON: nested too deeply") from None
+    form = f'{{"version": 1, "{name}": [{example}, ...]}} is needed'
+    if not isinstance(value, dict):
+        raise PlanError(f"{source}: {form}")
+    version = value.get("version", VERSION)
+    if version != VERSION or isinstance(version, bool):
+        raise PlanError(f"{source}: version {json.dumps(version)} is not known: write {VERSION}")
+    rows = value.get(name)
+    if not isinstance(rows, list):
+        raise PlanError(f"{source}: {form}")
+    if not rows:
+        raise PlanError(f"{source}: the list of {name} is empty: there is nothing to do")
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise PlanError(f"{source}: {name}[{index}] is no object: {example} is needed")
+    return rows
+
+
+def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str) or not value:
+        raise PlanError(f"{where}: {key} must be a name, found {json.dumps(value)}")
+    return value
+
+
+def _number(row: Mapping[str, Any], key: str, where: str) -> int:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise PlanError(f"{where}: {key} must be a whole number from 0, found {json.dumps(value)}")
+    return value
+
+
+def _replicas(row: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    replicas = row.get("replicas")
+    if not isinstance(replicas, list) or not replicas:
+        raise PlanError(f"{where}: replicas must be a list of broker ids, found {json.dumps(replicas)}")
+    for broker in replicas:
+        if isinstance(broker, bool) or not isinstance(broker, int) or broker < 0:
+            raise PlanError(f"{where}: {json.dumps(broker)} is no broker id")
+        if replicas.count(broker) > 1:
+            raise PlanError(f"{where}: broker {broker} is doubled in the replicas {ids_text(replicas)}")
+    return tuple(replicas)
+
+
+def _check_log_directories(value: Any, replicas: Sequence[int], where: str) -> None:
+    if value is None:
+        return
+    if not isinstance(value, list) or len(value) != len(replicas):
+        raise PlanError(f"{where}: log_dirs must have one entry for each of the {len(replicas)} replicas")
+    if any(directory != ANY_LOG_DIRECTORY for directory in value):
+        raise PlanError(f'{where}: moves between log directories are not supported: write "any" in log_dirs')
+
+
+def propose(
+    current: Mapping[TopicPartition, Sequence[int]],
+    brokers: Sequence[tuple[int, str | None]],
+    starts: Mapping[str, int],
+    *,
+    rack_aware: bool = True,
+) -> Plan:
+    """A placement of each topic anew on `brokers` (id, rack), with its replication factor, from the ring index `starts`.
+
+    Raises PlanError when some brokers have a rack and others have none, and when the brokers are too few.
+    """
+    racks = {rack for _, rack in brokers}
+    if rack_aware and None in racks and len(racks) > 1:
+        without = ids_text(sorted(broker for broker, rack in brokers if rack is None))
+        raise PlanError(
+            f"brokers {without} have no rack, others have: give --disable-rack-aware to place without racks"
+        )
+    usable = list(brokers) if rack_aware else [(broker, None) for broker, _ in brokers]
+    plan: Plan = {}
+    for topic in dict.fromkeys(partition.topic for partition in current):
+        numbers = sorted(partition.partition for partition in current if partition.topic == topic)
+        factor = len(current[TopicPartition(topic, numbers[0])])
+        start = starts[topic]
+        try:
+            placed = place(usable, numbers[-1] + 1, factor, start_index=start, shift=start)
+        except PlacementError as problem:
+            raise PlanError(f"topic {topic}: {problem}: name more brokers in --broker-list") from None
+        plan |= {TopicPartition(topic, number): placed[number] for number in numbers}
+    return plan
+
+
+def original_replicas(partition: PartitionView, under_way: Assignment | None) -> tuple[int, ...]:
+    """The replicas without those that a reassignment is only adding: what a rollback goes back to."""
+    adding = () if under_way is None else under_way.adding
+    return tuple(broker for broker in partition.replicas if broker not in adding)
+
+
+def check_plan(
+    plan: Mapping[TopicPartition, Sequence[int]],
+    partitions: Mapping[TopicPartition, PartitionView],
+    live_brokers: Collection[int],
+    under_way: Mapping[TopicPartition, Assignment],
+) -> Plan:
+    """What of the plan is still to do. Raises PlanError for what cannot be done, or when nothing is left.
+
+    A new replica must be on a live broker; one that is there already may stay on a dead one.
+    """
+    known_topics = {partition.topic for partition in partitions}
+    known_brokers = {broker for view in partitions.values() for broker in view.replicas} | set(live_brokers)
+    problems: list[str] = []
+    for partition, replicas in plan.items():
+        view = partitions.get(partition)
+        if partition.topic not in known_topics:
+            problems.append(f"topic {partition.topic} does not exist")
+        elif view is None:
+            problems.append(f"{partition} does not exist")
+        else:
+            for broker in replicas:
+                if broker not in known_brokers:
+                    problems.append(f"{partition}: broker {broker} is unknown (live: {ids_text(sorted(live_brokers))})")
+                elif broker not in live_brokers and broker not in view.replicas:
+                    problems.append(f"{partition}: broker {broker} is dead and cannot get a replica")
+    if problems:
+        raise PlanError(_shortened(list(dict.fromkeys(problems))))
+    todo = {
+        partition: tuple(replicas)
+        for partition, replicas in plan.items()
+        if partition in under_way or partitions[partition].replicas != tuple(replicas)
+    }
+    if not todo:
+        raise PlanError("the partitions have these replicas already: there is nothing to move")
+    return todo
+
+
+def _shortened(problems: Sequence[str]) -> str:
+    more = len(problems) - PROBLEMS_SHOWN_MAX
+    return "; ".join(problems[:PROBLEMS_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def batches(plan: Mapping[TopicPartition, tuple[int, ...]], size: int | None) -> list[Plan]:
+    """The plan in its order, `size` partitions at a time; all at once without a size."""
+    rows = list(plan.items())
+    step = len(rows) if size is None else size
+    return [dict(rows[start : start + step]) for start in range(0, len(rows), step)]
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """`orders-0,orders-1`."""
+    return ",".join(str(partition) for partition in partitions)

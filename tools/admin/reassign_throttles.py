@@ -1,0 +1,72 @@
+"""Which throttles a reassignment needs (KIP-73): the replicas that send, those that receive, the brokers' rates. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from protocol.types import Assignment, TopicPartition
+
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+TOPIC_THROTTLES = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE)
+
+
+class Move(NamedTuple):
+    """The brokers that have the data of a partition, and those that get it."""
+
+    sources: frozenset[int]
+    destinations: frozenset[int]
+
+
+def moves(
+    plan: Mapping[TopicPartition, Sequence[int]],
+    current: Mapping[TopicPartition, Sequence[int]],
+    under_way: Mapping[TopicPartition, Assignment],
+) -> dict[TopicPartition, Move]:
+    """Those of the plan, and those under way already: their throttles stand in the same configs.
+
+    `current` are the replicas without those that are only being added.
+    """
+    found = {
+        partition: Move(frozenset(move.replicas) - frozenset(move.adding), frozenset(move.adding))
+        for partition, move in under_way.items()
+    }
+    for partition, replicas in plan.items():
+        sources = frozenset(current[partition])
+        found[partition] = Move(sources, frozenset(replicas) - sources)
+    return found
+
+
+def topic_throttles(moving: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str | None]]:
+    """Topic -> its configs: `partition:broker,...` of those that send, and of those that receive; None when nobody does."""
+    leaders: dict[str, list[tuple[int, int]]] = {}
+    followers: dict[str, list[tuple[int, int]]] = {}
+    for partition, move in moving.items():
+        if move.destinations:
+            leaders.setdefault(partition.topic, []).extend((partition.partition, b) for b in move.sources)
+            followers.setdefault(partition.topic, []).extend((partition.partition, b) for b in move.destinations)
+    return {
+        topic: {LEADER_REPLICAS: _replica_list(leaders[topic]), FOLLOWER_REPLICAS: _replica_list(followers[topic])}
+        for topic in leaders
+    }
+
+
+def throttled_brokers(moving: Mapping[TopicPartition, Move]) -> list[int]:
+    """All that send or receive."""
+    return sorted(
+        {broker for move in moving.values() if move.destinations for broker in move.sources | move.destinations}
+    )
+
+
+def broker_rates(bytes_per_second: int) -> dict[str, str | None]:
+    """The configs of each throttled broker."""
+    return dict.fromkeys(BROKER_THROTTLES, str(bytes_per_second))
+
+
+def _replica_list(replicas: Iterable[tuple[int, int]]) -> str:
+    return ",".join(f"{partition}:{broker}" for partition, broker in sorted(replicas))

@@ -1,0 +1,241 @@
+"""`ottla bench controller`: how fast a controller takes office and reacts, with a real ZooKeeper and brokers that only acknowledge.
+
+The controller runs alone in a process, as in a broker's; this process has the stand-in brokers, whose reading therefore is not
+the controller's time (but takes one of the machine's cores, as ZooKeeper does). For each size:
+
+* **nothing to elect**: the controller died, and only it. A new one loads everything and tells every broker everything.
+* **a broker died**: one of the brokers died together with the controller. The new one also elects leaders for what it led,
+  takes it out of every ISR, and writes all that.
+* **a few of many**: with all that loaded, what one event costs: a broker that hosts ten partitions dies, an ISR changes,
+  a topic of one partition is made. Its cost must be that of what changed.
+
+"told" is the time from winning the election (or from the cause of the event) to the last broker's last acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from protocol.types import Assignment, LeaderAndIsr, TopicPartition
+from protocol.zk.session import ZooKeeperSession
+from protocol.zk.znodes import IsrChangeZNode, PartitionStateZNode, TopicZNode, new_topic_id
+from tools.bench import bench_cluster
+from tools.bench.bench_cluster import ClusterShape
+from tools.bench.stand_in_brokers import StandInBrokers
+
+SESSION_TIMEOUT_MS = 30_000
+TIMEOUT_S = 120.0
+CONTROLLER_ID = 1
+FEW = 10
+"""Partitions of the broker that hosts only few."""
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+
+NOTHING_ELECTED = "nothing to elect"
+BROKER_DIED = "a broker died"
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """One election of a controller. Milliseconds and megabytes; `written` counts the states that were written.
+
+    `cpu_ms` is of the controller's process, its timeline included, which is written after everybody was told.
+    """
+
+    partitions: int
+    scenario: str
+    load_ms: float
+    elect_ms: float
+    write_ms: float
+    announce_ms: float
+    told_ms: float
+    cpu_ms: float
+    written: int
+    sent_mb: float
+    rss_mb: float
+    peak_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """One event on a loaded cluster."""
+
+    partitions: int
+    event: str
+    told_ms: float
+    sent_kb: float
+
+
+class Office:
+    """The process of one controller."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def said(self, kind: str) -> dict[str, Any]:
+        """The next line of that kind."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            while line := await self._process.stdout.readline():
+                fields: dict[str, Any] = json.loads(line)
+                if fields["kind"] == kind:
+                    return fields
+        raise RuntimeError("the controller's process ended")
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+
+    async def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+@contextlib.asynccontextmanager
+async def office(connect: str, event_log: Path) -> AsyncIterator[Office]:
+    """A controller's process that is connected and waits."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tools.bench.controller_process", connect, str(CONTROLLER_ID), str(event_log)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=SOURCE_ROOT,
+    )
+    controller = Office(process)
+    try:
+        await controller.said("ready")
+        yield controller
+    finally:
+        await controller.end()
+
+
+class ControllerBench:
+    """The measurements of one size, in a chroot of its own."""
+
+    def __init__(
+        self,
+        connect: str,
+        event_log: Path,
+        shape: ClusterShape,
+        rounds: int,
+        found: Callable[[Takeover | Reaction], None],
+    ) -> None:
+        """`found` is told of everything measured."""
+        self._connect = connect
+        self._event_log = event_log
+        self._shape = shape
+        self._broker_ids = list(range(1, shape.brokers + 1))
+        self._rounds = rounds
+        self._found = found
+        self._zk = ZooKeeperSession(connect, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self._brokers = StandInBrokers(self._zk)
+
+    async def run(self, progress: Callable[[int], None]) -> None:
+        """`progress` is told how many partitions were written, again and again, while the cluster is made."""
+        await self._zk.start(TIMEOUT_S)
+        try:
+            await bench_cluster.write_cluster(self._zk, self._shape, progress)
+            for broker in self._broker_ids:
+                await self._brokers.register(broker)
+            self._found(_median([await self._take_over(NOTHING_ELECTED) for _ in range(self._rounds)]))
+            self._found(_median([await self._lose_broker() for _ in range(self._rounds)]))
+            await self._reactions()
+        finally:
+            self._brokers.close()
+            await self._zk.close()
+
+    async def _lose_broker(self) -> Takeover:
+        """A takeover while one broker is dead that leads its share; afterwards everything is as before."""
+        broker = self._broker_ids[-1]
+        await self._brokers.deregister(broker)
+        takeover = await self._take_over(BROKER_DIED)
+        await self._brokers.register(broker)
+        await bench_cluster.restore_states(self._zk, self._shape)
+        return takeover
+
+    async def _take_over(self, scenario: str) -> Takeover:
+        brokers = self._brokers
+        async with office(self._connect, self._event_log) as controller:
+            brokers.reset()
+            controller.go_on()
+            elected = await controller.said("controller_elected")
+            in_office = await controller.said("controller_in_office")
+            await brokers.quiet(1, TIMEOUT_S)
+            told_ms = 1000 * (brokers.last_answer - elected["at_s"])
+            sent_mb = brokers.received_bytes / 1024**2
+            controller.go_on()
+            memory = await controller.said("memory")
+        steps = {name: in_office[name] for name in ("load_ms", "elect_ms", "write_ms", "announce_ms", "written")}
+        return Takeover(
+            self._shape.partitions,
+            scenario,
+            **steps,
+            told_ms=told_ms,
+            cpu_ms=memory["cpu_ms"],
+            sent_mb=sent_mb,
+            rss_mb=memory["rss_mb"],
+            peak_mb=memory["peak_mb"],
+        )
+
+    async def _reactions(self) -> None:
+        """What single events cost one controller that is in office."""
+        few = self._broker_ids[-1] + 1
+        replicas = (few, *self._broker_ids[: self._shape.replication_factor - 1])
+        await bench_cluster.write_topic(self._zk, "few", dict.fromkeys(range(FEW), replicas))
+        await self._brokers.register(few)
+        async with office(self._connect, self._event_log) as controller:
+            self._brokers.reset()
+            controller.go_on()
+            await controller.said("controller_in_office")
+            await self._brokers.quiet(1, TIMEOUT_S)
+            for event, cause in (
+                ("an ISR changes", self._change_isr),
+                ("a topic of one partition is made", self._make_topic),
+                (f"a broker dies that hosts {FEW} partitions", partial(self._brokers.deregister, few)),
+            ):
+                self._found(await self._reaction(event, cause))
+
+    async def _reaction(self, event: str, cause: Callable[[], Awaitable[None]]) -> Reaction:
+        brokers = self._brokers
+        brokers.reset()
+        begin = time.monotonic()
+        await cause()
+        await brokers.quiet(1, TIMEOUT_S)
+        return Reaction(
+            self._shape.partitions, event, 1000 * (brokers.last_answer - begin), brokers.received_bytes / 1024
+        )
+
+    async def _change_isr(self) -> None:
+        """As a leader does that loses a follower."""
+        tp = TopicPartition("bench-00000", 0)
+        path = PartitionStateZNode.path(tp)
+        data, stat = await self._zk.get(path)
+        state = PartitionStateZNode.decode(data, stat.version)
+        shrunken = LeaderAndIsr(state.leader, state.leader_epoch, state.isr[:1], state.controller_epoch)
+        await self._zk.set(path, PartitionStateZNode.encode(shrunken), stat.version)
+        await self._zk.create(IsrChangeZNode.PATH_PREFIX, IsrChangeZNode.encode([tp]), sequence=True)
+
+    async def _make_topic(self) -> None:
+        assignment = {0: Assignment(tuple(self._broker_ids[: self._shape.replication_factor]))}
+        data = TopicZNode.encode(new_topic_id(b"0123456789abcdef"), assignment)
+        await self._zk.create(TopicZNode.path("one-more"), data)
+
+
+def _median(takeovers: list[Takeover]) -> Takeover:
+    """The round in the middle, by the time until everybody was told."""
+    ordered = sorted(takeovers, key=lambda takeover: takeover.told_ms)
+    return ordered[len(ordered) // 2]

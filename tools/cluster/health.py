@@ -1,0 +1,159 @@
+"""Is a cluster well? Judged from one broker's Metadata, as `rpk cluster health` does; any Kafka can be asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.types import Assignment, TopicPartition
+from tools.admin.cluster_view import ClusterView
+from tools.cluster.tables import aligned
+
+PARTITIONS_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is wrong, if anything; `unreachable` is the reason why nobody could be asked."""
+
+    controller: int | None
+    nodes: tuple[int, ...]
+    nodes_down: tuple[int, ...]
+    leaderless: tuple[TopicPartition, ...]
+    under_replicated: tuple[TopicPartition, ...]
+    unreachable: str | None = None
+
+    @property
+    def reasons(self) -> list[str]:
+        """In rpk's words; empty for a healthy cluster."""
+        if self.unreachable is not None:
+            return ["unreachable"]
+        found = {
+            "no_elected_controller": self.controller is None,
+            "nodes_down": bool(self.nodes_down),
+            "leaderless_partitions": bool(self.leaderless),
+            "under_replicated_partitions": bool(self.under_replicated),
+        }
+        return [reason for reason, is_so in found.items() if is_so]
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.reasons
+
+
+def assess(cluster: ClusterView, under_way: Mapping[TopicPartition, Assignment]) -> Health:
+    """A replica that a reassignment is adding does not count as missing. Nodes are known by the replicas assigned to them."""
+    live = cluster.live_brokers
+    leaderless = []
+    under_replicated = []
+    for partition, view in cluster.partitions().items():
+        adding = under_way[partition].adding if partition in under_way else ()
+        if view.leader not in live:
+            leaderless.append(partition)
+        if not set(view.replicas) - set(adding) <= set(view.isr):
+            under_replicated.append(partition)
+    return Health(
+        controller=cluster.controller if cluster.controller in live else None,
+        nodes=tuple(sorted(live | cluster.assigned_brokers)),
+        nodes_down=tuple(sorted(cluster.assigned_brokers - live)),
+        leaderless=tuple(leaderless),
+        under_replicated=tuple(under_replicated),
+    )
+
+
+def unreachable(reason: str) -> Health:
+    """Nobody answered."""
+    return Health(None, (), (), (), (), reason)
+
+
+def health_lines(health: Health) -> list[str]:
+    """rpk's overview, aligned."""
+    rows = [
+        ("Healthy:", str(health.is_healthy).lower()),
+        ("Unhealthy reasons:", _listed(health.reasons)),
+        ("Controller ID:", "none" if health.controller is None else str(health.controller)),
+        ("All nodes:", _listed(health.nodes)),
+        ("Nodes down:", _listed(health.nodes_down)),
+        (f"Leaderless partitions ({len(health.leaderless)}):", _listed(health.leaderless)),
+        (f"Under-replicated partitions ({len(health.under_replicated)}):", _listed(health.under_replicated)),
+    ]
+    return ["CLUSTER HEALTH OVERVIEW", "=======================", *aligned(rows)]
+
+
+def health_json(health: Health) -> dict[str, Any]:
+    return {
+        "healthy": health.is_healthy,
+        "unhealthy_reasons": health.reasons,
+        "controller": health.controller,
+        "nodes": list(health.nodes),
+        "nodes_down": list(health.nodes_down),
+        "leaderless_partitions": [str(partition) for partition in health.leaderless],
+        "under_replicated_partitions": [str(partition) for partition in health.under_replicated],
+        "error": health.unreachable,
+    }
+
+
+def status_json(
+    cluster: ClusterView,
+    under_way: Mapping[TopicPartition, Assignment] | None,
+    health: Health,
+    racks: Mapping[int, str | None],
+) -> dict[str, Any]:
+    """`{controller, nodes: [{id, address, rack, state, leaders, replicas}], topics, partitions, ...counts}`.
+
+    `reassigning_partitions` is null from a cluster that does not list reassignments.
+    """
+    views = cluster.partitions()
+    addresses = {node.id: f"{node.host}:{node.port}" for node in cluster.nodes}
+    return {
+        "controller": health.controller,
+        "nodes": [
+            {
+                "id": broker,
+                "address": addresses.get(broker),
+                "rack": racks.get(broker),
+                "state": "running" if broker in addresses else "down",
+                "leaders": sum(1 for view in views.values() if view.leader == broker),
+                "replicas": sum(1 for view in views.values() if broker in view.replicas),
+            }
+            for broker in health.nodes
+        ],
+        "topics": len(cluster.topics),
+        "partitions": len(views),
+        "under_replicated_partitions": len(health.under_replicated),
+        "offline_partitions": len(health.leaderless),
+        "reassigning_partitions": None if under_way is None else len(under_way),
+    }
+
+
+def status_lines(status: Mapping[str, Any]) -> list[str]:
+    """The nodes as a table, then the counts."""
+    rows = [("NODE", "ADDRESS", "RACK", "STATE", "LEADERS", "REPLICAS")]
+    for node in status["nodes"]:
+        is_controller = node["id"] == status["controller"]
+        rows.append(
+            (
+                f"broker {node['id']}",
+                node["address"] or "-",
+                node["rack"] or "-",
+                f"{node['state']}, controller" if is_controller else node["state"],
+                str(node["leaders"]),
+                str(node["replicas"]),
+            )
+        )
+    reassigning = status["reassigning_partitions"]
+    counts = (
+        f"{status['partitions']} partitions of {status['topics']} topics: "
+        f"{status['under_replicated_partitions']} under-replicated, {status['offline_partitions']} offline, "
+        f"{'unknown' if reassigning is None else reassigning} reassigning"
+    )
+    controller = [] if status["controller"] is not None else ["no controller"]
+    return [*aligned(rows), "", counts, *controller]
+
+
+def _listed(values: Collection[object]) -> str:
+    """`[a b c]`, cut short where there are many."""
+    texts = [str(value) for value in values]
+    more = len(texts) - PARTITIONS_SHOWN_MAX
+    return f"[{' '.join(texts[:PARTITIONS_SHOWN_MAX])}{f' and {more} more' if more > 0 else ''}]"

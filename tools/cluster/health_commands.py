@@ -1,0 +1,96 @@
+"""`ottla cluster health`, and `ottla cluster status` of a cluster that is known by its address only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from protocol.types import Assignment, TopicPartition
+from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
+from tools.admin.failures import AdminError
+from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
+
+WATCH_S = 1.0
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="stay, and tell every change")
+@click.option("--exit-when-healthy", is_flag=True, help="stay until the cluster is healthy")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="stay no longer than so many seconds")
+@connection_options
+def health(
+    watch: bool,
+    exit_when_healthy: bool,
+    timeout: float | None,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Say whether the cluster is well. The exit code is 0 if it is, 1 if not."""
+    stays = watch or exit_when_healthy
+    if timeout is not None and not stays:
+        raise click.UsageError("--timeout is for --watch and --exit-when-healthy.")
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with errors_in_one_line():
+        connect(bootstrap_server, command_config)  # what is wrong with the options does not heal with time
+        told: Health | None = None
+        while True:
+            now = look(bootstrap_server, command_config)
+            if now != told:
+                _tell(now, output)
+                told = now
+            is_over = deadline is not None and time.monotonic() >= deadline
+            if not stays or is_over or (exit_when_healthy and now.is_healthy):
+                break
+            time.sleep(WATCH_S)
+    if not told.is_healthy:
+        sys.exit(1)
+
+
+def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
+    """The cluster's health now, also when it does not answer."""
+    try:
+        cluster = connect(bootstrap_server, command_config).cluster()
+        return assess(cluster, reassignments(bootstrap_server, command_config) or {})
+    except AdminError as problem:
+        return unreachable(str(problem))
+
+
+def remote_status(bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
+    """The nodes and the counts of a cluster, by its public API. The exit code is 1 unless it is healthy."""
+    with errors_in_one_line():
+        admin = connect(bootstrap_server, command_config)
+        cluster = admin.cluster()
+        under_way = reassignments(bootstrap_server, command_config)
+        found = assess(cluster, under_way or {})
+        status = status_json(cluster, under_way, found, {node.id: node.rack for node in admin.nodes()})
+    if output == "json":
+        print_json(status)
+    else:
+        click.echo("\n".join(status_lines(status)))
+    if not found.is_healthy:
+        sys.exit(1)
+
+
+def reassignments(
+    bootstrap_server: str | None, command_config: Path | None
+) -> Mapping[TopicPartition, Assignment] | None:
+    """Those under way; None while no controller tells them, and from a cluster that does not list them."""
+    try:
+        with connect_python(bootstrap_server, command_config) as admin:
+            return admin.reassignments(patience_s=0)
+    except AdminError:
+        return None
+
+
+def _tell(now: Health, output: str) -> None:
+    if output == "json":
+        print_json(health_json(now))
+        return
+    click.echo("\n".join(health_lines(now)))
+    if now.unreachable is not None:
+        click.echo(now.unreachable, err=True)

@@ -1,0 +1,11 @@
+"""Text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns two spaces apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,1 @@
+"""Looking into a cluster from several sides at once."""

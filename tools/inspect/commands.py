@@ -1,0 +1,105 @@
+"""`ottla inspect znodes`: what ZooKeeper has and what the brokers tell, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Collection, Mapping, Sequence
+
+import click
+
+from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, run_directory_zookeeper
+from tools.admin.completion import complete_topics
+from tools.admin.connection import errors_in_one_line, format_option, print_json
+from tools.admin.failures import AdminError
+from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_broker
+from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
+from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
+
+ATTEMPTS = 4
+PAUSE_S = 0.5
+"""A change on its way from ZooKeeper to the brokers is no difference: only what stays is told."""
+
+
+@click.group()
+def inspect() -> None:
+    """Look into a cluster from several sides."""
+
+
+@inspect.command()
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,HOST:PORT...][/CHROOT]",
+    help="the cluster's ZooKeeper; default: that of the cluster in ./ottla-cluster",
+)
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT[,HOST:PORT...]",
+    help="where a broker answers; default: the addresses that ZooKeeper has",
+)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="only this one", shell_complete=complete_topics)
+@click.option("--differences-only", is_flag=True, help="only what is not the same on all sides")
+@format_option
+def znodes(
+    zookeeper: str | None, bootstrap_server: str | None, topics: Sequence[str], differences_only: bool, output: str
+) -> None:
+    """Compare ZooKeeper with what each broker tells. The exit code is 1 when they differ (marked !=)."""
+    logging.getLogger("protocol.zk").setLevel(logging.CRITICAL)
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    zookeeper = zookeeper or run_directory_zookeeper()
+    if zookeeper is None:
+        raise click.UsageError("which ZooKeeper? Give --zookeeper: there is no cluster in ./ottla-cluster.")
+    with errors_in_one_line():
+        view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None))
+    if output == "json":
+        print_json(comparison_json(rows, view, differences_only=differences_only))
+    else:
+        click.echo("\n".join(comparison_lines(rows, view, differences_only=differences_only)))
+    if view.rubbish or any(row.is_different for row in rows):
+        sys.exit(1)
+
+
+async def look(
+    zookeeper: str, bootstrap_server: str | None, topics: Collection[str] | None
+) -> tuple[ZooKeeperView, list[Row]]:
+    """Both sides, looked at again while they differ: a few times. Raises AdminError."""
+    reader = ZooKeeperReader(zookeeper)
+    try:
+        await reader.open()
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(PAUSE_S)
+            view = await reader.read(topics)
+            missing = sorted(set(topics or ()) - set(view.topic_ids))
+            if missing:
+                raise AdminError(f"ZooKeeper has no topic {', '.join(missing)}")
+            addresses = brokers_to_ask(view, bootstrap_server)
+            answers = await asyncio.gather(
+                *(asyncio.to_thread(read_broker, broker, address, topics) for broker, address in addresses.items())
+            )
+            brokers: Mapping[int, BrokerView | None] = dict(zip(addresses, answers, strict=True))
+            rows = compare(view, brokers)
+            if not any(row.is_different for row in rows):
+                break
+        return view, rows
+    finally:
+        await reader.close()
+
+
+def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[int, Address]:
+    """By id. Raises AdminError when there is none, or nobody answers at `bootstrap_server`."""
+    if bootstrap_server is None:
+        found = {broker: client_address(info, DEFAULT_CONTROL_PLANE_LISTENER) for broker, info in view.brokers.items()}
+        addresses = {broker: address for broker, address in found.items() if address is not None}
+        if not addresses:
+            raise AdminError("ZooKeeper names no live broker with a PLAINTEXT listener: start one")
+        return addresses
+    for server in bootstrap_server.split(","):
+        host, separator, port = server.strip().rpartition(":")
+        if not separator or not port.isdigit():
+            raise AdminError(f"--bootstrap-server {server}: host:port is needed")
+        told = live_brokers((host, int(port)))
+        if told is not None:
+            return told
+    raise AdminError(f"no broker answers at {bootstrap_server}; check the address and that the cluster runs")
