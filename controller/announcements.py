@@ -95,7 +95,7 @@ class Announcement:
         packed = self._cluster.packed_rows
         missing = list(dict.fromkeys(tp for partitions in wanted for tp in partitions if tp not in packed))
         for at in range(0, len(missing), ROWS_AT_ONCE):
-            self._pack(missing[at : at + ROWS_AT_ONCE])
+            self.pack(missing[at : at + ROWS_AT_ONCE])
             yield
 
     def requests(self) -> dict[int, list[ControllerRequest]]:
@@ -156,10 +156,11 @@ class Announcement:
         """Those of the partitions that have a state."""
         wanted = list(partitions)
         packed = self._cluster.packed_rows
-        self._pack([tp for tp in wanted if tp not in packed])
+        self.pack([tp for tp in wanted if tp not in packed])
         return list(filter(None, map(packed.get, wanted)))
 
-    def _pack(self, partitions: Iterable[TopicPartition]) -> None:
+    def pack(self, partitions: Iterable[TopicPartition]) -> None:
+        """Packs what will be told of these partitions ahead of `requests`. One that changes meanwhile is packed anew."""
         cluster = self._cluster
         leadership, assignment = cluster.leadership, cluster.assignment
         cluster.packed_rows.update(

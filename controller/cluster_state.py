@@ -219,13 +219,15 @@ class ClusterState:
             self._led_by.setdefault(state.leader, set()).add(tp)
 
     def load_leadership(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """As `set_leadership` for each, in the beginning, when nothing is known."""
-        assert not self.leadership
-        self.leadership = dict(states)
+        """As `set_leadership` for each, in the beginning, when nothing is known of them."""
+        assert self.leadership.keys().isdisjoint(states)
+        self.leadership.update(states)
         led_by: dict[int, list[TopicPartition]] = {}
         for tp, state in states.items():
             led_by.setdefault(state.leader, []).append(tp)
-        self._led_by = {leader: set(partitions) for leader, partitions in led_by.items() if leader != NO_LEADER}
+        led_by.pop(NO_LEADER, None)
+        for leader, partitions in led_by.items():
+            self._led_by.setdefault(leader, set()).update(partitions)
 
     def led_by(self, broker: int) -> frozenset[TopicPartition]:
         return frozenset(self._led_by.get(broker, ()))

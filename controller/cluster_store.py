@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 BATCH = 200
 """Writes in one multi, beside the fence."""
 WRITES_IN_FLIGHT = 32
+STATES_IN_A_SLICE = 8192
+SLICES_READ_AT_ONCE = 3
 STATES_AT_ONCE = 5000
 """So many are dealt with before the rest of the process gets its turn."""
 
@@ -175,6 +178,24 @@ class ClusterStore:
             if topic is not None:
                 topics[name] = topic
         return topics
+
+    async def states_in_slices(
+        self, partitions: Sequence[TopicPartition]
+    ) -> AsyncIterator[dict[TopicPartition, LeaderAndIsr]]:
+        """As `states`, for very many: while the caller works on one slice, ZooKeeper reads the next."""
+        reads: deque[asyncio.Task[dict[TopicPartition, LeaderAndIsr]]] = deque()
+        try:
+            for at in range(0, len(partitions), STATES_IN_A_SLICE):
+                some = partitions[at : at + STATES_IN_A_SLICE]
+                reads.append(asyncio.get_running_loop().create_task(self.states(some)))
+                if len(reads) == SLICES_READ_AT_ONCE:
+                    yield await reads.popleft()
+            while reads:
+                yield await reads.popleft()
+        finally:
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
 
     async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         """The state znodes of these partitions; those that are missing or unreadable are left out."""

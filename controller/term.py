@@ -127,6 +127,7 @@ class Term:
             async for written in self._decide_and_write(waiting, decide, prepare):
                 self.apply(written.done, reason)
                 announcement.leadership(written.done)
+                announcement.pack(written.done)  # now, while ZooKeeper writes the next
                 changed |= written.done.keys()
                 again += self.adopt(written.conflicts)
             waiting = again

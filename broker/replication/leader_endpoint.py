@@ -27,6 +27,7 @@ EPOCH_VERSION = 4
 LIST_OFFSETS_VERSION = 7
 CORRELATION_ID_BYTES = 4
 READ_UNCOMMITTED = 0
+SHORT_WAIT_MS = 20
 EARLIEST = -2
 LATEST = -1
 
@@ -68,9 +69,9 @@ class LeaderEndpoint(Protocol):
     """What a fetcher needs; over the network here, inside one process in tests."""
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition]
+        self, positions: Mapping[TopicPartition, FetchPosition], *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
-        """Long-polls. Partitions without news are not in the answer. Raises LeaderUnavailable."""
+        """Long-polls, with `is_short` not for long. Partitions without news are not in the answer. Raises LeaderUnavailable."""
         ...
 
     async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
@@ -116,7 +117,7 @@ class NetworkLeaderEndpoint:
         self._questions.close()
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition]
+        self, positions: Mapping[TopicPartition, FetchPosition], *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
         names = {position.topic_id: tp.topic for tp, position in positions.items()}
         session = self._session.next_request(
@@ -126,7 +127,7 @@ class NetworkLeaderEndpoint:
         request = FetchRequest(
             replica_id=settings.own_id,
             replica_epoch=settings.own_broker_epoch(),
-            max_wait_ms=settings.max_wait_ms,
+            max_wait_ms=min(settings.max_wait_ms, SHORT_WAIT_MS) if is_short else settings.max_wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=settings.max_bytes,
             isolation_level=READ_UNCOMMITTED,

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 TRUNCATIONS_AT_ONCE = 20
 RETRY_S_MIN = 0.02
 TRUNCATION_GRACE_S = 0.1
+FAILURES_IN_PASSING = 4
+"""So often, within a third of a second, a leader may not know yet that it leads."""
 
 
 class Phase(Enum):
@@ -180,6 +182,10 @@ class ReplicaFetcher:
             partition_log.config, followed.partition.tp.partition
         )
 
+    def _are_more_to_come(self) -> bool:
+        """Some partition will be fetched in a moment: a fetch that is parked without it would hold it up."""
+        return any(f.phase is Phase.TRUNCATING and f.failures <= FAILURES_IN_PASSING for f in self._followed.values())
+
     def _is_mine(self, followed: FollowedPartition) -> bool:
         return self._followed.get(followed.partition.tp) is followed
 
@@ -228,12 +234,13 @@ class ReplicaFetcher:
         self._no_question.clear()
         try:
             answers = await self._endpoint.epoch_ends(questions)
+            for at, (tp, followed) in enumerate(asked.items(), 1):
+                self._take_answer(followed, questions[tp], answers.get(tp))
+                if at % TRUNCATIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # each may write a file
         finally:
+            # Not before all are taken: the fetch that this lets go is to ask for every one of them.
             self._no_question.set()
-        for at, (tp, followed) in enumerate(asked.items(), 1):
-            self._take_answer(followed, questions[tp], answers.get(tp))
-            if at % TRUNCATIONS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # each may write a file
 
     def _take_answer(self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None) -> None:
         partition_log = followed.log()
@@ -279,7 +286,7 @@ class ReplicaFetcher:
             asked[followed.partition.tp] = followed
         if not positions:
             return
-        answers = await self._endpoint.fetch(positions)
+        answers = await self._endpoint.fetch(positions, is_short=self._are_more_to_come())
         for tp, data in answers.items():
             if tp in asked:
                 await self._take_data(asked[tp], positions[tp].wanted.fetch_offset, data)

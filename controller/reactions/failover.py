@@ -34,10 +34,12 @@ async def take_office(term: Term) -> None:
         term.channels.add(broker)
     for topic, (topic_id, assignment) in topics.items():
         cluster.set_assignment(topic, topic_id, assignment)
-    term.load(await store.states(list(cluster.partitions())))
+    metadata = term.announcement()
+    async for states in store.states_in_slices(list(cluster.partitions())):
+        term.load(states)
+        metadata.pack(states)  # now, while ZooKeeper reads the next
     topic_deletions.take_over(term, to_delete)
     # 2. All live brokers learn the whole cluster before anybody is told to lead or follow.
-    metadata = term.announcement()
     metadata.full_metadata(cluster.brokers)
     loaded = now()
     await term.announce_everything(metadata, is_repeated=True)

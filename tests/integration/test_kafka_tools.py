@@ -29,8 +29,7 @@ def tools(peer_kafka: Path) -> KafkaTools:
 def cluster(tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     running = LocalCluster(tmp_path_factory.mktemp("kafka-tools"))
     try:
-        settings = {"auto.leader.rebalance.enable": "false", "zookeeper.session.timeout.ms": "30000"}
-        running.create(brokers=3, overrides=settings)
+        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
         running.start()
         yield running
     finally:
@@ -82,7 +81,7 @@ def test_topics_are_created_described_grown_and_deleted(
     assert topic not in tools.topics(servers, "--list").split()
     assert topic not in zk.topics()
     again = tools.topics(servers, "--delete", "--topic", topic, expected_exit_code=1)
-    assert f"Error while executing topic command : Topic '{topic}' does not exist as expected" in again
+    assert "does not exist as expected" in again
 
 
 def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTools) -> None:
@@ -211,15 +210,12 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
         assert "No partition reassignments found." in tools.reassign(servers, "--list")
         assert {p: a.replicas for p, a in zk.assignment(topic).items()} == {0: (3, 2), 1: (2, 3)}
 
-        cluster.pause(1)  # it cannot catch up: the way back stays under way
-        try:
-            tools.reassign(servers, "--execute", "--reassignment-json-file", str(rollback))
-            listed = tools.reassign(servers, "--list")
-            assert f"{topic}-0: replicas: 1,2,3. adding: 1. removing: 3." in listed
-            cancelled = tools.reassign(servers, "--cancel", "--reassignment-json-file", str(rollback))
-            assert f"Successfully cancelled partition reassignments for: {topic}-0,{topic}-1" in cancelled
-        finally:
-            cluster.resume(1)
+        # More is produced than may be copied, so the way back stays under way.
+        tools.reassign(servers, "--execute", "--reassignment-json-file", str(rollback), "--throttle", "100")
+        listed = tools.reassign(servers, "--list")
+        assert f"{topic}-0: replicas: 1,2,3. adding: 1. removing: 3." in listed
+        cancelled = tools.reassign(servers, "--cancel", "--reassignment-json-file", str(rollback))
+        assert f"Successfully cancelled partition reassignments for: {topic}-0,{topic}-1" in cancelled
         producer.wait_for_acks(500)
     acknowledged = producer.stop()
     assert acknowledged.failed == []

@@ -112,7 +112,10 @@ def test_cut_from_zookeeper_but_not_from_its_peers(tmp_path: Path) -> None:
         cluster.cut_from_zookeeper(leader)
         eventually(lambda: leader not in zk.live_brokers(), "its session has expired")
         eventually(lambda: zk.state(TOPIC, leader - 1).leader not in (leader, -1), "another leads")
-        assert zk.state(TOPIC, leader - 1).leader_epoch > before.leader_epoch
+        after = zk.state(TOPIC, leader - 1)
+        assert after.leader_epoch > before.leader_epoch
+        # Until its followers have heard of that, they copy from it, and what they have copied may be acknowledged.
+        eventually(lambda: produced(cluster, after.leader, leader - 1) is ErrorCode.NONE, "it serves")
         refused = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
         assert produced(cluster, leader, leader - 1) in refused
         producer.wait_for_acks(FEW)

@@ -89,7 +89,7 @@ class FakeEndpoint:
     max_wait_ms = 0
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition]
+        self, positions: Mapping[TopicPartition, FetchPosition], *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
         node = self._cluster.nodes[self._own_id]
         answers: list[tuple[TopicPartition, FetchPartitionData]] = []

@@ -1,0 +1,207 @@
+"""What a log knows of the idempotent producers that wrote it (LOG-5, INV-20; Kafka's ProducerStateManager). Pure.
+
+A producer numbers its records; a batch says its producer id, the producer's epoch and the sequence of its first record.
+Of each producer its epoch and its last five batches are kept, as five may be in flight. The rules of `check` are those of
+Kafka 3.9 (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo):
+
+    epoch below the known one                          INVALID_PRODUCER_EPOCH
+    epoch and first and last sequence of a kept batch  a duplicate: answered with that batch's offsets, nothing is written
+    epoch above the known one                          must begin at sequence 0, else OUT_OF_ORDER_SEQUENCE_NUMBER
+    the known epoch                                    must go on where the last batch ended, after 2^31-1 at 0
+    a producer that is not known                       is taken at any sequence: it may have expired, or its records were deleted
+
+UNKNOWN_PRODUCER_ID is never answered (KIP-360). Only the leader checks, and only what clients send; a follower and a log that is
+read again take the batches as they are. The state is a function of the log (BUG-24): `check` changes nothing, `append`
+is called after the batch is in the log, with the same header that a rebuild finds there.
+
+The log's rule for a cut: call `truncate`. If that is False the state is now empty, and is built anew from the newest
+usable snapshot (`producer_snapshots`) and the batches from its `end_offset` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import BatchHeader
+
+SEQUENCE_MAX = 2**31 - 1
+BATCHES_KEPT = 5
+"""Per producer: clients have at most five requests in flight to a broker."""
+
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_TRANSACTION = -1
+NO_COORDINATOR_EPOCH = -1
+
+
+class BatchMetadata(NamedTuple):
+    """A batch of the log: sequence and offset of its last record, how many records before that, its time in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 else first + SEQUENCE_MAX + 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Duplicate(NamedTuple):
+    """The batch that is in the log already. It is acknowledged like a new one: at the high watermark (BUG-11)."""
+
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer. `batches`: at most five, oldest first, all of `epoch`.
+
+    `last_timestamp` is in ms, of its last batch or transaction marker. `transaction_first_offset` is where its open
+    transaction begins, -1 without one; `coordinator_epoch` is of who wrote its last transaction marker.
+    """
+
+    epoch: int
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    last_timestamp: int = NO_TIMESTAMP
+    transaction_first_offset: int = NO_TRANSACTION
+    batches: list[BatchMetadata] = field(default_factory=list)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Sequences begin anew with every epoch, so what was kept tells nothing more."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches = []
+
+    def add(self, batch: BatchMetadata) -> None:
+        if len(self.batches) >= BATCHES_KEPT:
+            del self.batches[0]
+        self.batches.append(batch)
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """The sequence of a batch's last record: after 2^31-1 comes 0."""
+    last = header.base_sequence + header.last_offset_delta
+    return last if last <= SEQUENCE_MAX else last - SEQUENCE_MAX - 1
+
+
+class ProducerState:
+    """The producers of one log, as its records below `end_offset` tell."""
+
+    __slots__ = ("_changed_up_to", "end_offset", "producers")
+
+    def __init__(self, end_offset: int = 0, producers: Mapping[int, ProducerEntry] | None = None) -> None:
+        self.end_offset = end_offset
+        self.producers: dict[int, ProducerEntry] = dict(producers) if producers is not None else {}
+        # All below may have changed the state: with a snapshot nobody knows which of it did.
+        self._changed_up_to = end_offset if self.producers else 0
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """Whether a client's batch may be appended (None), or is in the log already. Changes nothing.
+
+        Hot: returns at once without a producer id. Raises KafkaError as the module says, and INVALID_TXN_STATE for a batch
+        outside of its producer's open transaction.
+        """
+        if header.producer_id < 0:
+            return None
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch == entry.epoch:
+            last = last_sequence_of(header)
+            for batch in entry.batches:
+                if batch.last_sequence == last and batch.first_sequence == header.base_sequence:
+                    return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
+            expected = 0 if entry.last_sequence == SEQUENCE_MAX else entry.last_sequence + 1
+        elif header.producer_epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id}: epoch {header.producer_epoch}, the log has epoch {entry.epoch}",
+            )
+        else:
+            expected = 0
+        if header.base_sequence != expected:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id}, epoch {header.producer_epoch}: "
+                f"sequence {header.base_sequence}, {expected} comes next",
+            )
+        if entry.transaction_first_offset != NO_TRANSACTION and not header.is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open since offset {entry.transaction_first_offset}",
+            )
+        return None
+
+    def append(self, header: BatchHeader, base_offset: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH) -> None:
+        """The batch is in the log at `base_offset`, whoever checked it. `coordinator_epoch` is a transaction marker's."""
+        self.end_offset = base_offset + header.last_offset_delta + 1
+        if header.producer_id < 0:
+            return
+        if header.is_control and header.record_count == 0:
+            return  # the marker was compacted away, and all of its transaction before it
+        self._changed_up_to = self.end_offset
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+        entry.begin_epoch(header.producer_epoch)
+        if header.is_control:
+            entry.coordinator_epoch = coordinator_epoch
+            entry.transaction_first_offset = NO_TRANSACTION
+            entry.last_timestamp = header.base_timestamp
+            return
+        entry.add(
+            BatchMetadata(last_sequence_of(header), self.end_offset - 1, header.last_offset_delta, header.max_timestamp)
+        )
+        entry.last_timestamp = header.max_timestamp
+        if header.is_transactional and entry.transaction_first_offset == NO_TRANSACTION:
+            entry.transaction_first_offset = base_offset
+
+    def truncate(self, end_offset: int) -> bool:
+        """The log was cut to `end_offset`. True: the state is right. False: it is empty now, see the module.
+
+        A cut that takes no batch of a producer needs no rebuild.
+        """
+        if end_offset >= self._changed_up_to:
+            self.end_offset = min(self.end_offset, end_offset)
+            return True
+        self.restart_at(0)
+        return False
+
+    def restart_at(self, offset: int) -> None:
+        """The log was emptied and goes on at `offset`."""
+        self.producers.clear()
+        self.end_offset = offset
+        self._changed_up_to = 0
+
+    def skip_to(self, offset: int) -> None:
+        """The log ends at `offset` at least, without a batch between: its start was moved there."""
+        self.end_offset = max(self.end_offset, offset)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers without an open transaction that wrote nothing for `producer.id.expiration.ms`.
+
+        Times are those of their records, as in Kafka. Returns how many went.
+        """
+        gone = [
+            producer_id
+            for producer_id, entry in self.producers.items()
+            if entry.transaction_first_offset == NO_TRANSACTION and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        return len(gone)

@@ -1,0 +1,428 @@
+"""One broker of the protocol model: the real replication of one partition, without its loops, disk, network and clock.
+
+Real are the pure modules, `Partition`, `LeadershipChanges`, `FetchReads` and `ReplicaFetcher`. What they do between two
+awaits is one step of the model: a fetcher's coroutine is sent forward until it asks something, and stands there as a
+`Question` until the model has the leader serve it and delivers the answer, or loses either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from broker.config import TopicConfig
+from broker.event_log import EventLog
+from broker.replication.fetch_reads import FetchParams, FetchReads
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.isr_updates import IsrProposal
+from broker.replication.leader_endpoint import EARLIEST, EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
+from broker.replication.leadership_changes import LeadershipChanges
+from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.replication_throttle import ReplicationThrottle
+from broker.replication.truncation import UNDEFINED
+from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.log import LogDirFailed
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
+from protocol.types import BrokerInfo, TopicPartition
+from protocol.zk.znodes import topic_id_text, topic_id_uuid
+from tests.sim.model_checks import ModelChecks
+from tests.sim.model_log import ModelLog, Node
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = topic_id_text(topic_id_uuid("AAAAAAAAAAAAAAAAAAAAWA"))
+LAG_S = 10.0
+READ_MAX = 3
+"""Records in an answer, so that replicas lag behind by parts."""
+
+NO_OFFSET = -1
+
+Answer = Any
+"""What the endpoint's method gives to the fetcher."""
+
+
+class ModelClock:
+    """Seconds, moved by the model."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+class ListQuestion(NamedTuple):
+    """ListOffsets of a follower; `timestamp` is EARLIEST or LATEST."""
+
+    current_leader_epoch: int
+    timestamp: int
+
+
+@dataclass(eq=False, slots=True)
+class Question:
+    """A request to a leader under way. `life` is the asker's; `answer` is there once it was served.
+
+    `is_parked`: a fetch that the leader has noted, but found nothing for.
+    """
+
+    asker: ModelBroker
+    life: int
+    leader: int
+    payload: FetchPosition | EpochQuestion | ListQuestion
+    coroutine: Coroutine[Question, Answer, None] | None = None
+    is_parked: bool = False
+    answer: Answer = None
+
+    def __await__(self) -> Generator[Question, Answer, Answer]:
+        return (yield self)
+
+
+class ModelEndpoint:
+    """The fetcher's way to a leader: every question suspends it."""
+
+    def __init__(self, asker: ModelBroker, leader: int) -> None:
+        self._asker, self._leader = asker, leader
+
+    async def fetch(self, positions: Mapping[TopicPartition, FetchPosition], *, is_short: bool = False) -> Answer:
+        return {TP: await Question(self._asker, self._asker.life, self._leader, positions[TP])}
+
+    async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> Answer:
+        return {TP: await Question(self._asker, self._asker.life, self._leader, questions[TP])}
+
+    async def list_offset(self, tp: TopicPartition, current_leader_epoch: int, timestamp: int) -> int:
+        question = ListQuestion(current_leader_epoch, timestamp)
+        offset: int = await Question(self._asker, self._asker.life, self._leader, question)
+        if offset == NO_OFFSET:
+            raise LeaderUnavailable("it does not lead")
+        return offset
+
+    async def close(self) -> None:
+        return None
+
+
+class ModelFetchers:
+    """FetcherManager without tasks: one fetcher for each leader, which stays (other partitions keep it busy)."""
+
+    def __init__(self, broker: ModelBroker) -> None:
+        self._broker = broker
+        self._of_leader: dict[int, ReplicaFetcher] = {}
+        self.current: tuple[int, ReplicaFetcher] | None = None
+
+    def add(self, leader: int, followed: FollowedPartition) -> None:
+        fetcher = self._of_leader.get(leader)
+        if fetcher is None:
+            fetcher = self._of_leader[leader] = self._broker.make_fetcher(leader)
+        fetcher.add(followed)
+        self.current = leader, fetcher
+
+    def remove(self, tp: TopicPartition) -> None:
+        if self.current is not None:
+            self.current[1].remove(tp)
+            self.current = None
+
+    def close_idle(self) -> None:
+        return None
+
+
+class ModelMetadata:
+    """The live brokers, as the controller told this one."""
+
+    last_full_update = (-1, -1)
+
+    def __init__(self) -> None:
+        self.live: dict[int, BrokerInfo] = {}
+
+    def broker(self, broker_id: int) -> BrokerInfo | None:
+        return self.live.get(broker_id)
+
+    def partition(self, tp: TopicPartition) -> None:
+        return None
+
+
+@dataclass
+class Awaited:
+    """A producer with acks=all that waits."""
+
+    end: int
+    generation: int
+    record: Node
+
+
+@dataclass
+class ModelDisk:
+    """What a killed broker leaves: its records, their epochs, and a HW that may be old."""
+
+    nodes: list[Node] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    high_watermark: int = 0
+    is_there: bool = False
+
+
+class ModelBroker:
+    """`disk_id` counts its disks, `life` is its broker epoch, -1 before the first start."""
+
+    LEADER = Role.LEADER
+    FOLLOWER = Role.FOLLOWER
+    offline_dirs: tuple[str, ...] = ()
+
+    def __init__(self, broker_id: int, config: TopicConfig, clock: ModelClock) -> None:
+        self.id = broker_id
+        self.config = config
+        self.clock = clock
+        self.events = EventLog(None, clock)
+        self.disk = ModelDisk()
+        self.disk_id = 0
+        self.life = -1
+        self.is_running = False
+        self.is_paused = False
+        self.has_lost_records = False
+        self.questions: dict[tuple[int, Phase], Question] = {}
+        self.proposals: list[IsrProposal] = []
+        self.awaited: list[Awaited] = []
+        self.has_moved = False
+        self.checks: ModelChecks
+
+    # -- the process ----------------------------------------------------------------------------------------------
+
+    def start(self, life: int) -> None:
+        """On what its disk has, knowing nothing of the cluster."""
+        self.life = life
+        self.is_running = True
+        self.is_paused = False
+        self.metadata = ModelMetadata()
+        surroundings = Surroundings(
+            own_id=self.id,
+            clock=self.clock,
+            metadata=self.metadata,  # type: ignore[arg-type]
+            isr_writer=self,
+            events=self.events,
+            lag_time_max_s=LAG_S,
+            is_suspect=lambda: False,
+            high_watermark_moved=self._high_watermark_moved,
+            log_start_moved=lambda tp: None,
+        )
+        hosted = HostedPartitions(self.metadata, lambda tp: Partition(tp, surroundings))  # type: ignore[arg-type]
+        self.partition = hosted.find_or_make(TP)
+        self.log = ModelLog(self.config, TOPIC_ID, self.disk.nodes, self.disk.epochs)
+        self.log.on_cut = lambda before, end: self.checks.was_cut(self, before, end)
+        throttle = ReplicationThrottle(self.id, lambda config: "", self.clock.monotonic)
+        self._throttle = throttle
+        self.reads = FetchReads(hosted, lambda: False, _no_disk_fails, throttle)
+        self.fetchers = ModelFetchers(self)
+        self.changes = LeadershipChanges(
+            self.id,
+            hosted,
+            self,  # type: ignore[arg-type]
+            self.fetchers,  # type: ignore[arg-type]
+            self,
+            self.events,
+            _no_disk_fails,
+            self.metadata,  # type: ignore[arg-type]
+        )
+
+    def kill(self) -> list[Question]:
+        """Everything in memory is gone. Returns the questions that the network may still bring to their leaders."""
+        self.disk.nodes, self.disk.epochs = self.log.nodes, self.log.leader_epochs.entries
+        self.disk.is_there = self.disk.is_there or self.partition.log is not None
+        self.is_running = False
+        under_way = list(self.questions.values())
+        for question in under_way:
+            assert question.coroutine is not None
+            question.coroutine.close()
+        self.questions.clear()
+        self.proposals.clear()
+        self.awaited.clear()
+        return [question for question in under_way if question.answer is None and not question.is_parked]
+
+    def lose_unsynced(self, end: int) -> None:
+        """The disk has the records below `end` only, and the epochs that fit."""
+        self.has_lost_records = True
+        epochs = LeaderEpochCache(self.disk.epochs)
+        epochs.truncate_from_end(end)
+        self.disk.nodes, self.disk.epochs = self.disk.nodes[:end], epochs.entries
+
+    def wipe(self) -> None:
+        """An empty disk in the place of the old one (FLT-33)."""
+        self.disk = ModelDisk()
+        self.disk_id += 1
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.log.nodes if self.is_running else self.disk.nodes
+
+    def has_prefix(self, nodes: list[Node], end: int) -> bool:
+        """Whether its first `end` records are those of `nodes`."""
+        own = self.nodes
+        return not end or (len(own) >= end and own[end - 1] is nodes[end - 1])
+
+    def is_leader_of(self, epoch: int) -> bool:
+        return self.is_running and self.partition.role is Role.LEADER and self.partition.leader_epoch == epoch
+
+    def checkpoint(self) -> bool:
+        if self.disk.high_watermark == self.partition.high_watermark or self.partition.log is None:
+            return False
+        self.disk.high_watermark = self.partition.high_watermark
+        return True
+
+    # -- what the controller says ---------------------------------------------------------------------------------
+
+    def take(self, request: LeaderAndIsrRequest | UpdateMetadataRequest) -> None:
+        """As the control listener and the replica manager take it (INV-8)."""
+        if request.broker_epoch < self.life:
+            return
+        if isinstance(request, UpdateMetadataRequest):
+            refusal = self.changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
+            live = {broker.id: broker for broker in request.brokers}
+            if refusal is None and live != self.metadata.live:
+                self.metadata.live = live
+                self.partition.look_again()
+            return
+        before = self.partition.leader_epoch, self.partition.generation
+        self.changes.become_leader_or_follower(request, {})
+        if (self.partition.leader_epoch, self.partition.generation) != before:
+            if self.partition.role is Role.LEADER:
+                self.checks.leads(self)
+            self.disk.is_there = True
+
+    def lose_session(self, life: int) -> None:
+        """STA-4: it hears that its session is gone, and registers anew."""
+        self.changes.step_down([self.partition])
+        self.life = life
+
+    # -- what the real classes ask of their surroundings ----------------------------------------------------------
+
+    def propose(self, proposal: IsrProposal) -> None:
+        self.proposals.append(proposal)
+
+    def _high_watermark_moved(self, tp: TopicPartition) -> None:
+        self.has_moved = True
+        self.checks.leader_moved_mark(self)
+
+    def leadership_changed(self, tp: TopicPartition) -> None:
+        self.answer_producers()
+
+    def get(self, tp: TopicPartition) -> ModelLog | None:
+        """LogManager.get: the log that is on the disk."""
+        return self.log if self.disk.is_there else None
+
+    def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: object) -> ModelLog:
+        self.disk.is_there = True
+        return self.log
+
+    def read_high_watermarks(self) -> dict[TopicPartition, int]:
+        return {TP: self.disk.high_watermark}
+
+    # -- producers ------------------------------------------------------------------------------------------------
+
+    def produce(self, value: int, acks: int) -> bool:
+        partition = self.partition
+        try:
+            info = partition.append_as_leader(value, acks=acks)  # type: ignore[arg-type]
+        except KafkaError:
+            return False
+        if acks == -1:
+            self.awaited.append(Awaited(info.last_offset + 1, partition.generation, self.nodes[-1]))
+            self.has_moved = True
+        return True
+
+    def answer_producers(self) -> None:
+        """What the purgatory does when the HW has moved or the leadership changed."""
+        self.has_moved = False
+        waiting, self.awaited = self.awaited, []
+        for awaited in waiting:
+            answer = self.partition.acknowledgement(awaited.end, awaited.generation)
+            if answer is None:
+                self.awaited.append(awaited)
+            elif answer is ErrorCode.NONE:
+                self.checks.acknowledged(self, awaited.end, awaited.record)
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    def make_fetcher(self, leader: int) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            "fetcher",
+            ModelEndpoint(self, leader),
+            self.clock,
+            self.events,
+            retry_s_max=0.0,
+            partition_max_bytes=READ_MAX,
+            disk_failed=_no_disk_fails,
+            throttle=self._throttle,
+        )
+
+    def ask(self) -> bool:
+        """The fetcher's next round. Each of its loops has one question under way."""
+        if self.fetchers.current is None:
+            return False
+        leader, fetcher = self.fetchers.current
+        phase = fetcher.phase_of(TP)
+        if phase is None or (leader, phase) in self.questions:
+            return False
+        self._go_on(
+            (leader, phase), fetcher.truncate_once() if phase is Phase.TRUNCATING else fetcher.fetch_once(), None
+        )
+        return True
+
+    def deliver(self, key: tuple[int, Phase]) -> None:
+        question = self.questions.pop(key)
+        assert question.coroutine is not None
+        self._go_on(key, question.coroutine, question.answer)
+
+    def lose(self, key: tuple[int, Phase]) -> Question:
+        """The connection broke, or the leader took too long."""
+        question = self.questions.pop(key)
+        assert question.coroutine is not None
+        try:
+            question.coroutine.throw(LeaderUnavailable("lost"))
+        except (LeaderUnavailable, StopIteration):
+            return question
+        raise AssertionError("a second question in one round")
+
+    def _go_on(self, key: tuple[int, Phase], coroutine: Coroutine[Question, Answer, None], answer: Answer) -> None:
+        try:
+            question = coroutine.send(answer)
+        except StopIteration:
+            return
+        except LeaderUnavailable:
+            return
+        question.coroutine = coroutine
+        self.questions[key] = question
+
+    # -- leading --------------------------------------------------------------------------------------------------
+
+    def serve(self, question: Question, *, may_park: bool) -> None:
+        """Answers a follower, or parks its fetch."""
+        asked = question.payload
+        if isinstance(asked, FetchPosition):
+            params = FetchParams(question.asker.id, question.life, 500, 1, READ_MAX, 0)
+            read = self.reads.read(
+                params, TP, asked.wanted, READ_MAX, min_one_batch=True, records_fetch=not question.is_parked
+            )
+            if may_park and not question.is_parked and _is_empty(read.data):
+                question.is_parked = True
+            else:
+                question.answer = read.data
+        else:
+            question.answer = self._offset_answer(asked)
+
+    def _offset_answer(self, asked: EpochQuestion | ListQuestion) -> EpochAnswer | int:
+        try:
+            log = self.partition.leader_log(asked.current_leader_epoch)
+        except KafkaError as error:
+            return EpochAnswer(error.code, UNDEFINED) if isinstance(asked, EpochQuestion) else NO_OFFSET
+        if isinstance(asked, EpochQuestion):
+            return EpochAnswer(ErrorCode.NONE, self.partition.end_of_epoch(asked.leader_epoch))
+        return log.log_start_offset if asked.timestamp == EARLIEST else log.log_end_offset
+
+
+def _is_empty(data: FetchPartitionData) -> bool:
+    return data.error == ErrorCode.NONE and data.diverging_epoch is None and not data.records
+
+
+def _no_disk_fails(partition: Partition, error: LogDirFailed) -> None:
+    raise AssertionError(f"a model's disk does not fail: {error}")

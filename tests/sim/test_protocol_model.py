@@ -1,0 +1,99 @@
+"""The replication protocol under random schedules: INV-1, 2, 4, 5, 6, 7, 11, 13, 19 over 10^6 steps, and BUG-1, 2, 3, 9, 13, 14, 15.
+
+`tests/sim/protocol_model.py` says what a step is. A failing run names its seed; `Episode.begin(seed).run(EPISODE_STEPS)` is it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.protocol_model import EPISODE_STEPS, FAULTS, WORK, Episode, run
+from tests.sim.removed_rules import REMOVALS
+
+SEEDS = range(10)
+STEPS_PER_SEED = 100_000
+STEPS_TO_FIND = 100_000
+
+
+@pytest.fixture(autouse=True)
+def no_logs() -> Iterator[None]:
+    """Each step would be a line or two."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_invariants_hold(seed: int) -> None:
+    """10^6 steps over all seeds."""
+    begun = time.perf_counter()
+    result = run(seed, STEPS_PER_SEED)
+    speed = result.steps / (time.perf_counter() - begun)
+    print(f"seed {seed}: {result.steps} steps, {result.episodes} episodes, {speed:.0f} steps/s, {result.counts}")
+    assert result.violation is None, f"{result.violation} (episode {result.seed})"
+    assert result.counts.keys() == WORK.keys() | FAULTS.keys()  # none of the steps is never possible
+    assert result.acknowledged > 1000
+
+
+@pytest.mark.parametrize("rule", REMOVALS)
+def test_a_rule_that_is_taken_out_is_missed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BUG-1, 2, 3, 6, 9, 10, 12, 13, 14, 15: each is found within 10^5 steps."""
+    REMOVALS[rule](monkeypatch)
+    result = run(1, STEPS_TO_FIND)
+    print(f"{rule}: after {result.steps} steps, in episode {result.seed}: {result.violation}")
+    assert result.violation is not None
+
+
+def test_a_seed_is_a_schedule() -> None:
+    first, second = Episode.begin("again"), Episode.begin("again")
+    assert first.run(EPISODE_STEPS) == second.run(EPISODE_STEPS)
+    assert first.counts == second.counts
+    assert [repr(broker.nodes) for broker in first.brokers] == [repr(broker.nodes) for broker in second.brokers]
+
+
+def test_a_new_controller_misses_that_a_leader_lost_records_and_came_back() -> None:
+    """A hole in the protocol, Kafka's too, that the runs above are kept out of: `Episode.is_hole_closed`.
+
+    The leader loses power, and with it records that a follower has. It is back before the controller has seen that it was gone,
+    and a new controller takes office, which finds it registered. It leads on in the same epoch and writes other records at
+    the same offsets; no epoch tells them apart, and the replicas differ for ever (INV-5).
+    """
+    episode = Episode.begin("hole")
+    leader_id = episode.controller.replicas[0]
+    leader = episode.brokers[leader_id - 1]
+    follower = next(broker for broker in episode.brokers if broker is not leader)
+
+    def tell() -> None:
+        for broker in episode.brokers:
+            queue = episode.controller.queues[broker.id]
+            while queue:
+                broker.take(queue.popleft())
+
+    def fetch() -> None:
+        for _ in range(3):
+            follower.ask()
+            for key in list(follower.questions):
+                leader.serve(follower.questions[key], may_park=False)
+                follower.deliver(key)
+
+    tell()
+    leader.produce(1, acks=1)
+    leader.produce(2, acks=1)
+    fetch()
+    assert follower.nodes == leader.nodes
+    episode.checks.is_clean = False
+    leader.kill()
+    leader.lose_unsynced(1)
+    leader.start(episode.zookeeper.register(leader_id))
+    episode.controller.take_office()
+    tell()
+    assert leader.is_leader_of(0)
+    leader.produce(3, acks=1)
+    fetch()
+    assert [node.epoch for node in leader.nodes] == [node.epoch for node in follower.nodes] == [0, 0]
+    assert leader.nodes[1] is not follower.nodes[1]
