@@ -273,8 +273,8 @@ def test_switched_off_it_waits_for_the_session(tmp_path: Path) -> None:
 
 
 @contextmanager
-def network(directory: Path, number: int, **settings: str) -> Iterator[tuple[NetworkCluster, ZooKeeperView, str]]:
-    cluster = NetworkCluster(directory, number)
+def network(directory: Path, **settings: str) -> Iterator[tuple[NetworkCluster, ZooKeeperView, str]]:
+    cluster = NetworkCluster(directory)
     try:
         cluster.create(brokers=3, overrides=SETTINGS | settings)
         cluster.start()
@@ -291,7 +291,7 @@ def network(directory: Path, number: int, **settings: str) -> Iterator[tuple[Net
 @pytest.mark.parametrize("role", ["leader", "controller and leader"])
 def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str) -> None:
     """FLT-9, FLT-10: silence proves nothing, whoever is cut off; only the session decides."""
-    with network(tmp_path, 16) as (cluster, zk, topic), load(cluster, zk, topic):
+    with network(tmp_path) as (cluster, zk, topic), load(cluster, zk, topic):
         victim, epoch = victim_of(role, zk, topic), zk.controller_epoch()
         registered = czxid(zk, victim)
         for other in cluster.broker_ids:
@@ -307,7 +307,7 @@ def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str)
 @needs_network
 def test_a_firewall_that_refuses_in_its_name_is_believed_once(tmp_path: Path) -> None:
     """FLT-15: the broker registers again and is left alone from then on; when the firewall is gone it rejoins."""
-    with network(tmp_path, 17) as (cluster, zk, topic), load(cluster, zk, topic) as producer:
+    with network(tmp_path) as (cluster, zk, topic), load(cluster, zk, topic) as producer:
         victim = victim_of("leader", zk, topic)
         registered = czxid(zk, victim)
         others = [broker for broker in cluster.broker_ids if broker != victim]

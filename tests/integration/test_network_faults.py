@@ -37,9 +37,9 @@ FEW = 200
 
 
 @contextmanager
-def a_cluster(directory: Path, number: int) -> Iterator[tuple[NetworkCluster, ZooKeeperView, BackgroundProducer]]:
+def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, BackgroundProducer]]:
     """Three brokers under load; in the end everything must be healed, and what was acknowledged be there."""
-    cluster = NetworkCluster(directory, number)
+    cluster = NetworkCluster(directory)
     try:
         cluster.create(brokers=3, overrides=SETTINGS)
         cluster.start()
@@ -83,7 +83,7 @@ def another_than(zk: ZooKeeperView) -> int:
 
 def test_cut_from_its_peers_but_not_from_zookeeper(tmp_path: Path) -> None:
     """FLT-9, INV-17: the leader's ISR shrinks to itself, and nothing is acknowledged below min.insync.replicas."""
-    with a_cluster(tmp_path, 9) as (cluster, zk, _):
+    with a_cluster(tmp_path) as (cluster, zk, _):
         leader = another_than(zk)
         others = [broker for broker in (1, 2, 3) if broker != leader]
         for other in others:
@@ -106,7 +106,7 @@ def test_cut_from_zookeeper_but_not_from_its_peers(tmp_path: Path) -> None:
     It cannot know that from a ZooKeeper that is down for all, in which case it must go on (CTL-14). So it still takes
     records, but cannot acknowledge one: its followers have gone over to the new epoch.
     """
-    with a_cluster(tmp_path, 10) as (cluster, zk, producer):
+    with a_cluster(tmp_path) as (cluster, zk, producer):
         leader = another_than(zk)
         before = zk.state(TOPIC, leader - 1)
         cluster.cut_from_zookeeper(leader)
@@ -125,7 +125,7 @@ def test_cut_from_zookeeper_but_not_from_its_peers(tmp_path: Path) -> None:
 
 def test_cut_from_the_controller_only(tmp_path: Path) -> None:
     """FLT-11, CTL-15: its control requests wait, in order, and arrive when the link is back; it leads on meanwhile."""
-    with a_cluster(tmp_path, 11) as (cluster, zk, producer):
+    with a_cluster(tmp_path) as (cluster, zk, producer):
         broker, controller = another_than(zk), zk.controller()
         assert controller is not None
         cluster.cut_control(broker, controller)
@@ -151,7 +151,7 @@ def known_topics(cluster: NetworkCluster, broker: int) -> list[str]:
 @pytest.mark.parametrize("deaf", ["leader", "follower"])
 def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
     """FLT-12: as if it were cut both ways, and the ISR does not flap."""
-    with a_cluster(tmp_path, 12) as (cluster, zk, producer):
+    with a_cluster(tmp_path) as (cluster, zk, producer):
         leader = another_than(zk)
         follower = next(broker for broker in (1, 2, 3) if broker not in (leader, zk.controller()))
         before = zk.state(TOPIC, leader - 1)
@@ -168,7 +168,7 @@ def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
 
 def test_a_ring_of_majorities(tmp_path: Path) -> None:
     """FLT-13: each of two brokers sees the third one only; at most one leader per epoch, and acknowledged records stay."""
-    with a_cluster(tmp_path, 13) as (cluster, zk, producer):
+    with a_cluster(tmp_path) as (cluster, zk, producer):
         cluster.cut(1, 3)
         eventually(
             lambda: 3 not in zk.state(TOPIC, 0).isr and 1 not in zk.state(TOPIC, 2).isr, "1 and 3 miss each other"
@@ -183,7 +183,7 @@ def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed
     """FLT-14: it converges."""
     order = random.Random(seed)
     links = list(itertools.combinations((1, 2, 3), 2))
-    with a_cluster(tmp_path, 14) as (cluster, zk, producer):
+    with a_cluster(tmp_path) as (cluster, zk, producer):
         order.shuffle(links)
         for one, other in links:
             cluster.cut(one, other)
@@ -200,7 +200,7 @@ def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed
 @pytest.mark.parametrize("whom", ["controller and broker", "leader and follower", "all"])
 def test_a_storm_of_resets(tmp_path: Path, whom: str) -> None:
     """FLT-15: a firewall resets and refuses everything between brokers that live. Nothing is lost, and it ends with the storm."""
-    with a_cluster(tmp_path, 15) as (cluster, zk, producer):
+    with a_cluster(tmp_path) as (cluster, zk, producer):
         controller = zk.controller()
         assert controller is not None
         others = [broker for broker in (1, 2, 3) if broker != controller]

@@ -9,6 +9,7 @@ A cut drops packets, as a broken cable does: nobody is told.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ CONTROL_PORT = 9192
 ZOOKEEPER_PORT = 2181
 ZOOKEEPER_HOST = 253
 CLIENTS_HOST = 254
+_NUMBERS = itertools.count()
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,10 +52,11 @@ def why_not() -> str | None:
 class NetworkCluster(LocalCluster):
     """`create` and `start` as LocalCluster's; `destroy` removes the network too."""
 
-    def __init__(self, directory: Path, number: int) -> None:
-        """`number`, from 0 to 255, tells the networks of clusters on one machine apart."""
+    def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._prefix = f"198.18.{number % 256}"  # RFC 2544: for tests of networks
+        # Each has other addresses: what was at one a moment ago is still in somebody's table of neighbours.
+        number = (os.getpid() * 16 + next(_NUMBERS)) % 512
+        self._prefix = f"198.{18 + number // 256}.{number % 256}"  # RFC 2544: for tests of networks
         self._bridge = f"ot{os.getpid() % 100000}b{number}"
         self._spaces: list[str] = []
         self._forwarding = ["FORWARD", "-i", self._bridge, "-o", self._bridge, "-j", "ACCEPT"]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import struct
 import tempfile
 import time
 import types
 from pathlib import Path
 
+from tools.bench.session_expiry import expire_session
 from tools.cluster.ports import LOCAL_HOST, free_ports
 from tools.cluster.zookeeper import EmbeddedZooKeeper
 
 START_TIMEOUT_S = 30.0
-PASSWORD_SECRET = 0xB3415C00
-"""ZooKeeper's SessionTrackerImpl derives a session's password from its id and this number."""
 
 
 class ZooKeeperEnsemble:
@@ -133,32 +131,3 @@ class ZooKeeperServer:
     def expire_session(self, session_id: int) -> None:
         """Ends somebody else's session (FLT-20)."""
         expire_session(self.address, session_id)
-
-
-def expire_session(address: tuple[str, int], session_id: int) -> None:
-    """Connects as a second client of that session and closes it. The id is the `ephemeralOwner` of its nodes."""
-    password = session_password(session_id)
-    connect = struct.pack("!iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
-    close = struct.pack("!ii", 1, -11)
-    with socket.create_connection(address, 10) as connection:
-        connection.sendall(_framed(connect) + _framed(close))
-        answers = b""
-        while chunk := connection.recv(4096):
-            answers += chunk
-    (granted_timeout_ms,) = struct.unpack_from("!i", answers, 8)
-    if granted_timeout_ms <= 0:
-        raise AssertionError(f"session {session_id:#x} was not there to be ended")
-
-
-def session_password(session_id: int) -> bytes:
-    """The 16 bytes that ZooKeeper gave with that session id: `new java.util.Random(id ^ secret).nextBytes(...)`."""
-    state = ((session_id ^ PASSWORD_SECRET) ^ 0x5DEECE66D) & (2**48 - 1)
-    password = b""
-    for _ in range(4):
-        state = (state * 0x5DEECE66D + 0xB) & (2**48 - 1)
-        password += (state >> 16).to_bytes(4, "little")
-    return password
-
-
-def _framed(message: bytes) -> bytes:
-    return struct.pack("!i", len(message)) + message

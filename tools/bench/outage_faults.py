@@ -1,0 +1,249 @@
+"""The faults of the outage table, each done to a real cluster. A fault returns the moment at which it was over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from protocol.types import TopicPartition
+from protocol.zk.session import Stat, ZooKeeperSession
+from protocol.zk.znodes import BrokerIdZNode, ReassignPartitionsZNode
+from tools.bench.session_expiry import expire_session
+from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.zookeeper import EmbeddedZooKeeper
+
+SESSION_S = 6.0
+DOWN_S = 2.0
+"""How long a broker stays away that is not started again at once."""
+PAUSE_S = 2.0
+ZOOKEEPER_DOWN_S = 10.0
+POLL_S = 0.02
+TIMEOUT_S = 60.0
+
+
+class Scene:
+    """A cluster, a topic of it, and who plays which part."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.chance = chance
+        self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+
+    def make_topic(self, assignment: list[list[int]], min_insync: int) -> None:
+        config = {"min.insync.replicas": str(min_insync)}
+        topic = NewTopic(self.topic, len(assignment), replica_assignment=assignment, config=config)
+        self.admin.create_topics([topic])[self.topic].result(30)
+        self.wait_for_full_isr(len(assignment[0]))
+
+    def leaders(self) -> dict[int, int]:
+        partitions = self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        return {number: partition.leader for number, partition in partitions.items()}
+
+    def leader(self) -> int:
+        """A broker that leads, and is not the controller."""
+        controller = self.cluster.controller_id()
+        return self.chance.choice(sorted({leader for leader in self.leaders().values() if leader != controller}))
+
+    def wait_for_full_isr(self, replicas: int = 3) -> float:
+        """Returns when it was so (monotonic seconds). Raises TimeoutError."""
+
+        def is_full() -> bool:
+            partitions = self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions.values()
+            return all(len(p.isrs) == len(p.replicas) == replicas and p.leader in p.isrs for p in partitions)
+
+        return until(is_full, f"full ISR of {self.topic}")
+
+    def kill(self, broker: int) -> None:
+        self.cluster.kill(broker)
+
+    def stop(self, broker: int) -> None:
+        """SIGTERM; returns when the process is gone."""
+        self.cluster.signal(broker, signal.SIGTERM)
+        until(lambda: self.cluster.pid(broker) is None, f"end of broker {broker}")
+
+    def start(self, broker: int) -> float:
+        self.cluster.start_broker(broker)
+        return time.monotonic()
+
+    def pause(self, broker: int, seconds: float) -> float:
+        self.cluster.pause(broker)
+        try:
+            time.sleep(seconds)
+        finally:
+            self.cluster.resume(broker)
+        return time.monotonic()
+
+    def zookeeper(self) -> EmbeddedZooKeeper:
+        return EmbeddedZooKeeper(Path(self.cluster.directory) / "zookeeper")
+
+    async def in_zookeeper(self, path: str, data: bytes | None) -> Stat | None:
+        """The facts of a node; with `data` it is made first."""
+        session = ZooKeeperSession(self.cluster.zookeeper_connect, session_timeout_ms=10_000)
+        await session.start(10)
+        try:
+            if data is not None:
+                await session.create(path, data)
+            return await session.exists(path)
+        finally:
+            await session.close()
+
+
+def until(check: Callable[[], bool], what: str) -> float:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not check():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not in {TIMEOUT_S:g} s: {what}")
+        time.sleep(POLL_S)
+    return time.monotonic()
+
+
+def kill(scene: Scene) -> float:
+    victim = scene.leader()
+    scene.kill(victim)
+    time.sleep(DOWN_S)
+    return scene.start(victim)
+
+
+def kill_both(scene: Scene) -> float:
+    victim = scene.cluster.controller_id()
+    scene.kill(victim)
+    time.sleep(DOWN_S)
+    return scene.start(victim)
+
+
+def stop(scene: Scene) -> float:
+    victim = scene.leader()
+    scene.stop(victim)
+    time.sleep(DOWN_S)
+    return scene.start(victim)
+
+
+def bounce_kill(scene: Scene) -> float:
+    victim = scene.leader()
+    scene.kill(victim)
+    return scene.start(victim)
+
+
+def bounce_stop(scene: Scene) -> float:
+    victim = scene.leader()
+    scene.stop(victim)
+    return scene.start(victim)
+
+
+def short_pause(scene: Scene) -> float:
+    return scene.pause(scene.leader(), PAUSE_S)
+
+
+def long_pause(scene: Scene) -> float:
+    return scene.pause(scene.leader(), SESSION_S * 1.5)
+
+
+def three_controllers(scene: Scene) -> float:
+    """Each is started again, and back in sync, before the next one dies: three replicas cannot spare two."""
+    over = time.monotonic()
+    for _ in range(3):
+        victim = scene.cluster.controller_id()
+        scene.kill(victim)
+        until(lambda gone=victim: scene.cluster.controller_id() not in (-1, gone), "another controller")  # type: ignore[misc]
+        over = scene.start(victim)
+        scene.wait_for_full_isr()
+    return over
+
+
+def paused_controller(scene: Scene) -> float:
+    return scene.pause(scene.cluster.controller_id(), SESSION_S * 1.5)
+
+
+def expired_session(scene: Scene) -> float:
+    stat = asyncio.run(scene.in_zookeeper(BrokerIdZNode.path(scene.leader()), None))
+    assert stat is not None
+    expire_session(scene.zookeeper().address, stat.ephemeral_owner)
+    return time.monotonic()
+
+
+def zookeeper_down(scene: Scene) -> float:
+    zookeeper = scene.zookeeper()
+    zookeeper.process.kill()
+    time.sleep(ZOOKEEPER_DOWN_S)
+    zookeeper.start()
+    zookeeper.wait_ready(TIMEOUT_S)
+    return time.monotonic()
+
+
+def zookeeper_restarted(scene: Scene) -> float:
+    zookeeper = scene.zookeeper()
+    zookeeper.process.kill()
+    zookeeper.start()
+    zookeeper.wait_ready(TIMEOUT_S)
+    return time.monotonic()
+
+
+def _move_all(scene: Scene) -> None:
+    """Every partition leaves its leader for broker 4, which has none of them."""
+    targets = {}
+    for partition, leader in scene.leaders().items():
+        others = [broker for broker in (1, 2, 3) if broker != leader]
+        targets[TopicPartition(scene.topic, partition)] = (4, *others)
+    asyncio.run(scene.in_zookeeper(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(targets)))
+
+
+def _wait_for_the_move(scene: Scene) -> None:
+    until(lambda: set(scene.leaders().values()) == {4}, "all partitions led by broker 4")
+
+
+def reassignment(scene: Scene) -> float:
+    _move_all(scene)
+    _wait_for_the_move(scene)
+    return time.monotonic()
+
+
+def reassignment_with_a_kill(scene: Scene) -> float:
+    _move_all(scene)
+    time.sleep(scene.chance.uniform(0, 0.2))
+    victim = scene.chance.choice([broker for broker in (1, 2, 3) if broker != scene.cluster.controller_id()])
+    scene.kill(victim)
+    time.sleep(DOWN_S)
+    over = scene.start(victim)
+    _wait_for_the_move(scene)
+    return over
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row of the table: what is done, how Kafka 3.9.1 did (median / worst), and our goal."""
+
+    title: str
+    do: Callable[[Scene], float]
+    kafka_outage: str
+    kafka_healed: str
+    goal_outage: str
+    goal_healed: str
+    brokers: int = 3
+
+
+FAULTS = {
+    "kill": Fault("SIGKILL of a leader", kill, "6.8 / 7.3", "2.7 / 3.2", "0.5", "1"),
+    "kill-both": Fault("SIGKILL of leader and controller in one", kill_both, "-", "-", "0.5", "1"),
+    "stop": Fault("SIGTERM", stop, "1.2 / 1.4", "1.3 / 1.4", "0.2", "1"),
+    "bounce-kill": Fault("bounce < 1 s, kill", bounce_kill, "6.8", "2.5", "0.5", "1"),
+    "bounce-stop": Fault("bounce < 1 s, term", bounce_stop, "2.2", "3.4", "0.3", "1"),
+    "short-pause": Fault("paused 2 s, below the session", short_pause, "2.0", "0", "the pause (2)", "0.3"),
+    "long-pause": Fault("paused 9 s, above the session", long_pause, "8.3", "0.7", "session + 0.2 (6.2)", "0.3"),
+    "controllers": Fault("controller killed three times", three_controllers, "11.3", "1.4", "1.5", "1"),
+    "paused-controller": Fault("controller paused 9 s", paused_controller, "7.7", "0.9", "session + 0.2 (6.2)", "0.5"),
+    "session": Fault("ZooKeeper session expired", expired_session, "1.3", "0.2", "0.3", "0.3"),
+    "zookeeper-down": Fault("ZooKeeper down 10 s", zookeeper_down, "0-0.4", "0", "0", "0"),
+    "zookeeper-restart": Fault("ZooKeeper restarted", zookeeper_restarted, "0-0.4", "0", "0", "0"),
+    "reassign": Fault("reassignment, plain", reassignment, "2.2", "0", "0.2", "1", brokers=4),
+    "reassign-kill": Fault(
+        "reassignment with a kill", reassignment_with_a_kill, "6.9-8.0", "0-3.4", "0.5", "1", brokers=4
+    ),
+}
