@@ -273,10 +273,10 @@ def test_switched_off_it_waits_for_the_session(tmp_path: Path) -> None:
 
 
 @contextmanager
-def network(directory: Path, **settings: str) -> Iterator[tuple[NetworkCluster, ZooKeeperView, str]]:
+def network(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, str]]:
     cluster = NetworkCluster(directory)
     try:
-        cluster.create(brokers=3, overrides=SETTINGS | settings)
+        cluster.create(brokers=3, overrides=SETTINGS)
         cluster.start()
         zk = ZooKeeperView(cluster.zookeeper_connect)
         try:

@@ -77,9 +77,9 @@ def measure(scene: Scene, row: Row, settings: Mapping[str, Any]) -> None:
     row.failed += len(load.failures)
 
 
-def run(directory: Path, names: Sequence[str], samples: int, seed: int, settings: Mapping[str, Any]) -> list[Row]:
+def run(directory: Path, rows: Mapping[str, Row], samples: int, seed: int, settings: Mapping[str, Any]) -> None:
+    """Fills the rows. Raises ClusterError, or TimeoutError when something does not heal."""
     chance = random.Random(seed)
-    rows = {name: Row(FAULTS[name]) for name in names}
     for brokers in sorted({row.fault.brokers for row in rows.values()}):
         cluster = LocalCluster(directory / f"brokers-{brokers}")
         try:
@@ -92,7 +92,6 @@ def run(directory: Path, names: Sequence[str], samples: int, seed: int, settings
                     measure(Scene(cluster, f"{name}-{sample}", chance), row, settings)
         finally:
             cluster.destroy()
-    return list(rows.values())
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -122,6 +121,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def _figure(samples: Sequence[float]) -> str:
     """Median / worst."""
+    if not samples:
+        return "not measured"
     return f"{statistics.median(samples):.2f} / {max(samples):.2f}"
 
 
@@ -142,13 +143,15 @@ def main(seed: int | None, faults: list[str], samples: int, tuned: bool) -> None
     """How long acks=all is out, per fault: ours (median / worst, in seconds) beside the goal and real Kafka 3.9.1."""
     seed = secrets.randbelow(2**32) if seed is None else seed
     click.echo(f"seed {seed}, librdkafka {'tuned: ' + str(TUNED) if tuned else 'at its defaults'}")
+    rows = {name: Row(FAULTS[name]) for name in faults}
     with tempfile.TemporaryDirectory(prefix="ottla-outages-") as directory:
         try:
-            rows = run(Path(directory), faults, samples, seed, TUNED if tuned else {})
+            run(Path(directory), rows, samples, seed, TUNED if tuned else {})
         except (ClusterError, TimeoutError, OSError) as error:
+            click.echo(table(list(rows.values())))
             raise click.ClickException(str(error)) from None
-    click.echo(table(rows))
-    if any(row.lost or row.failed for row in rows):
+    click.echo(table(list(rows.values())))
+    if any(row.lost or row.failed for row in rows.values()):
         raise click.ClickException("acknowledged records were lost, or records were refused for good")
 
 
