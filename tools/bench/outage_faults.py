@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -44,8 +45,14 @@ class Scene:
         self.wait_for_full_isr(len(assignment[0]))
 
     def leaders(self) -> dict[int, int]:
-        partitions = self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
-        return {number: partition.leader for number, partition in partitions.items()}
+        return {number: partition.leader for number, partition in self._partitions().items()}
+
+    def replicas(self) -> dict[int, list[int]]:
+        return {number: partition.replicas for number, partition in self._partitions().items()}
+
+    def _partitions(self) -> dict[int, Any]:
+        partitions: dict[int, Any] = self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        return partitions
 
     def leader(self) -> int:
         """A broker that leads, and is not the controller."""
@@ -56,7 +63,7 @@ class Scene:
         """Returns when it was so (monotonic seconds). Raises TimeoutError."""
 
         def is_full() -> bool:
-            partitions = self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions.values()
+            partitions = self._partitions().values()
             return all(len(p.isrs) == len(p.replicas) == replicas and p.leader in p.isrs for p in partitions)
 
         return until(is_full, f"full ISR of {self.topic}")
@@ -196,7 +203,7 @@ def _move_all(scene: Scene) -> None:
 
 
 def _wait_for_the_move(scene: Scene) -> None:
-    until(lambda: set(scene.leaders().values()) == {4}, "all partitions led by broker 4")
+    until(lambda: all(len(r) == 3 and r[0] == 4 for r in scene.replicas().values()), "all partitions on broker 4")
 
 
 def reassignment(scene: Scene) -> float:
