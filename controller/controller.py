@@ -279,7 +279,7 @@ class Controller:
                 await topic_changes.compare_topics(term, await term.store.children(TopicZNode.PARENT, watches.topics))
                 await reassignments.on_topics_changed(term, moving)
             case AssignmentChanged(topic):
-                await topic_changes.take_assignments(term, await topic_changes.load_topics(term, [topic]))
+                await topic_changes.reload_topic(term, topic)
                 await reassignments.resume(term)
             case TopicDeletionsRequested():
                 await topic_deletions.on_deletions_requested(term)

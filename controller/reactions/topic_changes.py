@@ -9,7 +9,7 @@ from controller.partition_states import PartitionState
 from controller.reactions.leader_elections import bring_online
 from controller.term import Term
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.znodes import DeleteTopicZNode
+from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,17 @@ async def compare_topics(term: Term, names: Collection[str]) -> None:
 async def load_topics(term: Term, names: Sequence[str]) -> Topics:
     """Reads these topics; each is watched from then on."""
     return await term.store.topics(names, term.watches.topic)
+
+
+async def reload_topic(term: Term, topic: str) -> None:
+    """A topic's node was written, or is gone. Gone is told at once: the next look at the names may find another topic there."""
+    topics = await load_topics(term, [topic])
+    if not topics and topic in term.cluster.topics:
+        if await term.store.exists(TopicZNode.path(topic), term.watches.topic):
+            topics = await load_topics(term, [topic])  # made again in between, or unreadable
+        else:
+            await forget_topics(term, [topic])
+    await take_assignments(term, topics)
 
 
 async def take_assignments(term: Term, topics: Topics) -> None:

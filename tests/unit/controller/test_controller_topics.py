@@ -61,6 +61,25 @@ def test_a_topic_deleted_and_made_again_between_two_looks() -> None:
     scenario(play)
 
 
+@pytest.mark.parametrize("turns", range(12))
+def test_a_topic_deleted_and_made_again_during_the_looks(turns: int) -> None:
+    """FLT-36: its node is missed in one look and its name is there again in the next, wherever between them it comes back."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        cluster.put_topic("t", {0: (2, 3)}, ID_1)
+        await cluster.settle()
+        cluster.delete_tree(TopicZNode.path("t"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cluster.put_topic("t", {0: (3, 2)}, ID_2)
+        await cluster.settle()
+        assert cluster.state("t").leader == 3
+        last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
+        assert last.topic_ids == {"t": ID_2}
+
+    scenario(play)
+
+
 @pytest.mark.parametrize("path", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/brokers/ids/7"])
 @pytest.mark.parametrize("rubbish", [b"", b"{", b"[]", b'{"version":1}', b"\xff\xfe", b"1" * 5000])
 def test_rubbish_in_a_znode_is_left_alone(path: str, rubbish: bytes) -> None:
