@@ -1,12 +1,15 @@
 """One ordered queue of requests for each live broker (CTL-15, BUG-4), and a watch of its process (CTL-16).
 
 One request is under way at a time. One that fails is sent again, unchanged, until it is answered or the broker is gone:
-a dropped LeaderAndIsr would leave a partition without its leader for ever.
+a dropped LeaderAndIsr would leave a partition without its leader for ever. The requests of a term are numbered, so that a
+broker can tell one that comes late, over a connection that was given up here but still delivers (FLT-18).
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -94,6 +97,7 @@ class BrokerChannels:
         self._watch = watch
         self._channels: dict[int, _Channel] = {}
         self._watches: dict[int, Closable] = {}
+        self._numbers = itertools.count(1)
         self._is_closed = False
 
     def add(self, broker: BrokerInfo) -> None:
@@ -121,7 +125,7 @@ class BrokerChannels:
     def send(self, broker_id: int, request: ControllerRequest) -> asyncio.Future[ControlResponse] | None:
         """Queues the request. The future has the answer, or is cancelled when the broker goes; None: no such channel."""
         channel = self._channels.get(broker_id)
-        return channel.put(request) if channel is not None else None
+        return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
 
     def close(self) -> None:
         """The term is over: nothing more is sent."""

@@ -279,8 +279,9 @@ class Controller:
                 await topic_changes.compare_topics(term, await term.store.children(TopicZNode.PARENT, watches.topics))
                 await reassignments.on_topics_changed(term, moving)
             case AssignmentChanged(topic):
+                moving = frozenset(term.cluster.reassigning)
                 await topic_changes.reload_topic(term, topic)
-                await reassignments.resume(term)
+                await reassignments.on_topics_changed(term, moving)
             case TopicDeletionsRequested():
                 await topic_deletions.on_deletions_requested(term)
             case ReplicasDeleted():

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from broker.control.fencing import BrokerEpochFence
+from broker.control.fencing import BrokerEpochFence, NewestRequest
 from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadTopicOverrides
 from broker.control.stop_replica import stop_replica
 from broker.control.update_metadata import update_metadata
@@ -49,6 +49,7 @@ class ControlListener:
     ) -> None:
         self._replica_manager = replica_manager
         self._fence = BrokerEpochFence(own_broker_epoch, replica_manager)
+        self._newest = NewestRequest()
         self._leader_and_isr = LeaderAndIsrHandler(self._fence, replica_manager, load_topic_overrides)
         self._controlled_shutdown = controlled_shutdown
         self._one_at_a_time = asyncio.Lock()
@@ -72,6 +73,9 @@ class ControlListener:
         if isinstance(request, ControlledShutdownRequest):
             return await self._controlled_shutdown(request)
         async with self._one_at_a_time:
+            refusal = self._newest.refusal(request)
+            if refusal is not None:
+                return refusal
             match request:
                 case LeaderAndIsrRequest():
                     return await self._leader_and_isr.handle(request)

@@ -3,7 +3,11 @@
 A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the
 dataclass's fields. Both ends are the same release of ottla, so there are no versions: a field is added at the end with a default.
 
-Worked example: LeaderAndIsrRequest(1, 7, 4294967310, ()) packs as `[1, 1, 7, 4294967310, [], {}, [], false, []]`.
+Worked example: LeaderAndIsrRequest(1, 7, 4294967310, (), {}) packs as `[1, 1, 7, 4294967310, [], {}, [], false, [], 0]`.
+
+`number` counts the requests of a controller's term that change a broker's state; one that is sent again keeps its number.
+A connection that was given up may deliver what it carried after its successor has: a broker refuses a number that is lower
+than one it has seen (FLT-18). 0: not numbered.
 """
 
 from __future__ import annotations
@@ -82,6 +86,7 @@ class LeaderAndIsrRequest:
     live_leaders: tuple[BrokerInfo, ...] = ()
     is_full: bool = False
     other_topics: tuple[str, ...] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class UpdateMetadataRequest:
     topic_ids: dict[str, str]
     brokers: tuple[BrokerInfo, ...]
     is_full: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,7 @@ class StopReplicaRequest:
     broker_epoch: int
     partitions: tuple[StopReplicaPartition, ...]
     topic_ids: dict[str, str] = field(default_factory=dict)
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +176,7 @@ def request_body(request: ControlRequest) -> list[Any]:
                 [pack_broker(b) for b in request.live_leaders],
                 request.is_full,
                 request.other_topics,
+                request.number,
             ]
         case UpdateMetadataRequest():
             return [
@@ -180,6 +188,7 @@ def request_body(request: ControlRequest) -> list[Any]:
                 request.topic_ids,
                 [pack_broker(b) for b in request.brokers],
                 request.is_full,
+                request.number,
             ]
         case StopReplicaRequest():
             return [
@@ -189,6 +198,7 @@ def request_body(request: ControlRequest) -> list[Any]:
                 request.broker_epoch,
                 request.partitions,
                 request.topic_ids,
+                request.number,
             ]
         case ControlledShutdownRequest():
             return [RequestKind.CONTROLLED_SHUTDOWN.value, request.broker_id, request.broker_epoch]
@@ -199,7 +209,9 @@ def parse_request(body: Sequence[Any]) -> ControlRequest:
     kind, *fields = body
     match RequestKind(kind):
         case RequestKind.LEADER_AND_ISR:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, leaders, is_full, others = fields
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, leaders, is_full, others, number = (
+                fields
+            )
             return LeaderAndIsrRequest(
                 controller_id,
                 controller_epoch,
@@ -209,9 +221,10 @@ def parse_request(body: Sequence[Any]) -> ControlRequest:
                 tuple(map(unpack_broker, leaders)),
                 is_full,
                 tuple(others),
+                number,
             )
         case RequestKind.UPDATE_METADATA:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full = fields
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full, number = fields
             return UpdateMetadataRequest(
                 controller_id,
                 controller_epoch,
@@ -220,15 +233,17 @@ def parse_request(body: Sequence[Any]) -> ControlRequest:
                 topic_ids,
                 tuple(map(unpack_broker, brokers)),
                 is_full,
+                number,
             )
         case RequestKind.STOP_REPLICA:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids = fields
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, number = fields
             return StopReplicaRequest(
                 controller_id,
                 controller_epoch,
                 broker_epoch,
                 tuple(StopReplicaPartition(*p) for p in partitions),
                 topic_ids,
+                number,
             )
         case RequestKind.CONTROLLED_SHUTDOWN:
             broker_id, broker_epoch = fields

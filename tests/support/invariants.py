@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ class ZooKeeperView:
     def __init__(self, connect: str) -> None:
         self.client = KazooClient(connect, timeout=10)
         self.client.start(timeout=20)
+
+    def metadata(self, topic: str) -> Metadata:
+        """What every broker should answer of that topic."""
+        assignment = self.assignment(topic)
+        states = self.states(topic).items()
+        partitions = {p: (s.leader, s.leader_epoch, assignment[p].replicas, tuple(sorted(s.isr))) for p, s in states}
+        return self.live_brokers(), self.controller(), partitions
 
     def close(self) -> None:
         self.client.stop()
@@ -104,23 +112,34 @@ def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
     eventually(logs_are_equal, f"replica logs of {topic} equal batch by batch")
 
     for broker in cluster.broker_ids:
-        eventually(lambda b=broker: metadata_equals_zookeeper(cluster, zk, topic, b), f"metadata of broker {broker}")
+        eventually(
+            lambda b=broker: Compared(metadata_of(cluster, topic, b), zk.metadata(topic)), f"metadata of {broker}"
+        )
 
 
-def metadata_equals_zookeeper(cluster: LocalCluster, zk: ZooKeeperView, topic: str, broker: int) -> bool:
-    """True when that broker's Metadata answer names ZooKeeper's brokers, controller, leaders, epochs, replicas and ISRs."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """True when both are equal."""
+
+    answered: Any
+    in_zookeeper: Any
+
+    def __bool__(self) -> bool:
+        return bool(self.answered == self.in_zookeeper)
+
+
+Metadata = tuple[list[int], int | None, dict[int, tuple[int, int, tuple[int, ...], tuple[int, ...]]]]
+"""(live brokers, controller, partition -> (leader, leader epoch, replicas, ISR))"""
+
+
+def metadata_of(cluster: LocalCluster, topic: str, broker: int) -> Metadata:
+    """What that broker answers."""
     host, _, port = cluster.address(broker).rpartition(":")
     with Wire(int(port), host) as wire:
         answer = wire.call(ApiKey.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
-    states = zk.states(topic)
-    assignment = zk.assignment(topic)
     (answered,) = answer.topics
-    return (
-        sorted(b.node_id for b in answer.brokers) == zk.live_brokers()
-        and answer.controller_id == zk.controller()
-        and {
-            p.partition_index: (p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(sorted(p.isr_nodes)))
-            for p in answered.partitions
-        }
-        == {p: (s.leader, s.leader_epoch, assignment[p].replicas, tuple(sorted(s.isr))) for p, s in states.items()}
-    )
+    partitions = {
+        p.partition_index: (p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(sorted(p.isr_nodes)))
+        for p in answered.partitions
+    }
+    return sorted(b.node_id for b in answer.brokers), answer.controller_id, partitions

@@ -14,8 +14,8 @@ from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRe
 from protocol.types import BrokerInfo, Endpoint
 
 
-def request(number: int) -> StopReplicaRequest:
-    return StopReplicaRequest(number, 1, 1, ())
+def request(controller_id: int, number: int = 0) -> StopReplicaRequest:
+    return StopReplicaRequest(controller_id, 1, 1, (), number=number)
 
 
 def broker(broker_id: int, listener: str = "CONTROLLER") -> BrokerInfo:
@@ -70,7 +70,7 @@ def test_one_at_a_time_and_in_order() -> None:
         answers = [world.channels.send(1, request(n)) for n in range(3)]
         for n in range(3):
             await turns()
-            assert [sent for _, sent in world.client.sent] == [request(i) for i in range(n + 1)]
+            assert [sent for _, sent in world.client.sent] == [request(i, i + 1) for i in range(n + 1)]
             world.client.under_way[n].set_result(ControlResponse())
         await turns()
         assert all(answer is not None and answer.result() == ControlResponse() for answer in answers)
@@ -91,10 +91,10 @@ def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pyt
             await turns()
             world.client.under_way[n].set_exception(failure)
         await turns()
-        assert [sent for _, sent in world.client.sent] == [request(0)] * 4
+        assert [sent for _, sent in world.client.sent] == [request(0, 1)] * 4
         world.client.under_way[3].set_result(ControlResponse())
         await turns()
-        assert world.client.sent[-1] == (("host", 1), request(1))
+        assert world.client.sent[-1] == (("host", 1), request(1, 2))
 
     play(test)
 
@@ -113,7 +113,7 @@ def test_what_waits_goes_with_the_broker() -> None:
         world.channels.add(broker(1))
         world.channels.send(1, request(3))
         await turns()
-        assert [sent for _, sent in world.client.sent] == [request(0), request(3)]
+        assert [sent for _, sent in world.client.sent] == [request(0, 1), request(3, 3)]
 
     play(test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -88,6 +89,46 @@ def test_an_earlier_life_and_an_earlier_controller_are_refused(tmp_path: Path, k
         node.manager.step_down_all("test")
         assert (await listener.handle(requests(node.epoch, 6)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
         assert (await listener.handle(requests(node.epoch + 1, 6)[kind])).error is ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_what_a_given_up_connection_still_delivers_is_refused(tmp_path: Path, kind: int) -> None:
+    """FLT-18, BUG-4: it was sent again over another connection, and others after it."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        def numbered(kind: int, number: int, controller_epoch: int = 1) -> ControlRequest:
+            request = requests(node.epoch, controller_epoch)[kind]
+            assert not isinstance(request, ControlledShutdownRequest)
+            return dataclasses.replace(request, number=number)
+
+        async def error(request: ControlRequest) -> ErrorCode:
+            return (await listener.handle(request)).error
+
+        assert await error(numbered(0, 7)) is ErrorCode.NONE
+        assert await error(numbered(1, 9)) is ErrorCode.NONE
+        assert await error(numbered(kind, 8)) is ErrorCode.STALE_CONTROLLER_EPOCH
+        assert await error(numbered(kind, 9)) is ErrorCode.NONE, "sent again, for its answer was lost"
+        assert await error(numbered(kind, 1, controller_epoch=2)) is ErrorCode.NONE, "each controller begins anew"
+
+    play(tmp_path, scenario)
+
+
+def test_a_late_isr_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+    """The ISR changes within a leader epoch, so nothing but the number can tell which metadata is the newer."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        def metadata(number: int, isr: tuple[int, ...]) -> UpdateMetadataRequest:
+            state = STATE._replace(isr=isr, replicas=(1, 2))
+            return UpdateMetadataRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID}, (), number=number)
+
+        await listener.handle(metadata(1, (1,)))
+        await listener.handle(metadata(2, (1, 2)))
+        await listener.handle(metadata(1, (1,)))
+        known = node.metadata.partition(TP)
+        assert known is not None
+        assert known.isr == (1, 2)
 
     play(tmp_path, scenario)
 
