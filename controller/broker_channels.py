@@ -71,13 +71,12 @@ class _Channel:
         while True:
             try:
                 return await self._client.send(self._address, request)
-            except (
-                OSError,
-                ValueError,
-                TypeError,
-            ) as error:  # a lost connection, no answer in time, or rubbish for one
+            except (OSError, ValueError, TypeError) as error:  # a lost connection, silence, or rubbish
                 log.log(level, "%s to broker %d is sent again: %s", type(request).__name__, self._broker.id, error)
                 level = logging.DEBUG
+            except Exception:
+                # The channel's boundary: were it to end before its broker does, that broker would hear nothing any more.
+                log.exception("%s to broker %d is sent again", type(request).__name__, self._broker.id)
                 await asyncio.sleep(RETRY_S)
 
 

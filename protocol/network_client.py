@@ -325,6 +325,9 @@ class NetworkClient:
         except OSError as failure:
             error = Disconnected(f"cannot connect to {host}:{port}: {failure}")
             error.__cause__ = failure
+        if error is not None:
+            # It may be open all the same: made in the moment of the time-out, and closed by the loop without a word.
+            connection.end(error)
         if connection.is_open:
             node.connection = connection
         else:

@@ -99,6 +99,8 @@ class Move:
             ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
             for broker in self.cluster.broker_ids
         ]
+        # A librdkafka admin asks a broker that its metadata do not have yet only when it happens to refresh them.
+        self.cluster.wait_ready()
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
         for resource in resources:
             admin.incremental_alter_configs([resource])[resource].result(30)

@@ -79,7 +79,9 @@ def test_one_at_a_time_and_in_order() -> None:
     play(test)
 
 
-@pytest.mark.parametrize("failure", [Disconnected("x"), RequestTimedOut("x"), ValueError("x"), TypeError("x")])
+@pytest.mark.parametrize(
+    "failure", [Disconnected("x"), RequestTimedOut("x"), ValueError("x"), TypeError("x"), RuntimeError("unexpected")]
+)
 def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_channels, "RETRY_S", 0)
 

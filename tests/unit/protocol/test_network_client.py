@@ -402,3 +402,40 @@ def test_a_host_that_does_not_exist_is_disconnected() -> None:
         client.close()
 
     run(scenario)
+
+
+class ClosedTransport:
+    """uvloop's, which closes without a word to its protocol when `create_connection` is cancelled, and then takes nothing."""
+
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("unable to perform operation; the handler is closed")
+
+    def abort(self) -> None:
+        """Nothing is left to do."""
+
+
+def test_a_connection_made_in_the_moment_of_the_time_out_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that was cut comes back: the system's second try is a second after the first, and so is the time-out."""
+
+    async def made_too_late(protocol_factory: Callable[[], asyncio.Protocol], *_: object) -> None:
+        protocol_factory().connection_made(ClosedTransport())  # type: ignore[arg-type]
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        server = Server()
+        await server.start()
+        clock = StillClock()
+        client = NetworkClient(clock, request_timeout_ms=10_000, random=lambda: 0.5, connect_timeout_ms=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "create_connection", made_too_late)
+            with pytest.raises(Disconnected, match="took more than"):
+                await client.send(server.address, encoded(b""))
+        assert not client.is_connected(server.address)
+        clock.now += 1
+        again = asyncio.ensure_future(client.send(server.address, encoded(b"again")))
+        assert (await server.answer())[4:] == b"again"
+        await again
+        client.close()
+        await server.stop()
+
+    asyncio.run(scenario())
