@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from controller.announcements import ControllerRequest
 from protocol.connection_watch import Closable
@@ -47,6 +47,11 @@ class _Channel:
         self._there_is_work.set()
         return answer
 
+    @property
+    def last_answer(self) -> asyncio.Future[ControlResponse] | None:
+        """To what was put last; None when all is answered."""
+        return self._waiting[-1][1] if self._waiting else None
+
     def close(self) -> None:
         """What waits is dropped, and the connection too: what it still carries is for a life that is over."""
         self._task.cancel()
@@ -77,7 +82,7 @@ class _Channel:
             except Exception:
                 # The channel's boundary: were it to end before its broker does, that broker would hear nothing any more.
                 log.exception("%s to broker %d is sent again", type(request).__name__, self._broker.id)
-                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)
 
 
 class BrokerChannels:
@@ -125,6 +130,16 @@ class BrokerChannels:
         """Queues the request. The future has the answer, or is cancelled when the broker goes; None: no such channel."""
         channel = self._channels.get(broker_id)
         return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
+
+    async def answering(self, broker_ids: Collection[int], within_s: float) -> frozenset[int]:
+        """Those that have answered all they were told, within that time: their processes live now."""
+        last = {broker: self._channels[broker].last_answer for broker in broker_ids if broker in self._channels}
+        waiting = [answer for answer in last.values() if answer is not None]
+        if waiting:
+            await asyncio.wait(waiting, timeout=within_s)
+        return frozenset(
+            b for b, answer in last.items() if answer is None or (answer.done() and not answer.cancelled())
+        )
 
     def close(self) -> None:
         """The term is over: nothing more is sent."""

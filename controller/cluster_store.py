@@ -180,14 +180,17 @@ class ClusterStore:
         return topics
 
     async def states_in_slices(
-        self, partitions: Sequence[TopicPartition]
-    ) -> AsyncIterator[dict[TopicPartition, LeaderAndIsr]]:
-        """As `states`, for very many: while the caller works on one slice, ZooKeeper reads the next."""
-        reads: deque[asyncio.Task[dict[TopicPartition, LeaderAndIsr]]] = deque()
+        self, partitions: Sequence[TopicPartition], before_zxid: int
+    ) -> AsyncIterator[tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]]:
+        """(states, mzxid of those last written before `before_zxid`), for very many partitions.
+
+        While the caller works on one slice, ZooKeeper reads the next.
+        """
+        reads: deque[asyncio.Task[tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]]] = deque()
         try:
             for at in range(0, len(partitions), STATES_IN_A_SLICE):
                 some = partitions[at : at + STATES_IN_A_SLICE]
-                reads.append(asyncio.get_running_loop().create_task(self.states(some)))
+                reads.append(asyncio.get_running_loop().create_task(self._states(some, before_zxid)))
                 if len(reads) == SLICES_READ_AT_ONCE:
                     yield await reads.popleft()
             while reads:
@@ -199,19 +202,29 @@ class ClusterStore:
 
     async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         """The state znodes of these partitions; those that are missing or unreadable are left out."""
+        return (await self._states(partitions, 0))[0]
+
+    async def _states(
+        self, partitions: Sequence[TopicPartition], before_zxid: int
+    ) -> tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]:
         paths = list(map(PartitionStateZNode.path, partitions))
         nodes = await self._patiently(lambda: self._zk.get_versions(paths))
-        states = {}
+        states: dict[TopicPartition, LeaderAndIsr] = {}
+        old: dict[TopicPartition, int] = {}
         decode = PartitionStateZNode.decode
         for at, (tp, node) in enumerate(zip(partitions, nodes, strict=True), 1):
             if node is not None:
+                data, version, mzxid = node
                 try:
-                    states[tp] = decode(*node)
+                    states[tp] = decode(data, version)
                 except ValueError as error:
                     log.error("%s is not readable, and left alone: %s", PartitionStateZNode.path(tp), error)
+                else:
+                    if mzxid < before_zxid:
+                        old[tp] = mzxid
             if at % STATES_AT_ONCE == 0:
                 await self.others_turn()
-        return states
+        return states, old
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The overrides of these topics; none for one that has none or rubbish."""

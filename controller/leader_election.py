@@ -55,6 +55,41 @@ def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoc
     return _next(state, state.leader, isr, controller_epoch) if isr and isr != state.isr else None
 
 
+def after_unseen_bounces(
+    state: LeaderAndIsr,
+    replicas: Sequence[int],
+    live: Collection[int],
+    bounced: Collection[int],
+    answering: Collection[int],
+    controller_epoch: int,
+) -> LeaderAndIsr | None:
+    """CTL-5 at the beginning of a term: `bounced` registered again after the state was written. They have perhaps lost records.
+
+    1. As long as a member lives that did not bounce, the bounced leave the ISR, as after a bounce that was seen. If the
+       leader is one of them, such a member leads. It has to be one of `answering`, which have answered this controller:
+       a session outlives its process, and after a crash of the whole cluster those that are not back yet look steady.
+       To give the partition to them alone would take it offline when their sessions end.
+    2. Without such a member (the whole cluster was restarted) nobody is better than the others. The ISR keeps all its live
+       members: one less would cost availability, below `min.insync.replicas` also that of writes. A bounced leader
+       leads on, but in a new epoch: the others truncate to what it still has, and no record that it lost shares
+       epoch and offset with another (INV-5).
+
+    None when nothing is to be written, or when the ordinary election is to decide: nobody leads, or the leader is dead and
+    all who could follow it have bounced.
+    """
+    if state.leader == NO_LEADER:
+        return None
+    staying = tuple(member for member in state.isr if member in live and member not in bounced)
+    steady = [replica for replica in replicas if replica in staying and replica in answering]
+    if state.leader in staying:
+        return _next(state, state.leader, staying, controller_epoch) if steady and staying != state.isr else None
+    if steady:
+        return _next(state, steady[0], staying, controller_epoch)
+    if state.leader not in live:
+        return None
+    return _next(state, state.leader, tuple(member for member in state.isr if member in live), controller_epoch)
+
+
 def before_shutdown(
     state: LeaderAndIsr,
     replicas: Sequence[int],

@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from controller import leader_election
+from controller.announcements import Announcement
+from controller.bounces import Bounces
 from controller.reactions import reassignments, topic_deletions
 from controller.reactions.leader_elections import bring_online, on_preferred_election, take_out_of_isr
 from controller.reactions.topic_changes import load_topics
 from controller.term import Term
-from protocol.types import TopicPartition
+from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ReassignPartitionsZNode, TopicZNode
 
 log = logging.getLogger(__name__)
 
 
+ANSWERED_WITHIN_S = 1.0
+"""So long brokers that did not bounce may take to show that they live, where it matters: a bounced one is to make way for them."""
+
+
 async def take_office(term: Term) -> None:
-    """Watches and loads the whole cluster, elects what needs it, and tells every live broker everything."""
+    """Watches and loads the whole cluster, elects what needs it, and tells every live broker everything.
+
+    What happened before is seen in the states and in the registrations. A broker that died and is back looks as if nothing
+    had happened, but its registration is newer than the states that nobody has written since: see `make_bounces_good`.
+    """
     cluster, store, watches = term.cluster, term.store, term.watches
     now = asyncio.get_running_loop().time
     begin = now()
@@ -35,8 +46,10 @@ async def take_office(term: Term) -> None:
     for topic, (topic_id, assignment) in topics.items():
         cluster.set_assignment(topic, topic_id, assignment)
     metadata = term.announcement()
-    async for states in store.states_in_slices(list(cluster.partitions())):
+    bounces = Bounces(cluster.brokers.values())
+    async for states, old in store.states_in_slices(list(cluster.partitions()), bounces.newest):
         term.load(states)
+        bounces.note(states, old)
         metadata.pack(states)  # now, while ZooKeeper reads the next
     topic_deletions.take_over(term, to_delete)
     # 2. All live brokers learn the whole cluster before anybody is told to lead or follow.
@@ -47,6 +60,7 @@ async def take_office(term: Term) -> None:
     # 3. The state machines; what happened while nobody was controller is made good.
     cluster.start_state_machines()
     announcement = term.announcement()
+    await make_bounces_good(term, bounces, announcement)
     await bring_online(term, cluster.waiting_for_leader(), announcement, reason="controller failover")
     isrs = {state.isr for state in cluster.leadership.values()}
     dead = {member for isr in isrs for member in isr} - cluster.brokers.keys()
@@ -86,3 +100,37 @@ async def take_office(term: Term) -> None:
         len(cluster.topics),
         len(cluster.leadership),
     )
+
+
+async def make_bounces_good(term: Term, bounces: Bounces, announcement: Announcement) -> None:
+    """CTL-5 for members of the ISR that died and came back before anybody reacted (BUG-16, FLT-23).
+
+    The controller that would have seen it was dead itself. A leader that lost records with its power and led on in the same
+    epoch would write others at the same offsets (INV-5). What to do is in `leader_election.after_unseen_bounces`.
+
+    This does not see a *follower's* bounce after which, and before this term, somebody wrote the state without knowing:
+    the last controller in the moment of its death, or the leader, which let somebody else in or out. Such a follower stays in
+    the ISR. INV-5 holds nevertheless: a controller's write begins a new epoch, and a bounced leader writes nothing
+    before a controller has told its new life to lead.
+    """
+    if not bounces:
+        return
+    cluster = term.cluster
+    decisive = {(cluster.leadership[tp].isr, bounces.since(tp)) for tp in bounces if tp in cluster.leadership}
+    live = cluster.live
+    steady = {member for isr, bounced in decisive for member in isr if member not in bounced} & live
+    answering = await term.channels.answering(steady, ANSWERED_WITHIN_S)
+    await term.store.others_turn()
+    log.info(
+        "%d partitions have bounced brokers in the ISR; others that live: %s, of these answer: %s",
+        len(bounces),
+        sorted(steady),
+        sorted(answering),
+    )
+
+    def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
+        return leader_election.after_unseen_bounces(
+            state, cluster.assignment(tp).replicas, live, bounces.since(tp), answering, cluster.epoch
+        )
+
+    await term.change(bounces, decide, announcement, reason="bounced before this term")

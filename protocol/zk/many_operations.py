@@ -33,8 +33,8 @@ _HEADER = struct.Struct("!i?i")
 _HEADER_AND_INT = struct.Struct("!i?ii")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _SET_RESULT = struct.Struct("!i?iqqqqiiiqiiq")
-_VERSION_AT = 32
-"""Where the version is in a stat."""
+_MZXID_AND_VERSION = struct.Struct("!8xq16xi")
+"""Of a stat."""
 
 _LAST_HEADER = _HEADER.pack(-1, True, -1)
 _GET_HEADER = _HEADER.pack(_GET_DATA, False, -1)
@@ -75,16 +75,17 @@ def decode_reads(message: bytes, at: int, count: int) -> list[tuple[bytes, Stat]
     return results
 
 
-def decode_versions(message: bytes, at: int, count: int) -> list[tuple[bytes, int] | Refused]:
-    """As `decode_reads`, of the stat only the version."""
-    results: list[tuple[bytes, int] | Refused] = []
-    unpack = _INT.unpack_from
+def decode_versions(message: bytes, at: int, count: int) -> list[tuple[bytes, int, int] | Refused]:
+    """As `decode_reads`, of the stat only two facts: (data, version, mzxid)."""
+    results: list[tuple[bytes, int, int] | Refused] = []
+    unpack = _MZXID_AND_VERSION.unpack_from
     for begin, length in _read_results(message, at, count):
         if begin == 0:
             results.append(Refused(length))
         else:
             end = begin + length
-            results.append((message[begin:end], unpack(message, end + _VERSION_AT)[0]))
+            mzxid, version = unpack(message, end)
+            results.append((message[begin:end], version, mzxid))
     return results
 
 

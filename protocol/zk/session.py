@@ -285,9 +285,9 @@ class ZooKeeperSession:
                 await self._request("a watch", WatchData([self._full(path) for path in some], watchers, since_zxid))
         return found
 
-    async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
-        """As `get_many`, of a node's facts only the version: for very many nodes."""
-        found: list[tuple[bytes, int] | None] = await self._get_many(paths, many_operations.decode_versions)
+    async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
+        """As `get_many`, of a node's facts only (content, version, mzxid): for very many nodes."""
+        found: list[tuple[bytes, int, int] | None] = await self._get_many(paths, many_operations.decode_versions)
         return found
 
     async def _get_many(self, paths: Sequence[str], decode: Callable[[bytes, int, int], list[Any]]) -> list[Any]:

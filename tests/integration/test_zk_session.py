@@ -538,12 +538,18 @@ async def session_is(session: ZooKeeperSession, state: SessionState) -> None:
 def test_versions_of_many_nodes(in_session: Callable[[Test], None]) -> None:
     async def test(session: ZooKeeperSession) -> None:
         await session.create("/a", b"1")
-        await session.create("/b")
-        await session.set("/a", b"22")
-        assert await session.get_versions(["/a", "/no", "/b"]) == [(b"22", 1), None, (b"", 0)]
+        _, made = await session.create("/b")
+        changed = await session.set("/a", b"22")
+        assert await session.get_versions(["/a", "/no", "/b"]) == [
+            (b"22", 1, changed.mzxid),
+            None,
+            (b"", 0, made.mzxid),
+        ]
         assert await session.get_versions([]) == []
         many = [f"/b/{number}" for number in range(600)]
         await session.multi([CreateOp(path, path.encode()) for path in many])
-        assert await session.get_versions(many) == [(path.encode(), 0) for path in many]
+        written = await session.exists(many[0])
+        assert written is not None
+        assert await session.get_versions(many) == [(path.encode(), 0, written.czxid) for path in many]
 
     in_session(test)

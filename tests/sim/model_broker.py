@@ -180,7 +180,6 @@ class ModelBroker:
         self.life = -1
         self.is_running = False
         self.is_paused = False
-        self.has_lost_records = False
         self.questions: dict[tuple[int, Phase], Question] = {}
         self.proposals: list[IsrProposal] = []
         self.awaited: list[Awaited] = []
@@ -241,7 +240,6 @@ class ModelBroker:
 
     def lose_unsynced(self, end: int) -> None:
         """The disk has the records below `end` only, and the epochs that fit."""
-        self.has_lost_records = True
         epochs = LeaderEpochCache(self.disk.epochs)
         epochs.truncate_from_end(end)
         self.disk.nodes, self.disk.epochs = self.disk.nodes[:end], epochs.entries

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from controller import leader_election
+from controller.bounces import Bounces
 from controller.partition_states import PartitionState as State
 from controller.partition_states import may_become
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
@@ -22,19 +23,20 @@ Decide = Callable[[LeaderAndIsr], LeaderAndIsr | None]
 
 
 class ModelZooKeeper:
-    """The partition's state znode, and which life of each broker is registered (czxid)."""
+    """The partition's state znode with the zxid of its last write, and which life of each broker is registered (czxid)."""
 
     def __init__(self, checks: ModelChecks) -> None:
         self._checks = checks
-        self._next_czxid = 100
+        self._zxid = 100
         self.state: LeaderAndIsr | None = None
+        self.mzxid = 0
         self.registered: dict[int, int] = {}
 
     def register(self, broker: int) -> int:
         """In the place of an earlier life, whose session is closed by it."""
-        self._next_czxid += 1
-        self.registered[broker] = self._next_czxid
-        return self._next_czxid
+        self._zxid += 1
+        self.registered[broker] = self._zxid
+        return self._zxid
 
     def write(self, new: LeaderAndIsr, version: int) -> LeaderAndIsr | None:
         """A set on the condition of the version. None: bad version."""
@@ -43,7 +45,8 @@ class ModelZooKeeper:
             return None
         written = LeaderAndIsr(new.leader, new.leader_epoch, new.isr, new.controller_epoch, version + 1)
         self._checks.state_written(current, written)
-        self.state = written
+        self._zxid += 1
+        self.state, self.mzxid = written, self._zxid
         return written
 
 
@@ -72,8 +75,8 @@ class ModelController:
         self._move(State.ONLINE)
         self._announce(self.known, is_new=True)
 
-    def take_office(self) -> None:
-        """A new controller: what waits in the old one's queues may still come (INV-8)."""
+    def take_office(self, answering: Collection[int] = (1, 2, 3)) -> None:
+        """A new controller: what waits in the old one's queues may still come (INV-8). `answering`: who shows that it lives."""
         self.old_queues += [(broker, queue) for broker, queue in self.queues.items() if queue]
         self.epoch += 1
         self.known = dict(self.zookeeper.registered)
@@ -87,12 +90,24 @@ class ModelController:
             return
         is_led = self.state.leader in self.known
         self.partition_state = State.ONLINE if is_led else State.OFFLINE
-        if not is_led:
+        self._make_bounces_good(answering)
+        if self.partition_state is State.OFFLINE:
             self._elect()
         dead = set(self.state.isr) - self.known.keys()
         if dead:
             self._change(lambda state: leader_election.without_replicas(state, dead, self.epoch))
         self._announce(self.known)
+
+    def _make_bounces_good(self, answering: Collection[int]) -> None:
+        assert self.state is not None
+        bounces = Bounces([BrokerInfo(broker, life, ()) for broker, life in self.known.items()])
+        bounces.note({TP: self.state}, {TP: self.zookeeper.mzxid})
+        if bounces:
+            self._change(
+                lambda state: leader_election.after_unseen_bounces(
+                    state, self.replicas, self.known, bounces.since(TP), answering, self.epoch
+                )
+            )
 
     def compare_brokers(self) -> bool:
         """`broker_changes.compare_brokers`. False: nothing is new."""

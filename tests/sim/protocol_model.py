@@ -55,6 +55,7 @@ FAULTS = {
     "power": 0.5,
     "expire": 0.4,
     "failover": 0.25,
+    "coup": 1,
     "preferred": 2,
     "swing": 8,
     "deafen": 0.4,
@@ -69,15 +70,10 @@ FAULT_SHARES = (0.0, 0.2, 0.5, 1.0, 4.0)
 
 @dataclass
 class Episode:
-    """One partition from its creation on. `is_lossy`: see LOSSY_EPISODES. `counts`: step -> how often it did something.
-
-    `is_hole_closed`: no new controller takes office between a power loss and the moment when the old one has seen it. A new one
-    cannot tell that the leader has died and come back since its election, and lets it lead on in the same epoch.
-    """
+    """One partition from its creation on. `is_lossy`: see LOSSY_EPISODES. `counts`: step -> how often it did something."""
 
     dice: random.Random
     is_lossy: bool
-    is_hole_closed: bool
     brokers: list[ModelBroker]
     zookeeper: ModelZooKeeper
     controller: ModelController
@@ -92,7 +88,7 @@ class Episode:
     values: itertools.count[int] = field(default_factory=itertools.count)
 
     @classmethod
-    def begin(cls, seed: int | str, *, is_hole_closed: bool = True) -> Episode:
+    def begin(cls, seed: int | str) -> Episode:
         dice = random.Random(seed)
         replicas = tuple(dice.sample((1, 2, 3), 3))
         clock = ModelClock()
@@ -108,7 +104,7 @@ class Episode:
             broker.start(zookeeper.register(broker.id))
         controller.take_office()
         writes = ModelIsrWrites(dice, brokers, zookeeper, checks)
-        return cls(dice, is_lossy, is_hole_closed, brokers, zookeeper, controller, checks, clock, writes)
+        return cls(dice, is_lossy, brokers, zookeeper, controller, checks, clock, writes)
 
     def run(self, steps: int) -> int:
         """Random steps, then quiet. Returns how many were made. Raises Violation."""
@@ -259,17 +255,25 @@ class Episode:
         return self.controller.hear_of_isr()
 
     def _failover(self) -> bool:
-        if self.is_hole_closed and self._is_loss_unseen():
-            return False
-        self.controller.take_office()
+        hearing = (b for b in self.brokers if b.is_running and not b.is_paused and b.id not in self.deaf)
+        self.controller.take_office([broker.id for broker in hearing])
         return True
 
-    def _is_loss_unseen(self) -> bool:
-        """A broker came back without some of its records, and the controller in office takes it for the one before."""
-        known, registered = self.controller.known, self.zookeeper.registered
-        return any(
-            broker.has_lost_records and known.get(broker.id) != registered.get(broker.id) for broker in self.brokers
-        )
+    def _coup(self) -> bool:
+        """The leader dies with the controller and is back unseen (FLT-23); in a lossy episode without a record that a follower has."""
+        state = self.zookeeper.state
+        assert state is not None
+        leader = self.brokers[state.leader - 1] if state.leader != NO_LEADER else None
+        end = len(leader.nodes) if leader is not None else 0
+        if leader is None or not end or not leader.is_running:
+            return False
+        if not any(other.has_prefix(leader.nodes, end) for other in self.brokers if other is not leader):
+            return False
+        self._kill_one(leader)
+        if self.is_lossy:
+            self._lose_unsynced(leader, end - 1)
+        self._bring_up(leader)
+        return self._failover()
 
     def _preferred(self) -> bool:
         return self.controller.elect_preferred(tuple(self.dice.sample(self.controller.replicas, 3)))
@@ -336,10 +340,13 @@ class Episode:
         if not broker.is_running or not self.is_lossy:
             return False
         self._kill_one(broker)
-        broker.lose_unsynced(int(self.dice.random() ** 0.3 * (len(broker.nodes) + 1)))
-        self.checks.is_clean = False
+        self._lose_unsynced(broker, int(self.dice.random() ** 0.3 * (len(broker.nodes) + 1)))
         self._bounce(broker)
         return True
+
+    def _lose_unsynced(self, broker: ModelBroker, end: int) -> None:
+        broker.lose_unsynced(end)
+        self.checks.is_clean = False
 
     def _start(self) -> bool:
         broker = self._any()
@@ -473,12 +480,12 @@ class RunResult:
     seed: str | None = None
 
 
-def run(seed: int, steps: int, *, is_hole_closed: bool = True) -> RunResult:
+def run(seed: int, steps: int) -> RunResult:
     """Episodes until that many steps are made, or an invariant fails."""
     result = RunResult(0, 0, Counter(), 0)
     while result.steps < steps:
         name = f"{seed}/{result.episodes}"
-        episode = Episode.begin(name, is_hole_closed=is_hole_closed)
+        episode = Episode.begin(name)
         try:
             result.steps += episode.run(EPISODE_STEPS)
         except Violation as violation:

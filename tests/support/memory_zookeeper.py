@@ -201,8 +201,9 @@ class MemorySession:
         self.server.watch("children", path, self, watch)
         return self.server.children(path)
 
-    async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
-        return [None if node is None else (node[0], node[1].version) for node in await self.get_many(paths)]
+    async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
+        nodes = await self.get_many(paths)
+        return [None if node is None else (node[0], node[1].version, node[1].mzxid) for node in nodes]
 
     async def get_many(
         self, paths: Sequence[str], watch: WatchCallback | None = None

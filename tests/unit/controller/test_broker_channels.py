@@ -101,6 +101,26 @@ def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pyt
     play(test)
 
 
+def test_who_answers_in_time() -> None:
+    """Broker 1 answers all, 2 nothing, 3 the first of two requests, 4 goes, 5 has no channel, 6 was told nothing."""
+
+    async def test(world: World) -> None:
+        for broker_id in (1, 2, 3, 4, 6):
+            world.channels.add(broker(broker_id))
+        for broker_id in (1, 2, 3, 3, 4):
+            world.channels.send(broker_id, request(broker_id))
+        asked = asyncio.ensure_future(world.channels.answering({1, 2, 3, 4, 5, 6}, 0.05))
+        await turns()
+        for (_, sent), answer in zip(tuple(world.client.sent), tuple(world.client.under_way), strict=True):
+            if sent.controller_id in (1, 3):
+                answer.set_result(ControlResponse())
+        world.channels.remove(4)
+        assert await asked == {1, 6}
+        assert await world.channels.answering({1, 6}, 0) == {1, 6}, "and nobody waits"
+
+    play(test)
+
+
 def test_what_waits_goes_with_the_broker() -> None:
     async def test(world: World) -> None:
         world.channels.add(broker(1))

@@ -103,6 +103,38 @@ def test_preferred(state: LeaderAndIsr, live: set[int], expected: LeaderAndIsr |
     assert leader_election.preferred(state, (1, 2), live, EPOCH) == expected
 
 
+ALL = {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("state", "live", "bounced", "answering", "expected"),
+    [
+        (known(1, (1, 2, 3)), ALL, {1}, ALL, written(2, (2, 3))),  # the leader, others did not
+        (known(3, (3, 2, 1)), ALL, {3}, ALL, written(1, (2, 1))),  # in the order of the assignment
+        (known(1, (1, 2, 3)), ALL, {1, 2}, ALL, written(3, (3,))),
+        (known(1, (1, 2, 3)), ALL, {2}, ALL, written(1, (1, 3))),  # a follower
+        (known(1, (1, 2)), ALL, {3}, ALL, None),  # not in the ISR
+        (known(1, (1, 2, 3)), ALL, ALL, set(), written(1, (1, 2, 3))),  # the whole cluster
+        (known(2, (2, 3)), ALL, ALL, ALL, written(2, (2, 3))),
+        (known(2, (2, 3)), {2}, {2}, ALL, written(2, (2,))),  # the others are not back yet
+        (known(1, (1,)), ALL, {1}, ALL, written(1, (1,))),  # alone
+        (known(1, (1, 2, 3)), {2, 3}, {2}, ALL, written(3, (3,))),  # the leader is dead: not the bounced one
+        (known(1, (1, 2, 3)), {2, 3}, {2, 3}, ALL, None),  # the leader is dead: an ordinary election
+        (known(1, (1, 2, 3)), ALL, {1}, {1}, written(1, (1, 2, 3))),  # do the others live? nobody knows
+        (known(1, (1, 2, 3)), ALL, {1}, {1, 3}, written(3, (2, 3))),
+        (known(1, (1, 2, 3)), ALL, {2}, {2}, None),
+        (known(1, (1, 2, 3)), ALL, {2}, {3}, written(1, (1, 3))),
+        (known(NO_LEADER, (1, 2)), ALL, {1}, ALL, None),  # an ordinary election
+        (known(NO_LEADER, (1, 2)), ALL, {1, 2}, ALL, None),
+    ],
+)
+def test_after_unseen_bounces(
+    state: LeaderAndIsr, live: set[int], bounced: set[int], answering: set[int], expected: LeaderAndIsr | None
+) -> None:
+    """CTL-5, INV-5."""
+    assert leader_election.after_unseen_bounces(state, (1, 2, 3), live, bounced, answering, EPOCH) == expected
+
+
 def test_preferred_without_replicas() -> None:
     assert leader_election.preferred(known(2, (2,)), (), {2}, EPOCH) is None
 
@@ -124,6 +156,7 @@ def test_what_always_holds(
         "gone": leader_election.without_replicas(before, gone, EPOCH),
         "shutdown": leader_election.before_shutdown(before, replicas, live, gone, EPOCH),
         "preferred": leader_election.preferred(before, replicas, live, EPOCH),
+        "bounces": leader_election.after_unseen_bounces(before, replicas, live, gone & live, live, EPOCH),
     }
     for path, after in outcomes.items():
         if after is None:

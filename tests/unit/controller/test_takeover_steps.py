@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from controller.reactions import failover
 from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
-from protocol.types import LeaderAndIsr, TopicPartition
+from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 from protocol.zk.session import CreateOp, SetOp
 from protocol.zk.znodes import (
     BrokerIdZNode,
@@ -209,3 +212,94 @@ def test_step_8_the_rebalance_begins() -> None:
         await cluster.until(lambda: cluster.state("t").leader == 3)
 
     scenario(play, leader_imbalance_check_interval_seconds=0.01)
+
+
+async def unseen(cluster: MemoryCluster, *bounced: int) -> None:
+    """These die and come back, and with the controller, broker 4, dies whoever could have seen it."""
+    cluster.crash(4)
+    for broker in bounced:
+        cluster.crash(broker)
+    for broker in bounced:
+        await cluster.launch(broker)
+    await cluster.settle()
+    assert cluster.controller_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("isr", "bounced", "expected"),
+    [
+        ((1, 2, 3), (1,), LeaderAndIsr(2, 1, (2, 3), 2, 2)),
+        ((1,), (1,), LeaderAndIsr(1, 1, (1,), 2, 2)),
+        ((1, 2, 3), (2,), LeaderAndIsr(1, 1, (1, 3), 2, 2)),
+        ((1, 2), (3,), LeaderAndIsr(1, 0, (1, 2), 1, 1)),
+        ((1, 2, 3), (1, 2), LeaderAndIsr(3, 1, (3,), 2, 2)),
+        ((1, 2), (1, 2), LeaderAndIsr(1, 1, (1, 2), 2, 2)),
+        ((1, 2, 3), (), LeaderAndIsr(1, 0, (1, 2, 3), 1, 1)),
+    ],
+    ids=["leader", "lone leader", "follower", "out of the ISR", "leader and follower", "all", "nobody"],
+)
+def test_bounces_before_the_term(isr: tuple[int, ...], bounced: tuple[int, ...], expected: LeaderAndIsr) -> None:
+    """CTL-5, INV-5, FLT-23: the registration is newer than the state."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {0: (1, 2, 3)})
+        cluster.leader_writes_isr("t", 0, isr)
+        await cluster.settle()
+        await unseen(cluster, *bounced)
+        assert cluster.state("t") == expected
+
+    scenario(play, 4, 1, 2, 3)
+
+
+def test_a_state_without_a_leader_is_an_ordinary_election() -> None:
+    """Both members of the ISR died, and were seen: they registered after the state was written, and may lead."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {0: (1, 2)})
+        cluster.crash(1)
+        cluster.crash(2)
+        await cluster.settle()
+        assert cluster.state("t").leader == NO_LEADER
+        isr = cluster.state("t").isr
+        cluster.crash(4)
+        await cluster.start(*isr)
+        state = cluster.state("t")
+        assert (state.leader, state.leader_epoch, state.isr) == (isr[0], 2, isr)
+
+    scenario(play, 4, 1, 2, 3)
+
+
+def test_after_a_bounce_that_was_seen_nothing_is_written() -> None:
+    """The state was written after the broker was back: by its failover, and by the leader that let it in again."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {0: (1, 2, 3)})
+        for broker in (1, 2, 3):
+            await cluster.bounce(broker)
+            cluster.leader_writes_isr("t", 0, (*cluster.state("t").isr, broker))
+            await cluster.settle()
+        before = cluster.state("t")
+        assert len(before.isr) == 3
+        cluster.crash(4)
+        await cluster.settle()
+        assert cluster.state("t") == before
+
+    scenario(play, 4, 1, 2, 3)
+
+
+def test_a_bounced_leader_does_not_make_way_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All crash; one is back, the sessions of the others live on for a while (FLT-22). It goes on leading."""
+    monkeypatch.setattr(failover, "ANSWERED_WITHIN_S", 0.02)
+
+    async def play(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {0: (1, 2, 3)})
+        lingering = [await cluster.end_process(broker) for broker in (2, 3)]
+        await unseen(cluster, 1)
+        await cluster.until(lambda: cluster.state("t").leader_epoch)
+        assert cluster.state("t") == LeaderAndIsr(1, 1, (1, 2, 3), 2, 1)
+        for session in lingering:
+            session.expire()
+        await cluster.settle()
+        assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
+
+    scenario(play, 4, 1, 2, 3)

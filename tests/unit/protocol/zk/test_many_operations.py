@@ -96,7 +96,9 @@ def test_answers_to_reads_are_decoded_as_kazoo_does(results: list[Any]) -> None:
     found = many_operations.decode_reads(message, at, len(results))
     assert found == [Refused(result) if isinstance(result, int) else result for result in results]
     versions = many_operations.decode_versions(message, at, len(results))
-    assert versions == [node if isinstance(node, Refused) else (node[0], node[1].version) for node in found]
+    assert versions == [
+        node if isinstance(node, Refused) else (node[0], node[1].version, node[1].mzxid) for node in found
+    ]
     for ours, theirs in zip(found, MultiRead.deserialize(message, at), strict=True):
         if isinstance(ours, Refused):
             assert isinstance(theirs, EXCEPTIONS[ours.code])
@@ -106,7 +108,7 @@ def test_answers_to_reads_are_decoded_as_kazoo_does(results: list[Any]) -> None:
 
 def test_a_node_without_data_is_empty() -> None:
     message = answer([(GetData.type, int_struct.pack(-1) + stat_struct.pack(*range(11)))])
-    assert many_operations.decode_versions(message, len(BEFORE), 1) == [(b"", 4)]
+    assert many_operations.decode_versions(message, len(BEFORE), 1) == [(b"", 4, 1)]
 
 
 WRITES = st.lists(st.one_of(PATHS, STATS, st.none(), CODES), max_size=5)
