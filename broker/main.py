@@ -35,6 +35,7 @@ from broker.control.listener import ControlListener
 from broker.controller_client import ControllerClient
 from broker.dynamic_configs import DynamicConfigs, TopicOverrides
 from broker.event_log import EventLog
+from broker.leader_doubts import LeaderDoubts
 from broker.listeners import listeners_of
 from broker.metadata_cache import MetadataCache
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
@@ -125,9 +126,12 @@ class Broker:
         )
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
+        self._doubts = LeaderDoubts(self._metadata)
         self._peers: PeerWatch | None = None
         if config.broker_fast_failure_detection:
-            self._peers = PeerWatch(self._metadata, config.broker_id, self._listeners.control_plane, ConnectionWatch)
+            self._peers = PeerWatch(
+                self._metadata, self._doubts, config.broker_id, self._listeners.control_plane, ConnectionWatch
+            )
         self._cluster_id = ""
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -176,6 +180,7 @@ class Broker:
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
             controller=self._controller,
+            doubts=self._doubts,
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(

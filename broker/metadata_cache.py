@@ -19,8 +19,6 @@ class MetadataCache:
     def __init__(self) -> None:
         self.controller_id: int = -1
         self.controller_epoch: int = NO_EPOCH
-        self.suspected: set[int] = set()
-        """Brokers that may have died a moment ago (CTL-16): clients are not sent to them until it is known."""
         self.last_full_update: tuple[int, int] = (NO_EPOCH, NO_EPOCH)
         """Controller epoch and broker epoch of the newest request that named the whole cluster."""
         self._brokers: dict[int, BrokerInfo] = {}

@@ -1,15 +1,14 @@
 """Whom of the other brokers clients should rather not be sent to just now (CTL-16).
 
-A client whose leader died asks the others for the new one in the same millisecond. Told the old leader once more, it
-believes that for a second and longer. So every broker keeps an idle connection to every other one: while one has ended
-and nothing else is known yet, its broker is *suspected*, and Metadata says LEADER_NOT_AVAILABLE for what it leads. That
-is only a hint to clients, for a moment: who leads and who is dead is decided by the controller and ZooKeeper alone.
+Every broker keeps an idle connection to every other one. While one has ended and nothing else is known yet, its broker is
+*suspected*; when the controller says that it is gone, it has *departed*. What follows from that: leader_doubts.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.leader_doubts import LeaderDoubts
 from broker.metadata_cache import MetadataCache
 from protocol.connection_watch import Address, Closable
 from protocol.types import BrokerInfo, TopicPartition
@@ -19,10 +18,13 @@ Watch = Callable[[Address, Callable[[], None], Callable[[bool], None]], Closable
 
 
 class PeerWatch:
-    """Follows the metadata cache from now on: watches the live brokers' control listeners, and marks who is suspected."""
+    """Follows the metadata cache from now on: watches the live brokers' control listeners, and says who is in doubt."""
 
-    def __init__(self, metadata: MetadataCache, own_id: int, control_listener: str, watch: Watch) -> None:
+    def __init__(
+        self, metadata: MetadataCache, doubts: LeaderDoubts, own_id: int, control_listener: str, watch: Watch
+    ) -> None:
         self._metadata = metadata
+        self._doubts = doubts
         self._own_id = own_id
         self._control_listener = control_listener
         self._watch = watch
@@ -30,18 +32,24 @@ class PeerWatch:
         self._forget = metadata.on_change(self._metadata_changed)
 
     def close(self) -> None:
+        """Nobody is in doubt any more."""
         self._forget()
         for broker_id in list(self._watched):
             self._end(broker_id)
+        self._doubts.close()
 
     def _metadata_changed(self, _: list[TopicPartition]) -> None:
         live = {broker.id: broker for broker in self._metadata.brokers() if broker.id != self._own_id}
         for broker_id, (broker, _watch) in list(self._watched.items()):
             if live.get(broker_id) != broker:
                 self._end(broker_id)
+            if broker_id not in live:
+                self._doubts.depart(broker)
         for broker_id, broker in live.items():
             if broker_id not in self._watched:
+                self._doubts.come(broker_id)
                 self._begin(broker)
+        self._doubts.look_again()
 
     def _begin(self, broker: BrokerInfo) -> None:
         endpoint = broker.endpoint(self._control_listener)
@@ -50,13 +58,13 @@ class PeerWatch:
 
         def suspected(is_suspected: bool) -> None:
             if is_suspected:
-                self._metadata.suspected.add(broker.id)
+                self._doubts.suspect(broker.id)
             else:
-                self._metadata.suspected.discard(broker.id)
+                self._doubts.trust(broker.id)
 
         address = (endpoint.host, endpoint.port)
         self._watched[broker.id] = (broker, self._watch(address, lambda: None, suspected))
 
     def _end(self, broker_id: int) -> None:
         self._watched.pop(broker_id)[1].close()
-        self._metadata.suspected.discard(broker_id)
+        self._doubts.suspected.discard(broker_id)

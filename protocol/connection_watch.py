@@ -1,6 +1,6 @@
 """An idle connection to one address that tells when nobody listens there any more (CTL-16).
 
-    connecting --accepted--> connected --closed or reset--> suspected: connecting
+    connecting --accepted--> connected --closed or reset--> suspected, if it had lasted: connecting
     connecting --refused REFUSALS_NEEDED times in a row--> found dead; after a while connecting again
     connecting --any other failure--> not suspected; after a while connecting again
 
@@ -27,6 +27,8 @@ AGAIN_S = 1.0
 STABLE_S = 1.0
 SHORT_LIVED_S, SHORT_LIVED_S_MAX = 0.05, 1.0
 """The pause after a connection that ended before STABLE_S: something accepts and closes, and must not be hammered at."""
+TRUST_S = 0.05
+"""A connection has to last so long before the suspicion ends: a process that is being killed may still accept one."""
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds, seconds, probes: a host that lost its power and is back answers one with a reset."""
 
@@ -48,9 +50,11 @@ def _ignore(is_suspected: bool) -> None:
 class _IdleConnection(asyncio.Protocol):
     """Says nothing, and knows when it has ended."""
 
-    def __init__(self, ended: asyncio.Future[None]) -> None:
+    def __init__(self, ended: asyncio.Future[None], at_end: Callable[[], None]) -> None:
+        """`at_end` is called in the very turn of the loop that reads the end; who awaits `ended` goes on a little later."""
         self.transport: asyncio.Transport | None = None
         self._ended = ended
+        self._at_end = at_end
         self._is_given_up = False
 
     def give_up(self) -> None:
@@ -70,9 +74,17 @@ class _IdleConnection(asyncio.Protocol):
                 if hasattr(socket, name):
                     of_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def eof_received(self) -> None:
+        self._end()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+            if not self._is_given_up:
+                self._at_end()
 
 
 class ConnectionWatch:
@@ -81,12 +93,13 @@ class ConnectionWatch:
     def __init__(
         self, address: Address, found_dead: Callable[[], None], suspected: Callable[[bool], None] = _ignore
     ) -> None:
-        """`suspected(True)` when the connection has ended; `suspected(False)` soon after, whatever was found."""
+        """`suspected(True)` when a connection has ended that had lasted; `suspected(False)` soon after, whatever was found."""
         self._address = address
         self._found_dead = found_dead
         self._suspected = suspected
         self._peer: Address | None = None
         self._connection: _IdleConnection | None = None
+        self._connected_at = 0.0
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"watch of {self._address[0]}:{self._address[1]}"
         )
@@ -105,11 +118,11 @@ class ConnectionWatch:
             ended: asyncio.Future[None] = loop.create_future()
             match evidence.note(await self._connect(ended)):
                 case Verdict.LIVES:
-                    since = loop.time()
-                    self._suspected(False)
+                    await asyncio.wait([ended], timeout=TRUST_S)
+                    if not ended.done() or short_lived:
+                        self._suspected(False)
                     await ended
-                    self._suspected(True)
-                    if loop.time() - since >= STABLE_S:
+                    if self._was_stable():
                         short_lived = 0
                     else:
                         await asyncio.sleep(min(SHORT_LIVED_S * 2**short_lived, SHORT_LIVED_S_MAX))
@@ -150,7 +163,8 @@ class ConnectionWatch:
         return list(dict.fromkeys((str(address[0]), port) for *_, address in found))
 
     async def _connect_to(self, address: Address, ended: asyncio.Future[None]) -> None:
-        connection = _IdleConnection(ended)
+        self._connected_at = asyncio.get_running_loop().time()
+        connection = _IdleConnection(ended, self._at_end)
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, *address)
         except BaseException:
@@ -158,3 +172,11 @@ class ConnectionWatch:
             raise
         self._connection = connection
         self._peer = address
+
+    def _at_end(self) -> None:
+        if self._was_stable():
+            self._suspected(True)
+
+    def _was_stable(self) -> bool:
+        """Something that accepts and closes at once is no reason for suspicions without end."""
+        return asyncio.get_running_loop().time() - self._connected_at >= STABLE_S

@@ -12,6 +12,7 @@ from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.dynamic_configs import DynamicConfigs
+from broker.leader_doubts import LeaderDoubts
 from broker.metadata_cache import MetadataCache
 from broker.replication.replica_manager import ReplicaManager
 from broker.storage.log_manager import LogManager
@@ -61,6 +62,7 @@ class ApiContext:
     configs: DynamicConfigs
     config_admin: ConfigAdmin
     controller: ControllerRequests
+    doubts: LeaderDoubts
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """Where a live broker serves clients of that listener."""

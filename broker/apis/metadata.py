@@ -7,7 +7,7 @@ and `auto.create.topics.enable` allow it; the answer is LEADER_NOT_AVAILABLE the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from broker.apis.context import ApiContext
@@ -31,7 +31,12 @@ def metadata(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]
     version = header.api_version
     body = messages.decode_request(ApiKey.METADATA, version, request.frame, header.body_offset)
     if body.topics is None or (not body.topics and version < NULL_MEANS_ALL_SINCE):
-        _respond(context, request, lambda: [_describe(context, request, name) for name in context.metadata.topics()])
+        _respond_when_settled(
+            context,
+            request,
+            context.metadata.topics(),
+            lambda: [_describe(context, request, name) for name in context.metadata.topics()],
+        )
         return None
     asked = body.topics
     allowed = version < ALLOW_CREATION_SINCE or body.allow_auto_topic_creation
@@ -39,7 +44,8 @@ def metadata(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]
     missing = [t.name for t in topics if t.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and t.name is not None]
     if missing and allowed and context.config.auto_create_topics_enable:
         return _create_and_respond(context, request, topics, missing)
-    _respond(context, request, lambda: [_one(context, request, topic) for topic in asked])
+    names = [topic.name for topic in topics if topic.name is not None]
+    _respond_when_settled(context, request, names, lambda: [_one(context, request, topic) for topic in asked])
     return None
 
 
@@ -83,7 +89,7 @@ def _partition(context: ApiContext, request: Request, state: PartitionState) -> 
     """A leader that is dead, or perhaps so, or does not serve this listener, is none."""
     error, leader = ErrorCode.NONE, state.leader
     broker = context.metadata.broker(leader)
-    if broker is None or leader in context.metadata.suspected:
+    if broker is None or leader in context.doubts.suspected:
         error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
     elif broker.endpoint(request.connection.listener) is None:
         known = request.header.api_version >= LISTENER_NOT_FOUND_SINCE
@@ -93,6 +99,13 @@ def _partition(context: ApiContext, request: Request, state: PartitionState) -> 
     return MetadataPartition(error, state.partition, leader, state.leader_epoch, state.replicas, state.isr, offline)
 
 
+def _respond_when_settled(
+    context: ApiContext, request: Request, names: Iterable[str], topics: Callable[[], Sequence[MetadataTopic]]
+) -> None:
+    """A client that has just lost a leader is told of the next one, not once more of the old one (CTL-16)."""
+    context.doubts.when_settled(names, lambda: _respond(context, request, topics))
+
+
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[MetadataTopic]]) -> None:
     """In its turn: behind a producer's request that waits for its leader's failover, it would tell of the old leader."""
     listener = request.connection.listener
@@ -100,7 +113,7 @@ def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequenc
     def body() -> bytes:
         brokers = [
             MetadataBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
-            for broker in context.metadata.brokers()
+            for broker in (*context.metadata.brokers(), *context.doubts.departed())
             if (endpoint := broker.endpoint(listener)) is not None
         ]
         return metadata_codec.encode_response(

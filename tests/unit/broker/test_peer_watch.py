@@ -1,9 +1,11 @@
-"""Clients are not sent to a leader that may have died a moment ago (CTL-16)."""
+"""Who may have died a moment ago, and who is gone (CTL-16)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from broker.leader_doubts import LeaderDoubts
 from broker.metadata_cache import MetadataCache
 from broker.peer_watch import PeerWatch
 from protocol.connection_watch import Address
@@ -24,7 +26,8 @@ class World:
     def __init__(self) -> None:
         self.metadata = MetadataCache()
         self.begun: list[tuple[Address, Watch]] = []
-        self.peers = PeerWatch(self.metadata, 1, "CONTROLLER", self._watch)
+        self.doubts = LeaderDoubts(self.metadata)
+        self.peers = PeerWatch(self.metadata, self.doubts, 1, "CONTROLLER", self._watch)
 
     def _watch(self, address: Address, died: Callable[[], None], suspected: Callable[[bool], None]) -> Watch:
         self.begun.append((address, Watch(suspected)))
@@ -41,9 +44,22 @@ class World:
     def open(self) -> list[Address]:
         return [address for address, watch in self.begun if not watch.is_closed]
 
+    def departed(self) -> dict[int, int]:
+        return {broker.id: broker.epoch for broker in self.doubts.departed()}
 
-def test_every_other_live_broker_is_watched_once() -> None:
-    world = World()
+
+def in_a_loop(test: Callable[[World], None]) -> Callable[[], None]:
+    def run() -> None:
+        async def whole() -> None:
+            test(World())
+
+        asyncio.run(whole())
+
+    return run
+
+
+@in_a_loop
+def test_every_other_live_broker_is_watched_once(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     world.live(b1=5, b2=6, b3=7)
     assert world.open() == [("h", 9002), ("h", 9003)]
@@ -55,29 +71,42 @@ def test_every_other_live_broker_is_watched_once() -> None:
     assert world.open() == []
 
 
-def test_a_suspicion_ends_with_what_is_found() -> None:
-    world = World()
+@in_a_loop
+def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     watch = world.begun[0][1]
     watch.suspected(True)
-    assert world.metadata.suspected == {2}
+    assert world.doubts.suspected == {2}
     watch.suspected(False)
     watch.suspected(False)
-    assert world.metadata.suspected == set()
+    assert world.doubts.suspected == set()
 
 
-def test_a_suspicion_ends_with_the_life_it_was_of() -> None:
-    world = World()
+@in_a_loop
+def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     for _, watch in world.begun:
         watch.suspected(True)
     world.live(b1=5, b2=8)  # 2 started again, 3 is gone
-    assert world.metadata.suspected == set()
+    assert world.doubts.suspected == set()
     assert world.open() == [("h", 9002)]
 
 
-def test_a_broker_without_a_control_listener_is_not_watched() -> None:
-    world = World()
+@in_a_loop
+def test_who_is_gone_has_departed_until_its_next_life(world: World) -> None:
+    world.live(b1=5, b2=6, b3=7)
+    world.live(b1=5, b3=8)
+    assert world.departed() == {2: 6}, "3 has only started again"
+    world.live(b1=5, b2=9, b3=8)
+    assert world.departed() == {}
+    world.live(b1=5, b3=8)
+    assert world.departed() == {2: 9}
+    world.peers.close()
+    assert world.departed() == {}
+
+
+@in_a_loop
+def test_a_broker_without_a_control_listener_is_not_watched(world: World) -> None:
     world.metadata.update(
         UpdateMetadataRequest(1, 1, 1, (), {}, (BrokerInfo(2, 1, (Endpoint("PLAINTEXT", "h", 1),)),), False)
     )

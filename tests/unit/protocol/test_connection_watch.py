@@ -21,6 +21,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_watch, "WAIT_S", 0.01)
     monkeypatch.setattr(connection_watch, "SPACING_S", 0.005)
     monkeypatch.setattr(connection_watch, "SHORT_LIVED_S", 0.001)
+    monkeypatch.setattr(connection_watch, "STABLE_S", 0.0)
+    monkeypatch.setattr(connection_watch, "TRUST_S", 0.01)
     monkeypatch.setattr(connection_watch, "CONNECT_TIMEOUT_S", 0.05)
 
 
@@ -99,7 +101,7 @@ Play = Callable[[Callable[[World], Awaitable[None]]], None]
 def test_a_listener_that_is_gone_is_found_dead(play: Play) -> None:
     async def test(world: World) -> None:
         world.begin()
-        await world.until(lambda: world.accepted)
+        await world.until(lambda: world.suspicions)
         world.close()
         await world.until(lambda: world.deaths)
         assert world.suspicions[:2] == [False, True], "suspected as soon as the connection has ended"
@@ -128,6 +130,39 @@ def test_a_connection_that_is_reset_by_a_living_listener_is_made_again(play: Pla
         await world.until(lambda: len(world.suspicions) == 11)
         assert world.deaths == 0
         assert world.suspicions == [False, True] * 5 + [False]
+
+    play(test)
+
+
+def test_one_that_accepts_once_more_while_it_is_killed_stays_suspected(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backlog of a listener outlives the process's other connections by some milliseconds."""
+    monkeypatch.setattr(connection_watch, "STABLE_S", 0.005)
+
+    async def test(world: World) -> None:
+        world.begin()
+        await world.until(lambda: world.suspicions)
+        world.reset()
+        await world.until(lambda: world.accepted)
+        world.close()
+        await world.until(lambda: world.deaths)
+        assert world.suspicions[:2] == [False, True]
+        assert False not in world.suspicions[1:]
+
+    play(test)
+
+
+def test_one_that_accepts_and_closes_for_ever_is_not_suspected(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy whose way to the broker is broken: clients must not be kept waiting because of it."""
+    monkeypatch.setattr(connection_watch, "STABLE_S", 30.0)
+
+    async def test(world: World) -> None:
+        world.begin()
+        for _ in range(5):
+            await world.until(lambda: world.accepted)
+            world.reset()
+        assert True not in world.suspicions
 
     play(test)
 
