@@ -20,11 +20,18 @@ BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
     {
         "cleanup.policy": "log.cleanup.policy",
         "compression.type": "compression.type",
+        "delete.retention.ms": "log.cleaner.delete.retention.ms",
         "flush.messages": "log.flush.interval.messages",
         "flush.ms": "log.flush.interval.ms",
         "index.interval.bytes": "log.index.interval.bytes",
         "max.message.bytes": "message.max.bytes",
+        "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
+        "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
         "message.timestamp.type": "log.message.timestamp.type",
+        "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+        "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
         "min.insync.replicas": "min.insync.replicas",
         "retention.bytes": "log.retention.bytes",
         "retention.ms": "log.retention.ms",
@@ -113,12 +120,37 @@ class BrokerConfig:
     log_retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
     log_retention_bytes: int = setting(-1, minimum=-1)
     log_cleanup_policy: str = setting("delete", choices=("delete", "compact"), is_list=True)
+    log_message_timestamp_after_max_ms: int = setting(LONG_MAX, minimum=0)
+    log_message_timestamp_before_max_ms: int = setting(LONG_MAX, minimum=0)
+    log_message_timestamp_difference_max_ms: int = setting(LONG_MAX, minimum=0)
     log_message_timestamp_type: str = setting("CreateTime", choices=("CreateTime", "LogAppendTime"))
     log_flush_interval_messages: int = setting(LONG_MAX, minimum=1)
     log_flush_interval_ms: int = setting(LONG_MAX, minimum=0)
+    producer_id_expiration_ms: int = setting(
+        86_400_000, minimum=1, doc="after how long an idempotent producer that writes nothing is forgotten"
+    )
+    producer_id_expiration_check_interval_ms: int = setting(600_000, minimum=1)
     log_flush_offset_checkpoint_interval_ms: int = setting(60000, minimum=0)
     log_flush_start_offset_checkpoint_interval_ms: int = setting(60000, minimum=0)
     message_max_bytes: int = setting(1048588, minimum=0, maximum=INT_MAX)
+
+    # compaction
+    log_cleaner_enable: bool = setting(True, doc="Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: int = setting(1, minimum=0, maximum=INT_MAX, doc="One log is compacted at a time.")
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * 1024**2, minimum=1024, doc="bytes for the keys of the part of a log that is compacted in one go"
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(
+        0.9, minimum=0, maximum=1, doc="how much of log.cleaner.dedupe.buffer.size is filled"
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        1.7976931348623157e308, minimum=0, doc="bytes/s that compaction reads and writes at most"
+    )
+    log_cleaner_backoff_ms: int = setting(15000, minimum=0, doc="pause in ms when no log needs compaction")
+    log_cleaner_min_cleanable_ratio: float = setting(0.5, minimum=0, maximum=1)
+    log_cleaner_delete_retention_ms: int = setting(86400000, minimum=0)
+    log_cleaner_min_compaction_lag_ms: int = setting(0, minimum=0)
+    log_cleaner_max_compaction_lag_ms: int = setting(LONG_MAX, minimum=1)
 
     # topics
     auto_create_topics_enable: bool = setting(True)
@@ -152,6 +184,8 @@ class BrokerConfig:
     replication_quota_window_size_seconds: int = setting(
         1, minimum=1, maximum=INT_MAX, doc="seconds of one sample of a throttle's window"
     )
+    alter_log_dirs_replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX)
+    alter_log_dirs_replication_quota_window_size_seconds: int = setting(1, minimum=1, maximum=INT_MAX)
 
     # network
     num_network_threads: int = setting(
@@ -237,6 +271,15 @@ class TopicConfig:
     max_message_bytes: int = setting(
         1048588, minimum=0, maximum=INT_MAX, doc="The largest record batch that is taken, in bytes."
     )
+    message_timestamp_after_max_ms: int = setting(
+        LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be ahead of the broker's."
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be behind the broker's."
+    )
+    message_timestamp_difference_max_ms: int = setting(
+        LONG_MAX, minimum=0, doc="The old name of message.timestamp.before.max.ms, used where that is not set."
+    )
     message_timestamp_type: str = setting(
         "CreateTime",
         choices=("CreateTime", "LogAppendTime"),
@@ -261,6 +304,21 @@ class TopicConfig:
     unclean_leader_election_enable: bool = setting(
         False, doc="Whether a replica that is not in sync may lead when no other lives: acknowledged records are lost."
     )
+
+    @property
+    def timestamp_before_max_ms(self) -> int:
+        """As LogConfig.getMessageTimestampBeforeMaxMs: the old setting counts where the new one is left alone."""
+        before = self.message_timestamp_before_max_ms
+        return before if before != LONG_MAX else self.message_timestamp_difference_max_ms
+
+    @property
+    def looks_at_each_record(self) -> bool:
+        """Whether a produced batch must be decoded to know if it may be appended."""
+        return (
+            "compact" in self.cleanup_policy
+            or self.message_timestamp_after_max_ms != LONG_MAX
+            or self.timestamp_before_max_ms != LONG_MAX
+        )
 
     def with_overrides(self, overrides: Mapping[str, str]) -> TopicConfig:
         """These settings with a topic's own (Kafka keys, text values). Raises ConfigError for an unknown key or a bad value."""

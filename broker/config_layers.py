@@ -26,6 +26,10 @@ from broker.config import (
 DYNAMIC_BROKER_KEYS = frozenset(BROKER_KEY_OF.values()) | {
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.max.bytes.per.second",
     "max.connections",
     "max.connections.per.ip",
     "replica.alter.log.dirs.io.max.bytes.per.second",

@@ -38,7 +38,6 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
         "socket.send.buffer.bytes",
         "socket.receive.buffer.bytes",
         "log.retention.check.interval.ms",
-        "log.cleaner.enable",
         "log.flush.scheduler.interval.ms",
         "group.initial.rebalance.delay.ms",
         "offsets.topic.replication.factor",

@@ -28,6 +28,7 @@ from broker import config_sources, registration
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.producer_ids import ProducerIds
 from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock, SystemClock
 from broker.config import BrokerConfig, ConfigError
@@ -45,11 +46,14 @@ from broker.peer_watch import PeerWatch
 from broker.registration import BrokerIdInUse, Registration
 from broker.replication.isr_updates import IsrUpdates
 from broker.replication.lease import LeadershipLease
+from broker.replication.log_dir_events import LogDirEvents
 from broker.replication.replica_manager import ReplicaManager
 from broker.request_handler import RequestHandler
 from broker.storage.filesystem import FileSystem
+from broker.storage.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
+from broker.storage.log_producers import ProducerExpiration
 from controller.controller import Controller, ControllerSettings
 from protocol.connection_watch import ConnectionWatch
 from protocol.network_client import NetworkClient
@@ -83,7 +87,17 @@ class Broker:
         self._network = NetworkClient(
             clock, request_timeout_ms=config.controller_socket_timeout_ms, random=random.random
         )
-        self._log_manager = LogManager(config.log_directories, config.topic_defaults(), FileSystem(), clock)
+        filesystem = FileSystem()
+        self._log_manager = LogManager(
+            config.log_directories,
+            config.topic_defaults(),
+            filesystem,
+            clock,
+            producer_expiration=ProducerExpiration(
+                config.producer_id_expiration_ms, config.producer_id_expiration_check_interval_ms / 1000
+            ),
+        )
+        self._cleaner = LogCleaner(self._log_manager, filesystem, clock, CleanerSettings.of(config), self._events.write)
         self._metadata = MetadataCache()
         self._lease = LeadershipLease(clock, config.zookeeper_session_timeout_ms)
         self._registration: Registration | None = None
@@ -98,7 +112,9 @@ class Broker:
             self._events,
             own_broker_epoch=self._broker_epoch,
         )
-        self._log_manager.on_log_dir_failure = self._replicas.log_dir_failed
+        self._log_dir_events = LogDirEvents(self._zk, config.broker_id)
+        self._replicas.failures.on_failure = self._log_dir_events.announce
+        self._replicas.failures.on_all_failed = self._all_log_directories_failed
         self._log_manager.high_watermark_of = self._high_watermark_of
         self._controller = Controller(
             ControllerSettings(
@@ -133,17 +149,21 @@ class Broker:
                 self._metadata, self._doubts, config.broker_id, self._listeners.control_plane, ConnectionWatch
             )
         self._cluster_id = ""
+        self._stop = asyncio.Event()
+        self._fatal: LogDirectoryError | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Starts, serves until `stop` is set, stops. Raises what `main` has a line for when it cannot start."""
+        """Starts, serves until `stop` is set, stops. Raises what `main` has a line for when it cannot start or go on."""
+        self._stop = stop
         try:
             await self._open()
             async with asyncio.TaskGroup() as background:
                 tasks = [
                     background.create_task(self._lease.run(self._zk)),
                     background.create_task(self._log_manager.run()),
+                    background.create_task(self._cleaner.run()),
                     background.create_task(self._configs.run()),
                 ]
                 await self._join(stop)
@@ -153,6 +173,8 @@ class Broker:
                     task.cancel()
         finally:
             await self._close()
+        if self._fatal is not None:
+            raise self._fatal
 
     async def _open(self) -> None:
         """Everything that can be refused: directories, ZooKeeper, ports."""
@@ -174,11 +196,17 @@ class Broker:
             replica_manager=self._replicas,
             log_manager=self._log_manager,
             fetch_sessions=FetchSessionCache(
-                config.max_incremental_fetch_session_cache_slots, self._clock, self._metadata, random.randint
+                config.max_incremental_fetch_session_cache_slots,
+                self._clock,
+                self._metadata,
+                random.randint,
+                self._replicas.quiet.open,
+                self._replicas.begin_fetch,
             ),
             topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
+            producer_ids=ProducerIds(config.broker_id, self._zk),
             controller=self._controller,
             doubts=self._doubts,
         )
@@ -258,7 +286,8 @@ class Broker:
         assert self._registration is not None
         log.info("stopping")
         self._events.write("stopping")
-        if self._config.controlled_shutdown_enable and self._zk.state is SessionState.CONNECTED:
+        may_ask = self._config.controlled_shutdown_enable and self._fatal is None
+        if may_ask and self._zk.state is SessionState.CONNECTED:
             await self._ask_to_leave()
         self._registration.stop_watching()
         if self._peers is not None:
@@ -295,6 +324,7 @@ class Broker:
             await self._handler.close()
         await self._controller.stop()
         await self._control.close()
+        await self._log_dir_events.close()
         self._network.close()
         await self._log_manager.shutdown()
         await self._zk.close()
@@ -314,6 +344,14 @@ class Broker:
     async def _registered(self, epoch: int) -> None:
         self._controller.on_session_restored()
 
+    def _all_log_directories_failed(self) -> None:
+        """LOG-6: there is nothing left to serve; the session ends at once, so that others lead."""
+        directories = ", ".join(self._log_manager.offline_dirs)
+        self._fatal = LogDirectoryError(
+            f"all log directories have failed ({directories}), the broker has stopped: repair or replace a disk, then start it"
+        )
+        self._stop.set()
+
     def _open_fetch_client(self) -> NetworkClient:
         """A connection of its own for each fetcher, so that a slow leader delays nobody else."""
         return NetworkClient(
@@ -330,6 +368,7 @@ class Broker:
     def _broker_config_changed(self, config: BrokerConfig) -> None:
         """Settings of this broker, or of all, took effect while it runs: hands them to those who go by them."""
         self._log_manager.update_defaults(config.topic_defaults())
+        self._cleaner.settings = CleanerSettings.of(config)
         self._replicas.update_throttles(config)
         self._counts.limit(config.max_connections, config.max_connections_per_ip)
         self._controller.set_unclean_election_default(config.unclean_leader_election_enable)

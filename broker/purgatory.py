@@ -106,6 +106,12 @@ class Purgatory(Generic[Key]):
         self._count += 1
         operation._timer = self._timers.call_later(timeout_s, self._expire, operation)
 
+    def watch_also(self, operation: DelayedOperation[Key], key: Key) -> None:
+        """One more key for an operation that is parked here."""
+        if not operation.is_completed and key not in operation._keys:
+            operation._keys += (key,)
+            self._watchers.setdefault(key, {})[operation] = None
+
     def check(self, key: Key) -> int:
         """Asks those that watch `key`, the longest waiting first. Returns how many were completed."""
         completed = 0

@@ -72,6 +72,8 @@ class RequestHandler:
     async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
         try:
             await waiting
+        except MalformedRequest as error:
+            request.close(f"malformed {request}: {error}")
         except Exception:
             # As in `handle`.
             log.exception("%s failed", request)

@@ -1,7 +1,7 @@
 """What the brokers are to be told after a decision: one request per broker and kind, whatever was decided (CTL-5). Pure.
 
-`offline_replicas` is left empty: which replicas are on dead brokers follows from the live brokers that each UpdateMetadata
-names, and a broker's return then need not repeat the state of every partition it hosts.
+`offline_replicas` has only those on failed log directories (LOG-6): which replicas are on dead brokers follows from the live
+brokers that each UpdateMetadata names, and a broker's return then need not repeat the state of every partition it hosts.
 """
 
 from __future__ import annotations
@@ -162,16 +162,20 @@ class Announcement:
     def pack(self, partitions: Iterable[TopicPartition]) -> None:
         """Packs what will be told of these partitions ahead of `requests`. One that changes meanwhile is packed anew."""
         cluster = self._cluster
-        leadership, assignment = cluster.leadership, cluster.assignment
+        leadership, assignment, failed = cluster.leadership, cluster.assignment, cluster.failed_replicas
         cluster.packed_rows.update(
-            (tp, pack_state(tp, leadership[tp], assignment(tp))) for tp in partitions if tp in leadership
+            (tp, pack_state(tp, leadership[tp], assignment(tp), offline_replicas=failed.get(tp, ())))
+            for tp in partitions
+            if tp in leadership
         )
 
     def _row(self, tp: TopicPartition) -> bytes:
         return self._rows((tp,))[0]
 
     def _new_row(self, tp: TopicPartition) -> bytes:
-        return pack_state(tp, self._cluster.leadership[tp], self._cluster.assignment(tp), is_new=True)
+        cluster = self._cluster
+        failed = cluster.failed_replicas.get(tp, ())
+        return pack_state(tp, cluster.leadership[tp], cluster.assignment(tp), is_new=True, offline_replicas=failed)
 
     def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Of the topics named; a deleted one has none any more."""

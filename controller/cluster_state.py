@@ -7,7 +7,7 @@ it concerns. A replica's state is not stored as long as it follows from its brok
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -32,6 +32,7 @@ class ClusterState:
     wait until the others are deleted: the assignment there is the one that ZooKeeper still has (CTL-10).
     Of `topics_to_delete` those in `deletions_begun` have no leadership any more: nothing elects, moves or tells of them.
     `unreadable_topics` have a node that nobody can read.
+    `failed_replicas` are on live brokers, whose log directory for them has failed (LOG-6): sorted broker ids.
     `packed_rows` is what the announcement being made has packed of some partitions; a change of a partition removes its row.
     """
 
@@ -46,6 +47,7 @@ class ClusterState:
     topics_to_delete: set[str] = field(default_factory=set)
     deletions_begun: set[str] = field(default_factory=set)
     unreadable_topics: set[str] = field(default_factory=set)
+    failed_replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     packed_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
     _of_topic: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     _partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
@@ -69,12 +71,42 @@ class ClusterState:
             del states[tp]
 
     def broker_went(self, broker: int) -> None:
-        """What it was told to delete it has perhaps not deleted."""
+        """What it was told to delete it has perhaps not deleted; which of its disks work its next life will show."""
+        for tp in self.failed_on(broker):
+            self.replica_is_well(tp, broker)
         del self.brokers[broker]
         self.stopping.discard(broker)
         told = self._replica_states.get(broker, {})
         for tp in [tp for tp, state in told.items() if state is ReplicaState.DELETION_STARTED]:
             self.move_replica(tp, broker, ReplicaState.DELETION_INELIGIBLE)
+
+    # -- failed log directories (LOG-6) ---------------------------------------------------------------------------
+
+    def is_online(self, tp: TopicPartition, replica: int) -> bool:
+        """Its broker lives, and so does the disk there."""
+        return replica in self.brokers and replica not in self.failed_replicas.get(tp, ())
+
+    def with_disk(self, tp: TopicPartition, brokers: Set[int]) -> Set[int]:
+        """Those of the brokers whose disk for that partition works, as far as is known."""
+        failed = self.failed_replicas.get(tp)
+        return brokers if failed is None else brokers - set(failed)
+
+    def failed_on(self, broker: int) -> list[TopicPartition]:
+        return [tp for tp, failed in self.failed_replicas.items() if broker in failed]
+
+    def replica_failed(self, tp: TopicPartition, replica: int) -> None:
+        """The replica is OfflineReplica, unless it is being deleted."""
+        self.failed_replicas[tp] = tuple(sorted({*self.failed_replicas.get(tp, ()), replica}))
+        self.packed_rows.pop(tp, None)
+        if self.replica_state(tp, replica) is ReplicaState.NEW:
+            self.move_replica(tp, replica, ReplicaState.OFFLINE)
+
+    def replica_is_well(self, tp: TopicPartition, replica: int) -> None:
+        """Or is no replica any more."""
+        failed = tuple(other for other in self.failed_replicas.pop(tp, ()) if other != replica)
+        if failed:
+            self.failed_replicas[tp] = failed
+        self.packed_rows.pop(tp, None)
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +148,7 @@ class ClusterState:
         for tp, assignment in gone.items():
             self.end_move(tp)
             self._remove_leadership(tp)
+            self.failed_replicas.pop(tp, None)
             for replica in assignment.replicas:
                 self._replicas_on[replica].discard(tp)
                 self._replica_states.get(replica, {}).pop(tp, None)
@@ -147,7 +180,7 @@ class ClusterState:
         """The partition has only the replicas of the target. Returns the live brokers that are to delete the others."""
         before = self.assignment(tp)
         for replica in target.replicas:
-            if replica in self.brokers:
+            if self.is_online(tp, replica):
                 self.move_replica(tp, replica, ReplicaState.ONLINE)
         removed = [replica for replica in before.replicas if replica not in target.replicas]
         to_delete = [replica for replica in removed if replica in self.brokers]
@@ -166,6 +199,7 @@ class ClusterState:
     def forget_replica(self, tp: TopicPartition, replica: int) -> None:
         """It is no replica of the partition any more."""
         self._replica_states.get(replica, {}).pop(tp, None)
+        self.replica_is_well(tp, replica)
 
     def end_move(self, tp: TopicPartition) -> None:
         """ZooKeeper has the assignment without those that were removed, or the partition is gone."""
@@ -307,7 +341,7 @@ class ClusterState:
     def _replica_state_by_broker(self, tp: TopicPartition, replica: int) -> ReplicaState:
         if tp not in self._replicas_on.get(replica, ()):
             return ReplicaState.NON_EXISTENT
-        return ReplicaState.ONLINE if replica in self.brokers else ReplicaState.OFFLINE
+        return ReplicaState.ONLINE if self.is_online(tp, replica) else ReplicaState.OFFLINE
 
     def add_replicas(self, tp: TopicPartition) -> None:
         """The replicas of a partition that was just assigned begin as NewReplica."""

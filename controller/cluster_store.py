@@ -41,6 +41,7 @@ from protocol.zk.znodes import (
     ControllerEpochZNode,
     DeleteTopicZNode,
     IsrChangeZNode,
+    LogDirEventZNode,
     PartitionStateZNode,
     PreferredElectionZNode,
     TopicZNode,
@@ -245,6 +246,17 @@ class ClusterStore:
             if node is not None:
                 partitions.update(dict.fromkeys(_decoded(path, IsrChangeZNode.decode, node[0]) or ()))
         return paths, list(partitions)
+
+    async def log_dir_events(self, watch: WatchCallback) -> tuple[list[str], set[int]]:
+        """(paths of the notifications, brokers of which a log directory failed), with a watch for the next (LOG-6)."""
+        names = sorted(await self.children(LogDirEventZNode.PARENT, watch))
+        paths = [f"{LogDirEventZNode.PARENT}/{name}" for name in names]
+        brokers = set()
+        for path, node in zip(paths, await self.get_many(paths), strict=True):
+            broker = _decoded(path, LogDirEventZNode.decode, node[0]) if node is not None else None
+            if broker is not None:
+                brokers.add(broker)
+        return paths, brokers
 
     async def preferred_election(self, watch: WatchCallback) -> list[TopicPartition] | None:
         """What `/admin/preferred_replica_election` asks for; None when it is not there. Rubbish asks for nothing."""

@@ -32,11 +32,13 @@ from controller.events import (
     ElectionsRequested,
     Event,
     IsrsChanged,
+    LogDirsFailed,
     PreferredElectionRequested,
     ReassignmentsAltered,
     ReassignmentsRequested,
     RebalanceDue,
     ReplicasDeleted,
+    ReplicasFailed,
     TopicDeletionsRequested,
     TopicsChanged,
     UncleanElectionsAllowed,
@@ -44,6 +46,7 @@ from controller.events import (
 from controller.reactions import (
     broker_changes,
     dead_processes,
+    disk_failures,
     elections_by_request,
     failover,
     isr_changes,
@@ -297,6 +300,10 @@ class Controller:
                 await leader_elections.on_unclean_elections_allowed(term, topic)
             case IsrsChanged():
                 await isr_changes.on_isr_changes(term)
+            case LogDirsFailed():
+                await disk_failures.on_log_dirs_failed(term)
+            case ReplicasFailed(broker_id, broker_epoch, failed):
+                await disk_failures.on_replicas_failed(term, broker_id, broker_epoch, failed)
             case PreferredElectionRequested():
                 requested = await term.store.preferred_election(watches.preferred_election)
                 await leader_elections.on_preferred_election(term, requested)
@@ -412,11 +419,15 @@ class Controller:
         """
         if isinstance(request, StopReplicaRequest):
             self._tell_of_deletions(broker, request, response)
-        is_full = isinstance(request, LeaderAndIsrRequest) and request.is_full
+        is_told_elsewhere: Collection[ErrorCode] = ()
+        if isinstance(request, LeaderAndIsrRequest):
+            self._tell_of_failed_disks(broker, request, response)
+            stale = (ErrorCode.STALE_CONTROLLER_EPOCH,) if request.is_full else ()
+            is_told_elsewhere = (ErrorCode.KAFKA_STORAGE_ERROR, *stale)
         refused = [
             [f"{error.topic}-{error.partition}", ErrorCode(error.error).name]
             for error in response.partitions
-            if not (is_full and error.error == ErrorCode.STALE_CONTROLLER_EPOCH)
+            if error.error not in is_told_elsewhere
         ]
         if response.error is not ErrorCode.NONE or refused:
             kind = type(request).__name__
@@ -424,6 +435,16 @@ class Controller:
             self._events.write(
                 "control_request_refused", broker=broker, request=kind, error=response.error.name, partitions=refused
             )
+
+    def _tell_of_failed_disks(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:
+        """LOG-6: as an event."""
+        failed = tuple(
+            TopicPartition(row.topic, row.partition)
+            for row in response.partitions
+            if row.error == ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        if failed:
+            self._queue.post(ReplicasFailed(broker, request.broker_epoch, failed))
 
     def _tell_of_deletions(self, broker: int, request: StopReplicaRequest, response: ControlResponse) -> None:
         """What became of the replicas that were to be deleted, as an event (CTL-9 step 5, CTL-10 step 9)."""

@@ -79,6 +79,20 @@ class IsrsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirsFailed:
+    """A broker announced below `/log_dir_event_notification` that a log directory of its failed (LOG-6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasFailed:
+    """A broker, in the life of `broker_epoch`, answered a LeaderAndIsr with KAFKA_STORAGE_ERROR for these (LOG-6)."""
+
+    broker: int
+    broker_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PreferredElectionRequested:
     """`/admin/preferred_replica_election` was written (CTL-12)."""
 
@@ -120,6 +134,8 @@ Event = (
     | ElectionsRequested
     | UncleanElectionsAllowed
     | IsrsChanged
+    | LogDirsFailed
+    | ReplicasFailed
     | PreferredElectionRequested
     | ReassignmentsRequested
     | ReassignmentsAltered

@@ -15,6 +15,7 @@ from controller.events import (
     Elect,
     Event,
     IsrsChanged,
+    LogDirsFailed,
     PreferredElectionRequested,
     ReassignmentsRequested,
     TopicDeletionsRequested,
@@ -56,3 +57,4 @@ class ZkWatches:
         self.topic_deletions = Watch(post, TopicDeletionsRequested())
         self.brokers = Watch(post, BrokersChanged())
         self.isr_changes = Watch(post, IsrsChanged())
+        self.log_dir_events = Watch(post, LogDirsFailed())

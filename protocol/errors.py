@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -188,10 +189,12 @@ class KafkaError(Exception):
     """An error that a client is to see as `code`.
 
     Raised below the API layer and mapped once, at its boundary, to the error code of a partition, topic or response.
-    `message` goes to the client where the response has room for it.
+    `message` goes to the client where the response has room for it, and so do `record_errors`: (index in the batch, why)
+    of the records that a refused batch was refused for.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(self, code: ErrorCode, message: str = "", record_errors: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+        self.record_errors = record_errors

@@ -27,7 +27,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "config": Subcommand("tools.admin.config_commands", "Describe and alter configs of topics and brokers."),
         "demo": Subcommand("tools.replay.commands", "A cluster, a replayed event stream, a killed leader, a report."),
         "elect": Subcommand("tools.admin.elect_commands", "Elect leaders: the preferred ones, or unclean."),
-        "inspect": Subcommand("tools.inspect.commands", "Compare what ZooKeeper has with what the brokers tell."),
+        "inspect": Subcommand(
+            "tools.inspect.commands", "Look into logs on disk, check them, compare ZooKeeper with the brokers."
+        ),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
         "replay": Subcommand("tools.replay.commands", "Replay a real event stream through a cluster with Spark."),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.producer_ids import ProducerIds
 from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock
 from broker.config import BrokerConfig
@@ -61,6 +62,7 @@ class ApiContext:
     topic_admin: TopicAdmin
     configs: DynamicConfigs
     config_admin: ConfigAdmin
+    producer_ids: ProducerIds
     controller: ControllerRequests
     doubts: LeaderDoubts
 

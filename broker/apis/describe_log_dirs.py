@@ -2,7 +2,8 @@
 
 v3 has an error of its own, v4 the size of the volume. Without a list all replicas are told; an unknown one is left out. A
 directory that failed is KAFKA_STORAGE_ERROR and has none. `offset_lag` is how far a replica is behind its own high watermark,
-which a follower never is; -1 when this broker has not been told what it is to do with the replica.
+which a follower never is; -1 when this broker has not been told what it is to do with the replica. A copy that is to replace a
+replica in another directory (`is_future_key`) is behind that one.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ async def _describe(context: ApiContext, request: Request, wanted: Collection[To
             "total_bytes": total,
             "usable_bytes": usable,
         }
-    for log in context.log_manager.logs():
+    manager = context.log_manager
+    copies = [_copy(manager.get(log.topic_partition), log) for log in manager.futures.logs()]
+    for log, described in [*((log, _replica(context, log)) for log in manager.logs()), *copies]:
         tp = log.topic_partition
         row = results.get(log.log_dir)
         if row is not None and (wanted is None or tp in wanted) and row["error_code"] == ErrorCode.NONE:
-            row["topics"].setdefault(tp.topic, []).append(_replica(context, log))
+            row["topics"].setdefault(tp.topic, []).append(described)
     for row in results.values():
         row["topics"] = [{"name": topic, "partitions": rows} for topic, rows in row["topics"].items()]
     answer = {"throttle_time": 0, "error_code": 0, "results": list(results.values())}
@@ -65,4 +68,14 @@ def _replica(context: ApiContext, log: Log) -> dict[str, Any]:
         "partition_size": log.size,
         "offset_lag": lag,
         "is_future_key": False,
+    }
+
+
+def _copy(current: Log | None, future: Log) -> tuple[Log, dict[str, Any]]:
+    lag = max(current.log_end_offset - future.log_end_offset, 0) if current is not None else UNKNOWN_LAG
+    return future, {
+        "partition_index": future.topic_partition.partition,
+        "partition_size": future.size,
+        "offset_lag": lag,
+        "is_future_key": True,
     }

@@ -44,8 +44,12 @@ def fetch(context: ApiContext, request: Request) -> None:
         body.isolation_level,
     )
 
+    session = fetched.session
+
     def respond(results: list[tuple[TopicPartition, FetchPartitionData]]) -> None:
-        pairs = [(partition, data) for partition, (_, data) in zip(known, results, strict=True)]
+        pairs = [(partition, data) for partition, (_, data) in zip(known, results, strict=False)]
+        if session is not None:
+            pairs += session.woken_with(results[len(known) :])
         if not all_known:
             pairs += [
                 (p, FetchPartitionData(p.wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID))
@@ -54,7 +58,7 @@ def fetch(context: ApiContext, request: Request) -> None:
             ]
         _respond(context, request, fetched, pairs)
 
-    parked = context.replica_manager.fetch(params, entries, respond)
+    parked = context.replica_manager.fetch(params, entries, respond, session.quiet if session is not None else None)
     if parked is not None and not parked.is_completed:
         request.connection.at_end(request.number, parked.complete_now)
 
@@ -74,6 +78,8 @@ def _respond(
                 # The topic was deleted since: its id is to be looked up again.
                 partition.tp = None
     topics = fetched.select(pairs)
+    if fetched.session is not None:
+        fetched.session.rest_idle(partition for partition, _ in pairs)
     endpoints = ()
     if version >= LEADER_ENDPOINTS_SINCE:
         leaders = {data.current_leader[0] for _, data in pairs if data.current_leader is not None}

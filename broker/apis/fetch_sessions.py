@@ -7,6 +7,8 @@
     unknown id, n > 0             FETCH_SESSION_ID_NOT_FOUND                     (BAD-30)
     id, another n                 INVALID_FETCH_SESSION_EPOCH
 
+Only partitions that are awake are looked at (`broker.replication.quiet_partitions`).
+
 The cache is bounded. When it is full, a session that was idle for two minutes gives way, and a consumer's session to a
 follower's; otherwise the client goes on without a session.
 """
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.metadata_cache import MetadataCache
+from broker.replication.quiet_partitions import QuietPartitions
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
 from protocol.types import TopicPartition
@@ -61,17 +64,58 @@ class FetchedPartition:
 
 
 class FetchSession:
-    """`next_epoch` is what the client's next request must have."""
+    """`next_epoch` is what the client's next request must have. Of `partitions` those not `awake` are `quiet`."""
 
-    __slots__ = ("id", "is_follower", "last_used", "next_epoch", "partitions", "uses_topic_ids")
+    __slots__ = ("awake", "id", "is_follower", "last_used", "next_epoch", "partitions", "quiet", "uses_topic_ids")
 
-    def __init__(self, session_id: int, is_follower: bool, uses_topic_ids: bool, now: float) -> None:
+    def __init__(self, session_id: int, quiet: QuietPartitions, uses_topic_ids: bool, now: float) -> None:
         self.id = session_id
-        self.is_follower = is_follower
+        self.quiet = quiet
+        self.is_follower = quiet.replica_id >= 0
         self.uses_topic_ids = uses_topic_ids
         self.last_used = now
         self.next_epoch = 1
         self.partitions: dict[PartitionKey, FetchedPartition] = {}
+        self.awake: dict[FetchedPartition, None] = {}
+
+    def set(self, key: PartitionKey, partition: FetchedPartition) -> None:
+        """It is asked for, and looked at with the next request."""
+        self.partitions[key] = partition
+        self.awake[partition] = None
+
+    def wake(self, partition: FetchedPartition) -> None:
+        """What is asked of it changes."""
+        if partition.tp is not None:
+            self.quiet.wake(partition.tp)
+        self.awake[partition] = None
+
+    def woken_with(
+        self, results: Iterable[tuple[TopicPartition, FetchPartitionData]]
+    ) -> list[tuple[FetchedPartition, FetchPartitionData]]:
+        """What was found of those that rested when the request came, and were woken while it was parked."""
+        found = []
+        for tp, data in results:
+            partition = self.quiet.woken.pop(tp, None)
+            # None: a later request of the session, which the client did not wait with, has it.
+            if isinstance(partition, FetchedPartition):
+                self.awake[partition] = None
+                found.append((partition, data))
+        return found
+
+    def remove(self, key: PartitionKey) -> None:
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.wake(partition)
+            del self.awake[partition]
+
+    def rest_idle(self, told: Iterable[FetchedPartition]) -> None:
+        """Of those that were just told, who had nothing to tell is looked at again when something happens to it."""
+        idle = set(self.quiet.idle)
+        self.quiet.idle = []
+        for partition in told if idle else ():
+            tp = partition.tp
+            if tp in idle and partition in self.awake and self.quiet.rest(tp, partition):
+                del self.awake[partition]
 
 
 class FetchContext(NamedTuple):
@@ -95,8 +139,10 @@ class FetchContext(NamedTuple):
             if session is not None:
                 if not partition.take_news(data) and self.is_incremental:
                     continue
-                if data.records:
-                    _move_to_end(session, partition)
+                if data.records and partition in session.awake:
+                    # Served last next time, so that one busy partition cannot starve the others of the byte limit.
+                    del session.awake[partition]
+                    session.awake[partition] = None
             if topics and topics[-1][0] == partition.key:
                 topics[-1][1].append(data)
             else:
@@ -104,18 +150,24 @@ class FetchContext(NamedTuple):
         return topics
 
 
-def _move_to_end(session: FetchSession, partition: FetchedPartition) -> None:
-    """Who got data is served last next time, so that one busy partition cannot starve the others of the byte limit."""
-    key = (partition.key, partition.wanted.partition)
-    if session.partitions.get(key) is partition:
-        del session.partitions[key]
-        session.partitions[key] = partition
-
-
 class FetchSessionCache:
-    """All sessions of this broker. `random_id(low, high)` gives a number of that range, both ends included."""
+    """All sessions of this broker. `random_id(low, high)` gives a number of that range, both ends included.
 
-    def __init__(self, slots: int, clock: Clock, metadata: MetadataCache, random_id: Callable[[int, int], int]) -> None:
+    `new_quiet(replica id)` makes the place where a session's partitions rest, `begin_fetch(it, replica epoch)` is told of
+    each request before it is looked who is awake.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        clock: Clock,
+        metadata: MetadataCache,
+        random_id: Callable[[int, int], int],
+        new_quiet: Callable[[int], QuietPartitions],
+        begin_fetch: Callable[[QuietPartitions, int], None],
+    ) -> None:
+        self._new_quiet = new_quiet
+        self._begin_fetch = begin_fetch
         self._slots = slots
         self._clock = clock
         self._metadata = metadata
@@ -130,14 +182,17 @@ class FetchSessionCache:
         if request.session_epoch > INITIAL_EPOCH:
             return self._continue(request, uses_topic_ids)
         if request.session_id != NO_SESSION_ID:
-            self._sessions.pop(request.session_id, None)
+            self._close(request.session_id)
         partitions = list(self._partitions(request))
         if request.session_epoch == FINAL_EPOCH or not partitions:
             return FetchContext(None, partitions, False)
-        session = self._new_session(request.replica_id >= 0, uses_topic_ids)
+        session = self._new_session(request.replica_id, uses_topic_ids)
         if session is not None:
-            session.partitions = {(p.key, p.wanted.partition): p for p in partitions}
-            partitions = list(session.partitions.values())
+            self._begin_fetch(session.quiet, request.replica_epoch)
+            for partition in partitions:
+                session.remove((partition.key, partition.wanted.partition))
+                session.set((partition.key, partition.wanted.partition), partition)
+            partitions = list(session.awake)
         return FetchContext(session, partitions, False)
 
     def _continue(self, request: FetchRequest, uses_topic_ids: bool) -> FetchContext:
@@ -149,17 +204,22 @@ class FetchSessionCache:
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.next_epoch = 1 if session.next_epoch == EPOCH_MAX else session.next_epoch + 1
-        del self._sessions[session.id]
+        self._begin_fetch(session.quiet, request.replica_epoch)
+        for woken in session.quiet.take_woken():
+            assert isinstance(woken, FetchedPartition)
+            session.awake[woken] = None
         if request.topics:
             self._merge(session, request)
         for key, indexes in request.forgotten:
             for index in indexes:
-                session.partitions.pop((key, index), None)
+                session.remove((key, index))
+        del self._sessions[session.id]
         if not session.partitions:
+            session.quiet.close()
             return FetchContext(None, (), False)
         session.last_used = self._clock.monotonic()
         self._sessions[session.id] = session
-        partitions = list(session.partitions.values())
+        partitions = list(session.awake)
         for partition in partitions:
             if partition.tp is None:
                 partition.tp = self._resolve(partition.key, partition.wanted.partition)
@@ -170,8 +230,9 @@ class FetchSessionCache:
             key = (partition.key, partition.wanted.partition)
             known = session.partitions.get(key)
             if known is None:
-                session.partitions[key] = partition
+                session.set(key, partition)
             else:
+                session.wake(known)
                 known.wanted = partition.wanted
                 known.tp = partition.tp
 
@@ -184,14 +245,19 @@ class FetchSessionCache:
         name = key if isinstance(key, str) else self._metadata.topic_name(key)
         return None if name is None else TopicPartition(name, partition)
 
-    def _new_session(self, is_follower: bool, uses_topic_ids: bool) -> FetchSession | None:
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.quiet.close()
+
+    def _new_session(self, replica_id: int, uses_topic_ids: bool) -> FetchSession | None:
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots and not self._make_room(is_follower, now):
+        if len(self._sessions) >= self._slots and not self._make_room(replica_id >= 0, now):
             return None
         session_id = self._random_id(1, ID_MAX)
         while session_id in self._sessions:
             session_id = self._random_id(1, ID_MAX)
-        session = FetchSession(session_id, is_follower, uses_topic_ids, now)
+        session = FetchSession(session_id, self._new_quiet(replica_id), uses_topic_ids, now)
         self._sessions[session_id] = session
         return session
 
@@ -203,5 +269,5 @@ class FetchSessionCache:
             oldest = next((s for s in self._sessions.values() if not s.is_follower), None) if for_follower else None
         if oldest is None:
             return False
-        del self._sessions[oldest.id]
+        self._close(oldest.id)
         return True

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.apis.alter_configs import alter_configs
 from broker.apis.alter_partition_reassignments import alter_partition_reassignments
+from broker.apis.alter_replica_log_dirs import alter_replica_log_dirs
 from broker.apis.api_versions import api_versions
 from broker.apis.context import ApiContext
 from broker.apis.create_partitions import create_partitions
@@ -21,9 +22,11 @@ from broker.apis.delete_topics import delete_topics
 from broker.apis.describe_cluster import describe_cluster
 from broker.apis.describe_configs import describe_configs
 from broker.apis.describe_log_dirs import describe_log_dirs
+from broker.apis.describe_producers import describe_producers
 from broker.apis.elect_leaders import elect_leaders
 from broker.apis.fetch import fetch
 from broker.apis.incremental_alter_configs import incremental_alter_configs
+from broker.apis.init_producer_id import init_producer_id
 from broker.apis.list_offsets import list_offsets
 from broker.apis.list_partition_reassignments import list_partition_reassignments
 from broker.apis.metadata import metadata
@@ -44,9 +47,11 @@ HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType(
         ApiKey.CREATE_TOPICS: create_topics,
         ApiKey.DELETE_TOPICS: delete_topics,
         ApiKey.DELETE_RECORDS: delete_records,
+        ApiKey.INIT_PRODUCER_ID: init_producer_id,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
         ApiKey.DESCRIBE_CONFIGS: describe_configs,
         ApiKey.ALTER_CONFIGS: alter_configs,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
         ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
         ApiKey.CREATE_PARTITIONS: create_partitions,
         ApiKey.ELECT_LEADERS: elect_leaders,
@@ -54,5 +59,6 @@ HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
         ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+        ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     }
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from broker.purgatory import DelayedOperation, Verdict
 from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, PartitionRead
 from protocol.errors import ErrorCode
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import TopicPartition
 
 Finisher = Callable[[list[FetchEntry], list[PartitionRead]], None]
@@ -56,6 +57,16 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._throttled = sum(read.throttled_size for read in reads)
         self._incomplete: set[int] = set()
         self._drop_records(index for index, read in enumerate(reads) if read.size)
+
+    def add(self, tp: TopicPartition, wanted: FetchRequestPartition) -> None:
+        """A partition of the session that rested until now; it is read when it is asked for, or for the answer."""
+        if tp in self._index or self._purgatory is None:
+            return
+        self._index[tp] = index = len(self._entries)
+        self._entries.append((tp, wanted))
+        self._reads.append(PartitionRead(FetchPartitionData(wanted.partition, ErrorCode.NONE)))
+        self._incomplete.add(index)
+        self._purgatory.watch_also(self, tp)
 
     def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
         is_due = False

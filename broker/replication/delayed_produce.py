@@ -61,7 +61,8 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
                 self._fail(append, error)
         if not self._awaited:
             return Verdict.DONE
-        # Appends to one partition are in offset order: what came later waits for a higher offset still.
+        # Appends to one partition are in offset order: what came later waits for a higher offset still. Only a duplicate
+        # may wait for a lower one; it is answered together with those in front of it.
         return Verdict.WAIT_AND_SO_DO_LATER if is_blocked else Verdict.WAIT
 
     def on_complete(self, *, expired: bool) -> None:

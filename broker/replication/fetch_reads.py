@@ -39,13 +39,14 @@ FetchResponder = Callable[[list[tuple[TopicPartition, FetchPartitionData]]], Non
 class PartitionRead(NamedTuple):
     """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread.
 
-    `is_throttled`: the bytes count for the leader's replication throttle.
+    `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read.
     """
 
     data: FetchPartitionData
     size: int = 0
     cold: ColdRead | None = None
     is_throttled: bool = False
+    is_idle: bool = False
 
     @property
     def throttled_size(self) -> int:
@@ -171,7 +172,9 @@ class FetchReads:
         limit = log.log_end_offset if params.is_follower else high_watermark
         data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
         max_bytes = min(wanted.partition_max_bytes, budget)
-        if offset >= limit or (max_bytes <= 0 and not min_one_batch):
+        if offset >= limit:
+            return PartitionRead(data, is_idle=True)
+        if max_bytes <= 0 and not min_one_batch:
             return PartitionRead(data)
         is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
         if is_throttled and self._throttle.is_exceeded(pending):

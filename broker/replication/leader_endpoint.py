@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from broker.replication.fetch_session import FetchSession, SessionKey
+from broker.replication.fetch_session import FetchPosition, FetchPositions, FetchSession, SessionKey
 from broker.replication.truncation import EpochEnd
 from protocol.errors import ErrorCode
 from protocol.kafka import fetch_codec, messages
@@ -20,6 +20,8 @@ from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRe
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.network_client import Disconnected, NetworkClient, RequestTimedOut
 from protocol.types import TopicPartition
+
+__all__ = ["FetchPosition", "FetchPositions", "LeaderEndpoint", "NetworkLeaderEndpoint"]
 
 CLIENT_ID = "ottla-replica-fetcher"
 FETCH_VERSION = 15  # the first that carries the follower's broker epoch
@@ -46,13 +48,6 @@ class LeaderUnavailable(Exception):
     """No answer, or none that can be read: everything asked of this leader is asked again after a pause."""
 
 
-class FetchPosition(NamedTuple):
-    """What one partition fetches: the id of its topic, and the request's fields."""
-
-    topic_id: uuid.UUID
-    wanted: FetchRequestPartition
-
-
 class EpochQuestion(NamedTuple):
     """`leader_epoch` is the one whose end is asked for; `current_leader_epoch` the one the follower is in."""
 
@@ -69,9 +64,12 @@ class LeaderEndpoint(Protocol):
     """What a fetcher needs; over the network here, inside one process in tests."""
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], *, is_short: bool = False
+        self, positions: FetchPositions, *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
-        """Long-polls, with `is_short` not for long. Partitions without news are not in the answer. Raises LeaderUnavailable."""
+        """Asks for all positions, of which a request has just begun. Partitions without news are not in the answer.
+
+        Long-polls, with `is_short` not for long. Raises LeaderUnavailable.
+        """
         ...
 
     async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
@@ -117,12 +115,10 @@ class NetworkLeaderEndpoint:
         self._questions.close()
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], *, is_short: bool = False
+        self, positions: FetchPositions, *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
-        names = {position.topic_id: tp.topic for tp, position in positions.items()}
-        session = self._session.next_request(
-            {(position.topic_id, tp.partition): position.wanted for tp, position in positions.items()}
-        )
+        session = self._session.next_request(positions)
+        names = self._session.names
         settings = self._settings
         request = FetchRequest(
             replica_id=settings.own_id,

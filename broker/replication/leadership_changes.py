@@ -145,6 +145,7 @@ class LeadershipChanges:
         partition = self._hosted.get(state.topic_partition)
         return (
             partition is not None
+            and partition.role is not Role.OFFLINE
             and partition.leader_epoch == state.leader_epoch
             and not partition.accepts_equal_epoch
             and topic_id in (None, partition.topic_id)
@@ -159,6 +160,8 @@ class LeadershipChanges:
         try:
             self._discard_other_topic(tp, topic_id)
             partition = self._hosted.get(tp)
+            if partition is not None and partition.role is Role.OFFLINE:
+                return ErrorCode.KAFKA_STORAGE_ERROR
             if partition is not None and not _is_newer(partition, state.leader_epoch):
                 log.info("%s: leader epoch %d refused, it is in %d", tp, state.leader_epoch, partition.leader_epoch)
                 return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -211,8 +214,10 @@ class LeadershipChanges:
         tp = partition.tp
         found: Log | None = self._log_manager.get(tp)
         if found is None:
-            if partition.role is Role.OFFLINE or (not is_new and self._log_manager.offline_dirs):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log directory failed")
+            if not is_new and self._log_manager.offline_dirs:
+                # It may lie in one of these: an empty one elsewhere must not stand for what was acknowledged (KIP-112).
+                partition.stop(Role.OFFLINE)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log is not here, and a log directory is offline")
             found = self._log_manager.get_or_create(tp, topic_id, overrides)
             high_watermark = 0
         else:

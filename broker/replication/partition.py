@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from broker.event_log import EventLog
 from broker.metadata_cache import MetadataCache
 from broker.replication import replica_state
 from broker.replication.isr_updates import IsrProposal, IsrResult, IsrWriter, Outcome
+from broker.replication.refused_batches import RefusedBatches
 from broker.replication.replica_state import FollowerState
 from broker.replication.truncation import EpochEnd, has_diverged
 from broker.storage.log import AppendInfo, Log
@@ -59,6 +60,7 @@ class Surroundings:
     is_suspect: Callable[[], bool]
     high_watermark_moved: Callable[[TopicPartition], None]
     log_start_moved: Callable[[TopicPartition], None]
+    refused: RefusedBatches = field(default_factory=RefusedBatches)
 
 
 class Partition:
@@ -178,6 +180,9 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in-sync replicas, {partition_log.config.min_insync_replicas} needed",
             )
+        if self._world.refused:
+            producers = partition_log.producers.state
+            self._world.refused.check(self.tp, records, producers, self._world.clock.monotonic())
         info = partition_log.append_as_leader(records, self.leader_epoch)
         if len(self.isr) == 1:
             self.advance_high_watermark()

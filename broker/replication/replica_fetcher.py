@@ -6,6 +6,9 @@ fetched from its own LEO. After every await three things are looked at again (BU
 partition, does the broker still follow in that epoch, is the LEO still where the fetch began.
 
 A partition that fails is set aside and tried again later; the others go on.
+
+A partition that is copied stands in `_positions`, of which a request has the changes only. `_unsettled` are those that have
+conditions: they are not in sync, or set aside. So a round costs as much as there are changes, however many are followed.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from broker.replication.leader_endpoint import (
     EpochAnswer,
     EpochQuestion,
     FetchPosition,
+    FetchPositions,
     LeaderEndpoint,
     LeaderUnavailable,
 )
@@ -43,6 +47,8 @@ log = logging.getLogger(__name__)
 TRUNCATIONS_AT_ONCE = 20
 RETRY_S_MIN = 0.02
 TRUNCATION_GRACE_S = 0.1
+REFRESH_EVERY_S = 0.5
+REFRESHES_UNTIL_ALL = 64
 FAILURES_IN_PASSING = 4
 """So often, within a third of a second, a leader may not know yet that it leads."""
 
@@ -97,6 +103,11 @@ class ReplicaFetcher:
         self._partition_max_bytes = partition_max_bytes
         self._disk_failed = disk_failed
         self._followed: dict[TopicPartition, FollowedPartition] = {}
+        self._truncating: dict[TopicPartition, FollowedPartition] = {}
+        self._unsettled: dict[TopicPartition, FollowedPartition] = {}
+        self._positions = FetchPositions()
+        self._to_refresh: list[TopicPartition] = []
+        self._refreshed_at = clock.monotonic()
         self._changed = asyncio.Event()
         self._no_question = asyncio.Event()
         self._no_question.set()
@@ -107,12 +118,18 @@ class ReplicaFetcher:
         return len(self._followed)
 
     def add(self, followed: FollowedPartition) -> None:
-        self._followed[followed.partition.tp] = followed
+        tp = followed.partition.tp
+        self.remove(tp)
+        self._followed[tp] = followed
+        self._truncating[tp] = followed
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
         """What is under way for it will find that it is not owned any more."""
-        self._followed.pop(tp, None)
+        if self._followed.pop(tp, None) is not None:
+            self._truncating.pop(tp, None)
+            self._unsettled.pop(tp, None)
+            self._positions.drop(tp)
 
     def phase_of(self, tp: TopicPartition) -> Phase | None:
         followed = self._followed.get(tp)
@@ -157,15 +174,15 @@ class ReplicaFetcher:
 
     def _pause(self, phase: Phase) -> float | None:
         """Seconds until some partition of that phase is due; 0: now; None: there is none."""
+        waiting = self._truncating
+        if phase is Phase.FETCHING:
+            waiting = self._unsettled
+            if len(self._followed) > len(self._truncating) + len(self._unsettled):
+                return 0.0
         now = self._clock.monotonic()
         free_at = now + min(self._throttle.free_in(), self._retry_s_max)
-        due = min((self._due_at(f, free_at) for f in self._followed.values() if f.phase is phase), default=None)
+        due = min((self._due_at(followed, free_at) for followed in waiting.values()), default=None)
         return None if due is None else max(0.0, due - now)
-
-    def _due(self, phase: Phase) -> list[FollowedPartition]:
-        now = self._clock.monotonic()
-        free_at = now + self._throttle.free_in()
-        return [f for f in self._followed.values() if f.phase is phase and self._due_at(f, free_at) <= now]
 
     def _due_at(self, followed: FollowedPartition, free_at: float) -> float:
         """A throttled partition is not fetched before the throttle is free again."""
@@ -184,7 +201,7 @@ class ReplicaFetcher:
 
     def _are_more_to_come(self) -> bool:
         """Some partition will be fetched in a moment: a fetch that is parked without it would hold it up."""
-        return any(f.phase is Phase.TRUNCATING and f.failures <= FAILURES_IN_PASSING for f in self._followed.values())
+        return any(followed.failures <= FAILURES_IN_PASSING for followed in self._truncating.values())
 
     def _is_mine(self, followed: FollowedPartition) -> bool:
         return self._followed.get(followed.partition.tp) is followed
@@ -195,6 +212,9 @@ class ReplicaFetcher:
     def _set_aside(self, followed: FollowedPartition, reason: object) -> None:
         """REP-9."""
         followed.failures += 1
+        if followed.phase is Phase.FETCHING:
+            self._positions.drop(followed.partition.tp)
+            self._unsettled[followed.partition.tp] = followed
         pause_s = self._retry_s(followed.failures)
         followed.not_before = self._clock.monotonic() + pause_s
         # The first time it is ordinary: the leader has not heard yet that it leads.
@@ -203,10 +223,20 @@ class ReplicaFetcher:
         self._changed.set()
 
     def _enter(self, followed: FollowedPartition, phase: Phase) -> None:
-        followed.phase = phase
+        self._move_to(followed, phase)
         followed.failures = 0
         followed.not_before = 0.0
         self._changed.set()
+
+    def _move_to(self, followed: FollowedPartition, phase: Phase) -> None:
+        tp = followed.partition.tp
+        followed.phase = phase
+        self._positions.drop(tp)
+        left, entered = self._unsettled, self._truncating
+        if phase is Phase.FETCHING:
+            left, entered = entered, left
+        left.pop(tp, None)
+        entered[tp] = followed
 
     def _disk_gone(self, followed: FollowedPartition, error: LogDirFailed) -> None:
         self.remove(followed.partition.tp)
@@ -218,7 +248,8 @@ class ReplicaFetcher:
         """One round of questions for the partitions that are due."""
         questions: dict[TopicPartition, EpochQuestion] = {}
         asked: dict[TopicPartition, FollowedPartition] = {}
-        for followed in self._due(Phase.TRUNCATING):
+        now = self._clock.monotonic()
+        for followed in [f for f in self._truncating.values() if f.not_before <= now]:
             partition_log = followed.log()
             if partition_log is None:
                 self.remove(followed.partition.tp)
@@ -275,21 +306,51 @@ class ReplicaFetcher:
 
     async def fetch_once(self) -> None:
         """One Fetch for the partitions that are due, and its appends."""
-        positions: dict[TopicPartition, FetchPosition] = {}
-        asked: dict[TopicPartition, FollowedPartition] = {}
-        for followed in self._due(Phase.FETCHING):
-            partition_log = followed.log()
-            if partition_log is None:
-                self.remove(followed.partition.tp)
-                continue
-            positions[followed.partition.tp] = self._position(followed, partition_log)
-            asked[followed.partition.tp] = followed
-        if not positions:
+        self._place_unsettled()
+        self._refresh_some()
+        if not self._positions:
             return
-        answers = await self._endpoint.fetch(positions, is_short=self._are_more_to_come())
+        self._positions.begin_request()
+        answers = await self._endpoint.fetch(self._positions, is_short=self._are_more_to_come())
         for tp, data in answers.items():
-            if tp in asked:
-                await self._take_data(asked[tp], positions[tp].wanted.fetch_offset, data)
+            # One that was moved, or given up, since it was asked for is asked for anew (BUG-12).
+            if self._positions.is_as_asked(tp):
+                followed = self._followed[tp]
+                await self._take_data(followed, self._positions[tp].wanted.fetch_offset, data)
+                if self._is_mine(followed) and tp in self._positions:
+                    self._place(followed)
+
+    def _place_unsettled(self) -> None:
+        """Those that may be fetched now are; who is in sync and well stays with the others until it has news."""
+        now = self._clock.monotonic()
+        free_at = now + self._throttle.free_in()
+        for tp, followed in list(self._unsettled.items()):
+            if self._due_at(followed, free_at) > now:
+                self._positions.drop(tp)
+                continue
+            self._place(followed)
+            if followed.is_in_sync and tp in self._positions:
+                self._unsettled.pop(tp, None)
+
+    def _place(self, followed: FollowedPartition) -> None:
+        """Its next fetch begins at its LEO."""
+        partition_log = followed.log()
+        if partition_log is None:
+            self.remove(followed.partition.tp)
+        else:
+            self._positions[followed.partition.tp] = self._position(followed, partition_log)
+
+    def _refresh_some(self) -> None:
+        """What this broker did by itself, as retention, is told to the leader within half a minute."""
+        now = self._clock.monotonic()
+        if now - self._refreshed_at < REFRESH_EVERY_S:
+            return
+        self._refreshed_at = now
+        self._to_refresh = self._to_refresh or list(self._positions)
+        for _ in range(min(len(self._to_refresh), len(self._positions) // REFRESHES_UNTIL_ALL + 1)):
+            tp = self._to_refresh.pop()
+            if tp in self._positions:
+                self._place(self._followed[tp])
 
     def _position(self, followed: FollowedPartition, partition_log: Log) -> FetchPosition:
         wanted = FetchRequestPartition(
@@ -333,6 +394,8 @@ class ReplicaFetcher:
             followed.failures = 0
             partition_log = followed.log()
             followed.is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
+            if not followed.is_in_sync:
+                self._unsettled[followed.partition.tp] = followed
 
     async def _out_of_range(self, followed: FollowedPartition, fetch_offset: int) -> None:
         """The LEO lies outside of the leader's log.
@@ -361,7 +424,7 @@ class ReplicaFetcher:
             return
         self._events.write("out_of_range", partition=str(tp), offset=fetch_offset, leader_start=start, leader_end=end)
         self._set_aside(followed, f"offset {fetch_offset} is not in the leader's {start}..{end}")
-        followed.phase = Phase.TRUNCATING
+        self._move_to(followed, Phase.TRUNCATING)
 
 
 async def _at_most(event: asyncio.Event, seconds: float | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from broker.clock import Clock
@@ -17,19 +17,24 @@ from broker.config import BrokerConfig
 from broker.event_log import EventLog
 from broker.metadata_cache import MetadataCache
 from broker.purgatory import DelayedOperation, Purgatory, Timers
-from broker.replication.delayed_fetch import DelayedFetch, is_decisive
 from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
-from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, FetchResponder, PartitionRead
+from broker.replication.directory_failures import DirectoryFailures
+from broker.replication.fetch_reads import FetchParams, FetchReads, FetchResponder
 from broker.replication.fetcher_manager import FetcherManager
+from broker.replication.fetches import Fetches
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
+from broker.replication.leader_addresses import LeaderAddresses
 from broker.replication.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
 from broker.replication.leadership_changes import LeadershipChanges, TopicOverrides
 from broker.replication.lease import LeadershipLease
 from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.record_deletions import RecordDeletions
+from broker.replication.refused_batches import FOR_NOW
 from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.replica_moves import ReplicaMoves
 from broker.replication.replication_throttle import ReplicationThrottle
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
@@ -38,11 +43,10 @@ from protocol.kafka.fetch_codec import FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from protocol.types import BrokerInfo, TopicPartition
+from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-DEFAULT_CONTROL_LISTENER = "CONTROLLER"
 ACKS_ALL = -1
 
 __all__ = ["FetchParams", "ReplicaManager"]
@@ -77,12 +81,10 @@ class ReplicaManager:
         self._make_endpoint = make_endpoint or self._network_endpoint
         self._timers: Timers = timers or asyncio.get_running_loop()
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers)
-        self._fetches: Purgatory[TopicPartition] = Purgatory(self._timers)
-        self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
         self._touched: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}
         self._turn_is_scheduled = False
-        self._leaders: dict[int, BrokerInfo] = {}
+        self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
         self._surroundings = Surroundings(
             own_id=config.broker_id,
@@ -106,13 +108,32 @@ class ReplicaManager:
         self._follower_throttle = ReplicationThrottle(
             config.broker_id, lambda topic: topic.follower_replication_throttled_replicas, clock.monotonic, **window
         )
+        self._move_throttle = ReplicationThrottle(
+            config.broker_id,
+            lambda topic: "*",
+            clock.monotonic,
+            samples=config.alter_log_dirs_replication_quota_window_num,
+            sample_s=config.alter_log_dirs_replication_quota_window_size_seconds,
+        )
         self.update_throttles(config)
-        self._reads = FetchReads(self.partitions, lease.is_suspect, self._disk_failed, self._leader_throttle)
+        self._fetches = Fetches(
+            self.partitions,
+            FetchReads(self.partitions, lease.is_suspect, self._disk_failed, self._leader_throttle),
+            self._timers,
+            clock,
+            self._leader_throttle,
+            lease.is_suspect,
+            self._complete_produces,
+            self._spawn,
+        )
         self._offsets = OffsetQueries(self.partitions, self._disk_failed)
         self.record_deletions = RecordDeletions(
-            self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._answer_followers
+            self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._fetches.answer_followers
         )
         self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
+        self.failures = DirectoryFailures(
+            log_manager, self.partitions, self._fetchers, self.leadership_changed, event_log
+        )
         self._changes = LeadershipChanges(
             config.broker_id,
             self.partitions,
@@ -123,10 +144,13 @@ class ReplicaManager:
             self._disk_failed,
             metadata_cache,
         )
+        self.moves = ReplicaMoves(
+            log_manager, self.partitions, self.failures, self._move_throttle, event_log, self.checkpoint_high_watermarks
+        )
         self._is_checkpointing = False
         self.fenced_broker_epoch = -1
         log_manager.high_watermark_of = self._high_watermark_of
-        log_manager.on_log_dir_failure = self.log_dir_failed
+        log_manager.on_log_dir_failure = self.failures.directory_failed
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
 
@@ -148,6 +172,7 @@ class ReplicaManager:
         suspect = self._lease.is_suspect()
         for index, (tp, records) in enumerate(entries):
             if suspect:
+                self._surroundings.refused.note(tp, records, self._clock.monotonic())
                 results.append(self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             elif tp in awaited:
                 results.append(self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} twice in one request"))
@@ -171,22 +196,25 @@ class ReplicaManager:
             partition = self.partitions.find(tp)
             info = partition.append_as_leader(records, acks=acks)
         except KafkaError as error:
-            return self._refused(tp, error.code, error.message)
+            if error.code in FOR_NOW:
+                self._surroundings.refused.note(tp, records, self._clock.monotonic())
+            return self._refused(tp, error.code, error.message, error.record_errors)
         except LogDirFailed as error:
             self._disk_failed(self.partitions.find(tp), error)
             return self._refused(tp, ErrorCode.KAFKA_STORAGE_ERROR)
         self._touch(tp)
         if acks == ACKS_ALL:
+            # A duplicate waits like the batch that it repeats: its answer promises the same (BUG-11).
             awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
         return ProducePartitionResult(
             tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
         )
 
-    def _refused(self, tp: TopicPartition, error: ErrorCode, message: str = "") -> ProducePartitionResult:
+    def _refused(
+        self, tp: TopicPartition, error: ErrorCode, message: str = "", records: Sequence[tuple[int, str]] = ()
+    ) -> ProducePartitionResult:
         hint = self.partitions.leader_hint(tp)
-        return ProducePartitionResult(
-            tp.partition, error, -1, -1, -1, message or None, leader_id=hint.leader, leader_epoch=hint.leader_epoch
-        )
+        return ProducePartitionResult(tp.partition, error, -1, -1, -1, message or None, *hint, record_errors=records)
 
     # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
 
@@ -195,53 +223,26 @@ class ReplicaManager:
         params: FetchParams,
         partitions: Sequence[tuple[TopicPartition, FetchRequestPartition]],
         respond: FetchResponder,
+        quiet: QuietPartitions | None = None,
     ) -> DelayedOperation[TopicPartition] | None:
         """Reads, for a consumer (below the HW) or a follower; parks when there is less than `min_bytes`.
 
+        `quiet` are the partitions of the same session that rest: those that are woken meanwhile follow in the results.
         Returns the parked operation, if it was: `complete_now` answers it early, as when its connection is gone.
         """
         if not params.is_follower:
             params = params._replace(max_bytes=min(params.max_bytes, self._config.fetch_max_bytes))
-        entries: list[FetchEntry] = list(partitions)
+        return self._fetches.fetch(params, partitions, respond, quiet)
 
-        def finish(asked: list[FetchEntry], reads: list[PartitionRead]) -> None:
-            self._finish_fetch(asked, reads, respond)
+    def begin_fetch(self, quiet: QuietPartitions, replica_epoch: int) -> None:
+        """A request of that session came: to be called before its partitions that are awake are put together."""
+        self._fetches.wake(self._touched)
+        self._fetches.begin(quiet, replica_epoch)
 
-        reads = self._reads.read_all(params, entries)
-        self._complete_produces()
-        total = sum(read.size for read in reads)
-        if params.max_wait_ms <= 0 or not entries or total >= params.min_bytes or any(map(is_decisive, reads)):
-            finish(entries, reads)
-            return None
-        return self._park(params, DelayedFetch(params, entries, reads, self._reads, finish), entries)
-
-    def _park(self, params: FetchParams, operation: DelayedFetch, entries: list[FetchEntry]) -> DelayedFetch:
-        self._fetches.watch(operation, (tp for tp, _ in entries), params.max_wait_ms / 1000)
-        if params.is_follower:
-            parked = self._parked_of_follower.setdefault(params.replica_id, {})
-            for done in [other for other in parked if other.is_completed]:
-                del parked[done]
-            parked[operation] = None
-        return operation
-
-    def _finish_fetch(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
-        if all(read.cold is None for read in reads):
-            self._answer_fetch(entries, reads, respond)
-            return
-        self._spawn(self._finish_cold(entries, reads, respond))
-
-    async def _finish_cold(
-        self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder
-    ) -> None:
-        for index, read in enumerate(reads):
-            if read.cold is not None:
-                tp, wanted = entries[index]
-                reads[index] = await self._reads.read_cold(tp, wanted, read)
-        self._answer_fetch(entries, reads, respond)
-
-    def _answer_fetch(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
-        self._leader_throttle.record(sum(read.throttled_size for read in reads))
-        respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
+    @property
+    def quiet(self) -> QuietIndex:
+        """The partitions of fetch sessions that rest."""
+        return self._fetches.quiet
 
     # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
 
@@ -264,16 +265,8 @@ class ReplicaManager:
         A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
         """
         answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch)
-        for parked in self._parked_of_follower.pop(replica_id, ()):
-            parked.complete_now()
+        self._fetches.answer_follower(replica_id)
         return answer
-
-    def _answer_followers(self, partitions: Collection[TopicPartition]) -> None:
-        """All fetches of followers that are parked now, with what is new of these partitions."""
-        parked, self._parked_of_follower = self._parked_of_follower, {}
-        for fetch in [fetch for fetches in parked.values() for fetch in fetches if not fetch.is_completed]:
-            fetch.try_complete(partitions)
-            fetch.complete_now()
 
     # -- control plane --------------------------------------------------------------------------------------------
 
@@ -295,8 +288,9 @@ class ReplicaManager:
         """As `become_leader_or_follower`, with stops at which others can have their turn; nothing but `step_down_all` may
         change who leads meanwhile, and then the rest is not applied."""
         for broker in request.live_leaders:
-            self._learn_leader(broker)
+            self._leaders.learn(broker)
         response = yield from self._changes.applying(request, overrides)
+        self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
             self._spawn(self._checkpoint_regularly())
@@ -315,10 +309,11 @@ class ReplicaManager:
         self._metadata.update(request)
         if self._metadata.brokers() != before:
             for broker in request.brokers:
-                self._learn_leader(broker)
+                self._leaders.learn(broker)
             for partition in self.partitions:
                 partition.look_again()
             self.record_deletions.check_all()
+            self._fetches.look_at_all()
         return ControlResponse()
 
     def step_down_all(self, reason: str) -> None:
@@ -347,6 +342,7 @@ class ReplicaManager:
 
     async def shutdown(self) -> None:
         """Stops copying, answers everyone who waits, checkpoints the high watermarks."""
+        await self.moves.close()
         await self._fetchers.close()
         for task in list(self._tasks):
             task.cancel()
@@ -367,14 +363,19 @@ class ReplicaManager:
                 partition.look_again()
 
     async def checkpoint_high_watermarks(self) -> None:
-        """LAI-5, LOG-3."""
+        """LAI-5, LOG-3. A directory where that is not possible has failed."""
         marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
-        await self._log_manager.write_high_watermarks(marks)
+        try:
+            await self._log_manager.write_high_watermarks(marks)
+        except LogDirFailed as error:
+            log.error("the high watermarks could not be checkpointed: %s", error)
+            self.failures.directory_failed(error.directory)
 
     def update_throttles(self, config: BrokerConfig) -> None:
         """The rates of the replication throttles, effective from the next fetch."""
         self._leader_throttle.rate = config.leader_replication_throttled_rate
         self._follower_throttle.rate = config.follower_replication_throttled_rate
+        self._move_throttle.rate = config.replica_alter_log_dirs_io_max_bytes_per_second
 
     def fetchers(self) -> tuple[ReplicaFetcher, ...]:
         """Those that copy now."""
@@ -392,10 +393,7 @@ class ReplicaManager:
     async def _checkpoint_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
-            try:
-                await self.checkpoint_high_watermarks()
-            except (OSError, LogDirFailed) as error:
-                log.error("the high watermarks could not be checkpointed: %s", error)
+            await self.checkpoint_high_watermarks()
 
     # -- what happens to partitions -------------------------------------------------------------------------------
 
@@ -419,7 +417,7 @@ class ReplicaManager:
         self._turn_is_scheduled = False
         self._complete_produces()
         touched, self._touched = self._touched, {}
-        self._fetches.check_all(touched)
+        self._fetches.touched(touched)
 
     def _complete_produces(self) -> None:
         while self._moved:
@@ -438,28 +436,12 @@ class ReplicaManager:
         self.record_deletions.check_all()
 
     def _disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
-        """LOG-6: everything in that directory is offline; the other directories go on."""
-        log.error("%s: %s", partition.tp, error)
-        self._take_offline(partition)
-        self.log_dir_failed(error.directory)
-
-    def log_dir_failed(self, directory: str) -> None:
-        """The storage, or a read or write above, found that this directory does not work."""
-        self._log_manager.fail_directory(directory)
-        gone = [p for p in self.partitions if p.log is not None and p.log.log_dir == directory]
-        self._events.write("log_dir_failed", directory=directory, partitions=[str(p.tp) for p in gone])
-        for partition in gone:
-            self._take_offline(partition)
+        self.failures.disk_failed(partition, error)
 
     def _high_watermark_of(self, tp: TopicPartition) -> int:
         """For retention (INV-22); 0 for a log that nobody has claimed yet."""
         partition = self.partitions.get(tp)
         return partition.high_watermark if partition is not None else 0
-
-    def _take_offline(self, partition: Partition) -> None:
-        self._fetchers.remove(partition.tp)
-        partition.stop(Role.OFFLINE)
-        self.leadership_changed(partition.tp)
 
     # -- following ------------------------------------------------------------------------------------------------
 
@@ -484,24 +466,7 @@ class ReplicaManager:
             max_bytes=self._config.replica_fetch_response_max_bytes,
             partition_max_bytes=self._config.replica_fetch_max_bytes,
         )
-        return NetworkLeaderEndpoint(settings, lambda: self._address_of(leader), self._open_network_client)
-
-    def _learn_leader(self, broker: BrokerInfo) -> None:
-        known = self._leaders.get(broker.id)
-        if known is None or known.epoch <= broker.epoch:
-            self._leaders[broker.id] = broker
-
-    def _address_of(self, leader: int) -> tuple[str, int] | None:
-        """Where that broker serves fetches: `inter.broker.listener.name`, else its first listener for clients."""
-        broker = self._leaders.get(leader)
-        if broker is None:
-            return None
-        name = self._config.inter_broker_listener_name
-        control = self._config.control_plane_listener_name or DEFAULT_CONTROL_LISTENER
-        for endpoint in broker.endpoints:
-            if endpoint.listener == name or (not name and endpoint.listener != control):
-                return endpoint.host, endpoint.port
-        return None
+        return NetworkLeaderEndpoint(settings, lambda: self._leaders.of(leader), self._open_network_client)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

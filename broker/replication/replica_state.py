@@ -20,6 +20,15 @@ UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
 
 
+class Heartbeat:
+    """When a fetch session was last used: the latest fetch of all its partitions that rest."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = NEVER
+
+
 @dataclass(slots=True)
 class FollowerState:
     """What the leader knows of one follower, from its fetches in the current leadership.
@@ -35,6 +44,19 @@ class FollowerState:
     leader_end_at_fetch: int = UNKNOWN_OFFSET
     broker_epoch: int = NO_EPOCH
     log_start_offset: int = UNKNOWN_OFFSET
+    heartbeat: Heartbeat | None = None
+    """Of the session in which the partition rests: the follower has everything, at each of its beats."""
+
+    def rest(self, heartbeat: Heartbeat) -> None:
+        """It is at the leader's end, and is not looked at until the leader goes on."""
+        self.heartbeat = heartbeat
+
+    def wake(self, heartbeat: Heartbeat) -> None:
+        """It is looked at again; up to the last beat it had everything."""
+        if self.heartbeat is heartbeat:
+            self.heartbeat = None
+            self.fetched_at = max(self.fetched_at, heartbeat.at)
+            self.caught_up_at = max(self.caught_up_at, heartbeat.at)
 
     def record_fetch(self, fetch_offset: int, leader_end_offset: int, now: float, broker_epoch: int) -> None:
         """Notes a fetch at `fetch_offset` (my log ends here), while the leader's ended at `leader_end_offset`.
@@ -42,6 +64,8 @@ class FollowerState:
         A follower that now reaches what the leader had at its previous fetch was caught up at that moment: so one
         that keeps pace with a steady stream of appends counts as in sync though it never is at the very end.
         """
+        if self.heartbeat is not None:
+            self.wake(self.heartbeat)
         if fetch_offset >= leader_end_offset:
             self.caught_up_at = max(self.caught_up_at, now)
         elif fetch_offset >= self.leader_end_at_fetch > UNKNOWN_OFFSET:
@@ -58,6 +82,7 @@ class FollowerState:
         log for that leader; or it came back with an emptied disk. A member of the ISR gets the full lag time to show
         itself; another starts as lagging, so that it does not hold the HW back.
         """
+        self.heartbeat = None
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.leader_end_at_fetch = UNKNOWN_OFFSET
@@ -66,7 +91,8 @@ class FollowerState:
 
     def is_caught_up(self, leader_end_offset: int, now: float, lag_time_max_s: float) -> bool:
         """True while the follower has everything, or had everything less than the lag time ago."""
-        return self.log_end_offset == leader_end_offset or now - self.caught_up_at <= lag_time_max_s
+        caught_up_at = self.caught_up_at if self.heartbeat is None else max(self.caught_up_at, self.heartbeat.at)
+        return self.log_end_offset == leader_end_offset or now - caught_up_at <= lag_time_max_s
 
 
 def high_watermark(

@@ -1,7 +1,8 @@
 """Kafka's checkpoint files: small texts, written atomically (LOG-3). A broken one is reset with a warning (FLT-27).
 
 recovery-point-offset-checkpoint, replication-offset-checkpoint,      leader-epoch-checkpoint (in each log's directory):
-log-start-offset-checkpoint (in each log directory):
+log-start-offset-checkpoint,
+cleaner-offset-checkpoint (in each log directory):
     0                            version                                  0
     2                            number of lines that follow              2
     orders 0 1234                topic partition offset                   0 0         epoch, its first offset
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 

@@ -11,34 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from broker.config import TopicConfig
-from broker.storage import retention, timestamps
+from broker.storage import fetched_batches, produced_batches, segment_swap, timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.filesystem import Buffer, FileSystem
 from broker.storage.flushing import Unsynced, in_thread
 from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.log_retention import deletable_segments
 from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, LogDirFailed, LogParts, ReadResult
+from broker.storage.rolling import must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
+from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import (
-    BatchHeader,
-    crc_is_valid,
-    decode_records,
-    iter_batches,
-    patch,
-    set_log_append_time,
-    validate_produced,
-)
+from protocol.kafka.record_batch import BatchHeader, patch, set_log_append_time, validate_produced
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-RELATIVE_OFFSET_MAX = 2**31 - 1
-INDEX_ENTRY_BYTES_MAX = 12
 WARM_TRIES = 6
 """How often a cold read is tried again in the page cache: for its index, for places in it, for the records."""
 ASSIGNED_BYTES = 16
@@ -70,6 +63,7 @@ class Log:
         self.log_end_offset = parts.segments[-1].next_offset
         self.recovery_point = min(parts.recovery_point, self.log_end_offset)
         self.leader_epochs = LeaderEpochCache(parts.epochs, self._write_epochs)
+        self.producers = parts.producers
         self._filesystem = filesystem
         self._wall_ms = wall_ms
         self._segments = parts.segments
@@ -78,10 +72,14 @@ class Log:
         self._failure: OSError | None = None
         self._is_closed = False
         self._flush_lock = asyncio.Lock()
-        self._cuts = 0
+        self.cuts = 0
+        self.cleaned_up_to = 0
         self.is_deleted = False
         self.on_roll: Callable[[Log], None] = _ignore
         self.on_cut: Callable[[Log], None] = _ignore
+        self.on_lowered: Callable[[Log], None] = _ignore
+        self.on_uncleaned: Callable[[Log], None] = _ignore
+        self.on_hole: Callable[[Log], None] = _ignore
         self.dispose: Callable[[Sequence[str]], None] = self._unlink
 
     @property
@@ -96,20 +94,23 @@ class Log:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: memoryview | bytes, leader_epoch: int) -> AppendInfo:
+    def append_as_leader(self, records: Buffer, leader_epoch: int) -> AppendInfo:
         """Appends what a producer sent: one batch, validated, with offsets and the leader epoch assigned.
 
-        Raises KafkaError for a batch that is not allowed (nothing is written then), LogDirFailed for the disk.
+        One that is in the log already is answered as it was, `size_bytes` 0. Raises KafkaError for a batch that is not
+        allowed (nothing is written then), LogDirFailed for the disk.
         """
         config = self.config
         header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
+        records, header = produced_batches.accept(records, header, config, self._wall_ms)
         size = len(records)
         if size > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes, segment.bytes is {config.segment_bytes}"
             )
-        if "compact" in config.cleanup_policy and any(record.key is None for record in decode_records(records)):
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a record without a key in a compacted topic")
+        if header.producer_id >= 0 and (known := self.producers.check(header)) is not None:
+            self._check_usable()
+            return AppendInfo(*known, self.log_start_offset, known.timestamp, 0)
         first_offset = self.log_end_offset
         # _replace takes twice as long.
         header = BatchHeader._make((first_offset, header.batch_length, leader_epoch, *header[3:]))
@@ -140,50 +141,37 @@ class Log:
         LEO (nothing is written then), LogDirFailed for the disk. An empty log whose start lies inside the first batch (the
         leader's records were deleted up to there) begins with that batch.
         """
-        headers: list[BatchHeader] = []
         expected = self.log_end_offset
         if expected == self.log_start_offset:
-            expected = self._begin_inside(records)
-        end = 0
-        for position, header in iter_batches(records):
-            if header.base_offset < expected:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE, f"batch at {header.base_offset}, the log ends at {expected}"
-                )
-            if header.last_offset_delta < 0 or not crc_is_valid(records, position, header):
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is broken")
-            headers.append(header)
-            expected = header.next_offset
-            end = position + header.size_in_bytes
+            expected = fetched_batches.begin_inside(records, expected)
+        headers, end = fetched_batches.check(records, expected)
         first_offset = headers[0].base_offset if headers else self.log_end_offset
         if headers:
             if first_offset < self.log_end_offset:
                 start = self.log_start_offset
                 self.truncate_fully_and_start_at(first_offset)
                 self.log_start_offset = start
+            before = headers[-2].next_offset if len(headers) > 1 else self.log_end_offset
             self._write((records[:end],), headers, end)
+            if headers[-1].base_offset > before:
+                self.on_hole(self)
             for header in headers:
                 if header.partition_leader_epoch > self.leader_epochs.latest_epoch():
                     self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         newest = max((header.max_timestamp for header in headers), default=NO_TIMESTAMP)
         return AppendInfo(first_offset, self.log_end_offset - 1, -1, self.log_start_offset, newest, end)
 
-    def _begin_inside(self, records: memoryview) -> int:
-        """Where an empty log begins: at its start, or before it, at the begin of the first batch that holds it."""
-        start = self.log_start_offset
-        first = next(iter_batches(records), None)
-        return first[1].base_offset if first and first[1].base_offset < start <= first[1].last_offset else start
-
     def _write(self, parts: Sequence[Buffer], headers: Sequence[BatchHeader], size: int) -> None:
         self._check_usable()
         segment = self._segments[-1]
         try:
-            if segment.size and self._must_roll(segment, headers[-1], size):
+            if segment.size and must_roll(segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition):
                 # At the LEO, even if the first batch leaves a hole: then a segment that ends early is damage (recovery).
                 segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
             segment.append(parts, headers)
         except OSError as error:
             raise self._failed(error) from error
+        self.producers.note(headers)
         # Published last: a reader never sees an end that is not written (BUG-19).
         self.log_end_offset = segment.next_offset
 
@@ -197,34 +185,26 @@ class Log:
         if self._is_closed:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
 
+    @contextmanager
+    def _using_disk(self) -> Iterator[None]:
+        """Raises LogDirFailed for an OSError inside. Not for the hot path: a `try` there costs nothing."""
+        self._check_usable()
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
+
     def _failed(self, error: OSError) -> LogDirFailed:
         self._failure = error
         return LogDirFailed(self.log_dir, error)
 
-    def _must_roll(self, segment: Segment, header: BatchHeader, size: int) -> bool:
-        """Kafka's LogSegment.shouldRoll: by size, by relative offset, by index size, by time of the records.
-
-        `header` is that of the last batch which comes, `size` that of all.
-        """
-        config = self.config
-        if segment.size + size > config.segment_bytes or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
-            return True
-        if segment.bytes_since_index > segment.index_interval_bytes:  # an entry comes
-            entries = max(len(segment.index), len(segment.time_index))
-            if entries and (entries + 1) * INDEX_ENTRY_BYTES_MAX > config.segment_index_bytes:
-                return True
-        if segment.first_timestamp >= 0 and header.max_timestamp >= 0:
-            waited = header.max_timestamp - segment.first_timestamp
-        else:
-            waited = self._wall_ms() - segment.created_ms
-        if config.segment_jitter_ms:
-            # Logs of one age should not all roll at once: each has its own, constant share of the jitter.
-            waited += zlib.crc32(str(self.topic_partition).encode()) % config.segment_jitter_ms
-        return waited > config.segment_ms
-
     def _roll(self, base_offset: int) -> Segment:
         """Ends the last segment and begins one at `base_offset`. Raises OSError."""
         self._segments[-1].seal()
+        self.producers.roll(base_offset)
+        return self._begin_segment(base_offset)
+
+    def _begin_segment(self, base_offset: int) -> Segment:
         segment = self._new_segment(base_offset)
         self._segments.append(segment)
         self._bases.append(base_offset)
@@ -297,20 +277,14 @@ class Log:
 
         Raises LogDirFailed, KafkaError(CORRUPT_MESSAGE) for a batch that cannot be unpacked.
         """
-        self._check_usable()
-        try:
+        with self._using_disk():
             found = timestamps.first_since(self._segments, timestamp_ms, self.log_start_offset)
-        except OSError as error:
-            raise self._failed(error) from error
         return found if found is not None and found[1] < max_offset else None
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734)."""
-        self._check_usable()
-        try:
+        with self._using_disk():
             newest = timestamps.newest(self._segments)
-        except OSError as error:
-            raise self._failed(error) from error
         return None if newest == NO_TIMESTAMP else self.offset_for_timestamp(newest, self.log_end_offset)
 
     # -- cutting --------------------------------------------------------------------------------------------------
@@ -322,37 +296,55 @@ class Log:
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
             return
-        self._check_usable()
-        try:
+        with self._using_disk():
+            if offset < self.recovery_point:
+                self._lower_recovery_point(self._bases[bisect_right(self._bases, offset) - 1])
             # The newest go first: a crash in between leaves the begin of the log, not a log with a hole.
             while len(self._segments) > 1 and self._bases[-1] >= offset:
                 self._remove(self._segments.pop())
                 self._bases.pop()
-            self._segments[-1].truncate_to(offset)
+            if not self._segments[-1].truncate_to(offset) and self._segments[-1].next_offset < offset:
+                # Compaction left a hole before it: the offsets in it were given out, and the name keeps the end.
+                self._segments[-1].seal()
+                self._begin_segment(offset)
+                self.on_hole(self)
+            elif self._bases[-1] < self.cleaned_up_to:
+                self.on_hole(self)
             self._end_moved_back()
-        except OSError as error:
-            raise self._failed(error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log goes on at `offset`. Raises LogDirFailed."""
-        self._check_usable()
-        try:
+        with self._using_disk():
+            if offset < max(self.recovery_point, self.log_start_offset):
+                self.log_start_offset = min(offset, self.log_start_offset)
+                self._lower_recovery_point(min(offset, self.recovery_point))
             for segment in reversed(self._segments):
                 self._remove(segment)
             self._segments[:] = [self._new_segment(offset)]
             self._bases[:] = [offset]
             self.leader_epochs.clear()
+            self.producers.restart_at(offset)
             self.log_start_offset = offset
             self._end_moved_back()
-        except OSError as error:
-            raise self._failed(error) from error
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before a cut, and on the disk: what is written there later must not count as synced after a power loss (INV-21).
+
+        Whole segments are verified, so it goes back to a segment's begin. Rare: what was flushed is mostly replicated.
+        """
+        self.recovery_point = offset
+        self.on_lowered(self)
 
     def _end_moved_back(self) -> None:
-        self._cuts += 1
+        self.cuts += 1
         self.log_end_offset = end = self._segments[-1].next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self.recovery_point = min(self.recovery_point, end)
         self.leader_epochs.truncate_from_end(end)
+        self.producers.cut(self._segments, end)
+        if self.cleaned_up_to > end:
+            self.cleaned_up_to = end
+            self.on_uncleaned(self)
         self.on_cut(self)
 
     def _remove(self, segment: Segment) -> None:
@@ -373,39 +365,47 @@ class Log:
     def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
         """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them. Raises LogDirFailed."""
         self._check_usable()
-        try:
-            return self._delete_old_segments(high_watermark, now_ms)
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def _delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
-        if "delete" in self.config.cleanup_policy:
-            retention_ms, retention_bytes = self.config.retention_ms, self.config.retention_bytes
-        else:
-            retention_ms = retention_bytes = -1
-        ages = [
-            retention.SegmentAge(s.base_offset, following, s.size, newest if newest >= 0 else s.created_ms)
-            for s, following in zip(self._segments, [*self._bases[1:], self.log_end_offset], strict=True)
-            for newest in (s.newest_timestamp(),)
-        ]
-        count = retention.deletable(
-            ages,
+        count = deletable_segments(
+            self._segments,
+            self.config,
             high_watermark=high_watermark,
             log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
             now_ms=now_ms,
-            retention_ms=retention_ms,
-            retention_bytes=retention_bytes,
         )
         if count:
-            self.increment_log_start(self._bases[count])
-            gone = self._segments[:count]
-            del self._segments[:count]
-            del self._bases[:count]
-            for segment in gone:
-                self._remove(segment)
+            self._drop_oldest(count)
         for segment in self._segments[:-1]:
             segment.forget_indexes()
         return count
+
+    def _drop_oldest(self, count: int) -> None:
+        self.increment_log_start(self._bases[count])
+        gone = self._segments[:count]
+        del self._segments[:count]
+        del self._bases[:count]
+        with self._using_disk():
+            for segment in gone:
+                self._remove(segment)
+            self.producers.drop_strays(self._bases)
+
+    def holds(self, segments: Sequence[Segment], cuts: int) -> bool:
+        """True when these are still neighbours that are only read, and nothing was cut since `cuts`."""
+        if self._is_closed or self._failure is not None or self.cuts != cuts:
+            return False
+        at = bisect_right(self._bases, segments[0].base_offset) - 1
+        return at >= 0 and self._segments[at : min(at + len(segments), len(self._segments) - 1)] == list(segments)
+
+    def replace_segments(self, cleaned: Segment, sources: Sequence[Segment]) -> None:
+        """The compacted segment takes the place of those it was made from, which `holds`. Raises LogDirFailed."""
+        at = self._segments.index(sources[0])
+        with self._using_disk():
+            removed = segment_swap.swap_files(cleaned, sources)
+            self._segments[at : at + len(sources)] = [cleaned]
+            self._bases[at : at + len(sources)] = [cleaned.base_offset]
+            self._names_are_synced = False
+            self.producers.drop_strays(self._bases)
+            self.dispose(removed)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ class Log:
             if self._is_closed:
                 return
             self._check_usable()
-            end, cuts = self.log_end_offset, self._cuts
+            end, cuts = self.log_end_offset, self.cuts
             unsynced = self._take_unsynced()
             is_done = False
             try:
@@ -428,7 +428,7 @@ class Log:
                 if not is_done:
                     self._all_is_unsynced()
             # What was cut and written again meanwhile is not what was synced.
-            if cuts == self._cuts:
+            if cuts == self.cuts:
                 self.recovery_point = max(self.recovery_point, end)
 
     def _take_unsynced(self) -> Unsynced:
@@ -440,7 +440,9 @@ class Log:
             paths += index_paths
             if is_unsynced:
                 segments.append(segment)
-        if not self._names_are_synced:
+        names_changed, snapshots = self.producers.take_unsynced()
+        paths += snapshots
+        if names_changed or not self._names_are_synced:
             self._names_are_synced = True
             paths += [f"{self.directory}/{name}" for name in (LEADER_EPOCHS, PARTITION_METADATA)]
             directories += [self.directory, self.log_dir]
@@ -448,8 +450,16 @@ class Log:
 
     def _all_is_unsynced(self) -> None:
         self._names_are_synced = False
+        self.producers.all_is_unsynced()
         for segment in self._segments:
             segment.is_unsynced = segment.index.is_unsynced = segment.time_index.is_unsynced = True
+
+    def prepare_to_close(self) -> None:
+        """Before the last flush: what makes the next start quick is written. Raises LogDirFailed."""
+        if self._failure is None and not self._is_closed:
+            with self._using_disk():
+                self._segments[-1].close_time_index()
+                self.producers.snapshot()
 
     def close(self) -> None:
         """Closes the files; what was not flushed before is not on the disk."""
@@ -457,9 +467,19 @@ class Log:
         for segment in self._segments:
             segment.close()
 
+    def moved_to(self, directory: str) -> None:
+        """Its directory was renamed. The next flush syncs the name."""
+        self.directory = self.producers.directory = directory
+        self._names_are_synced = False
+        for segment in self._segments:
+            segment.moved_to(directory)
+
     def mark_deleted(self) -> None:
         """The directory is renamed away: nothing more is written there."""
         self.is_deleted = True
+        if self.cleaned_up_to:
+            self.cleaned_up_to = 0
+            self.on_uncleaned(self)
         self.close()
 
     def _write_epochs(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -10,11 +11,14 @@ from broker.storage import checkpoints
 from broker.storage.filesystem import FileSystem
 from protocol.types import TopicPartition
 
+log = logging.getLogger(__name__)
+
 LOCK = ".lock"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
 
 
 class LogDirectoryError(Exception):
@@ -35,13 +39,24 @@ class LogDirectory:
 
     def acquire(self) -> None:
         """Makes the directory and takes its lock. Raises LogDirectoryError when a live process has it, OSError."""
-        self._filesystem.make_directory(self.path)
+        self._make()
         try:
             self._lock_fd = self._filesystem.lock(f"{self.path}/{LOCK}")
         except BlockingIOError:
             raise LogDirectoryError(
                 f"log directory {self.path} is in use by a running broker: stop that one, or set log.dirs to another"
             ) from None
+
+    def _make(self) -> None:
+        """A directory whose name is not on the disk is gone after a power loss, with all that was synced in it."""
+        made_in = []
+        path = self.path
+        while not self._filesystem.exists(path):
+            path = os.path.dirname(path)
+            made_in.append(path)
+        self._filesystem.make_directory(self.path)
+        for parent in made_in:
+            self._filesystem.sync_directory(parent)
 
     def release(self) -> None:
         if self._lock_fd is not None:
@@ -87,6 +102,14 @@ class LogDirectory:
     def write_clean_marker(self) -> None:
         self._filesystem.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0}')
 
+    def space(self) -> tuple[int, int] | None:
+        """(bytes of its volume, bytes free); None when it does not tell."""
+        try:
+            return self._filesystem.space(self.path)
+        except OSError as error:
+            log.warning("%s does not tell how much room it has: %s", self.path, error)
+            return None
+
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         return checkpoints.read_offsets(self._filesystem, f"{self.path}/{name}")
 
@@ -98,23 +121,30 @@ class LogDirectory:
                 self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
 
     def overwrite_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """The same on the loop, not synced: it outlives the process, and a synced one follows."""
+        """The same on the loop, rarely, whatever was written meanwhile.
+
+        Synced, too: a power loss could leave an empty file, and without a recovery point a compacted log's holes look like damage.
+        """
         with self._writing:
             self._written[name] = turn
-            data = checkpoints.encode_offsets(offsets)
-            self._filesystem.write_atomically(f"{self.path}/{name}", data, sync=False)
+            self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
 
-    def partitions(self) -> list[tuple[TopicPartition, str]]:
-        """(partition, directory) of each log in it; half-deleted ones are removed, other directories are left alone."""
+    def partitions(self, *, keeps_deleted: bool = False) -> list[tuple[TopicPartition, str]]:
+        """(partition, directory) of each log in it, copies that are to replace one elsewhere included (`-future`).
+
+        Half-deleted ones are removed unless they are to be kept, other directories are left alone.
+        """
         found = []
         for name in self._filesystem.list(self.path):
             directory = f"{self.path}/{name}"
             if not self._filesystem.is_directory(directory):
                 continue
             if name.endswith(DELETED_SUFFIX):
-                self._filesystem.remove_tree(directory)
+                if not keeps_deleted:
+                    self._filesystem.remove_tree(directory)
                 continue
-            topic, dash, number = name.rpartition("-")
+            plain = name.rpartition(".")[0] if name.endswith(FUTURE_SUFFIX) else name
+            topic, dash, number = plain.rpartition("-")
             if dash and topic and number.isascii() and number.isdigit() and str(int(number)) == number:
                 found.append((TopicPartition(topic, int(number)), directory))
         return found

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 import logging
+import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from broker.clock import Clock
 from broker.config import TopicConfig
-from broker.config_layers import believable
-from broker.storage import checkpoints, recovery
+from broker.storage import checkpoints, future_logs, log_opening, recovery
+from broker.storage.cleaner_checkpoint import CleanerCheckpoint
+from broker.storage.due_flushes import DueFlushes
 from broker.storage.filesystem import FileSystem
+from broker.storage.future_logs import FutureLogs
 from broker.storage.log import Log, LogDirFailed
-from broker.storage.log_directory import DELETED_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
+from broker.storage.log_configs import LogConfigs
+from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
+from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
+from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
+from broker.storage.removals import Removals
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -40,32 +47,38 @@ class LogManager:
         *,
         retention_check_s: float = RETENTION_CHECK_S,
         checkpoint_s: float = CHECKPOINT_S,
+        producer_expiration: ProducerExpiration = DEFAULT_EXPIRATION,
     ) -> None:
         self.on_log_dir_failure: Callable[[str], None] = lambda directory: None
         self.high_watermark_of: Callable[[TopicPartition], int] | None = None
         self._directories = [LogDirectory(filesystem, path) for path in log_dirs]
-        self._defaults = topic_defaults
+        self._configs = LogConfigs(topic_defaults)
         self._filesystem = filesystem
         self._clock = clock
         self._retention_check_s = retention_check_s
         self._checkpoint_s = checkpoint_s
+        self.futures = FutureLogs(filesystem)
         self._logs: dict[TopicPartition, Log] = {}
+        self.cleaned = CleanerCheckpoint(self._directories, self._logs.values)
         self._offline: dict[TopicPartition, str] = {}
-        self._rolled: set[Log] = set()
-        self._forgotten: set[TopicPartition] = set()
+        self._flushes = DueFlushes()
+        self._checkpoints = OffsetCheckpoints(self._directories)
         self._points_are_behind = False
-        self._turns = itertools.count(1)
-        self._last_flush: dict[TopicPartition, float] = {}
-        self._removals: set[asyncio.Future[None]] = set()
+        self._removals = Removals(filesystem)
         self._next_checkpoint = clock.monotonic() + checkpoint_s
         self._next_retention = clock.monotonic() + retention_check_s
+        self._producer_expiration = producer_expiration
+        self._next_expiration = clock.monotonic() + producer_expiration.check_s
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Takes the directories' locks and opens all logs, in threads. Raises LogDirectoryError when none can be used."""
         try:
-            failures = [reason for directory in self._directories if (reason := await self._load(directory))]
+            loop = asyncio.get_running_loop()
+            failures = await loop.run_in_executor(None, log_opening.acquire_all, self._filesystem, self._directories)
+            failures += [reason for directory in self._online() if (reason := await self._load(directory))]
+            self._align_futures()
             if not self._online():
                 reasons = "; ".join(failures)
                 raise LogDirectoryError(
@@ -80,18 +93,20 @@ class LogManager:
         """Opens all logs of a directory; returns why not when the disk refuses. Raises LogDirectoryError."""
         began = self._clock.monotonic()
         try:
-            directory.acquire()
             found = await asyncio.get_running_loop().run_in_executor(None, self._open_all, directory)
         except OSError as error:
-            log.error("log directory %s cannot be used: %s", directory.path, error)
-            directory.is_online = False
-            return f"{directory.path}: {error.strerror or error}"
+            return log_opening.cannot_be_used(directory, error)
         for opened in found:
             tp = opened.topic_partition
-            if tp in self._logs:
-                paths = f"{self._logs[tp].directory} and {opened.directory}"
+            is_future = opened.directory.endswith(FUTURE_SUFFIX)
+            known = self.futures.get(tp) if is_future else self._logs.get(tp)
+            if known is not None:
+                paths = f"{known.directory} and {opened.directory}"
                 raise LogDirectoryError(f"{tp} is in {paths}: move one of them away by hand")
-            self._logs[tp] = opened
+            if is_future:
+                self.futures.add(opened)
+            else:
+                self._logs[tp] = opened
         log.info(
             "%d logs of %s opened in %.2f s, after %s stop",
             len(found),
@@ -101,20 +116,33 @@ class LogManager:
         )
         return None
 
+    def _align_futures(self) -> None:
+        """After a crash a log may have lost more than its copy."""
+        for current in list(self._logs.values()):
+            try:
+                self.futures.follow(current)
+            except LogDirFailed as error:
+                self.fail_directory(error.directory)
+
     def _open_all(self, directory: LogDirectory) -> list[Log]:
-        directory.take_clean_marker()
-        points = directory.read_offsets(checkpoints.RECOVERY_POINTS)
-        starts = directory.read_offsets(checkpoints.LOG_STARTS)
-        marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
-        opened = [
-            self._open(directory, tp, path, self._defaults, points.get(tp, 0), starts.get(tp, 0))
-            for tp, path in directory.partitions()
-        ]
-        self._forgotten |= (points.keys() | starts.keys() | marks.keys()) - {found.topic_partition for found in opened}
+        opened, forgotten = log_opening.open_all(
+            directory,
+            lambda d, tp, path, *offsets: self._open(d, tp, path, self._configs.defaults, *offsets),
+            keeps_deleted=bool(self.offline_dirs),
+        )
+        self.cleaned.restore(directory, opened)
+        self._checkpoints.forgotten |= forgotten
         return opened
 
     def _open(
-        self, directory: LogDirectory, tp: TopicPartition, path: str, config: TopicConfig, point: int, start: int
+        self,
+        directory: LogDirectory,
+        tp: TopicPartition,
+        path: str,
+        config: TopicConfig,
+        point: int,
+        start: int,
+        cleaned: int,
     ) -> Log:
         parts = recovery.open_log(
             self._filesystem,
@@ -124,45 +152,69 @@ class LogManager:
             recovery_point=point,
             log_start_offset=start,
             wall_ms=self._clock.wall_ms,
+            cleaned_up_to=cleaned,
         )
         opened = Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts)
-        opened.on_roll = self._rolled.add
+        opened.on_roll = self._flushes.rolled
         opened.on_cut = self._was_cut
-        opened.dispose = self._dispose
+        opened.on_lowered = self._was_lowered
+        opened.on_uncleaned = self.cleaned.lowered
+        opened.on_hole = self._has_hole
+        opened.dispose = self._removals.begin_files
         return opened
+
+    def _has_hole(self, found: Log) -> None:
+        """It may end after a hole that compaction made, here or at its leader: believed only below the recovery point."""
+        self._flushes.rolled(found)
+        self._points_are_behind = True
 
     def _was_cut(self, cut: Log) -> None:
         """The checkpointed recovery point may be beyond the log now: what will be written there is not synced."""
         self._points_are_behind = True
+        if self._logs.get(cut.topic_partition) is cut:
+            self.futures.follow(cut)
+
+    def _was_lowered(self, lowered: Log) -> None:
+        """Its recovery point must be on the disk before the log is cut there. Raises OSError."""
+        (directory,) = [directory for directory in self._directories if directory.path == lowered.log_dir]
+        self._checkpoints.write_points_now(directory, self._logs_in(directory))
 
     def check_meta(self, broker_id: int, cluster_id: str) -> None:
         """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
-        for directory in self._online():
-            directory.check_meta(broker_id, cluster_id)
+        self._of_each(lambda directory: directory.check_meta(broker_id, cluster_id))
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""
+        self._of_each(lambda directory: directory.ensure_meta(broker_id, cluster_id))
+
+    def _of_each(self, look: Callable[[LogDirectory], object]) -> None:
         for directory in self._online():
-            directory.ensure_meta(broker_id, cluster_id)
+            try:
+                look(directory)
+            except OSError as error:
+                log.error("%s: %s", directory.path, error)
+                self.on_log_dir_failure(directory.path)
+        if not self._online():
+            raise LogDirectoryError(f"no log directory can be used any more: {', '.join(self.directories)} have failed")
 
     async def shutdown(self) -> None:
         """Flushes and closes every log, writes the checkpoints and, where all went well, the clean-shutdown marker."""
-        await asyncio.gather(*self._removals, return_exceptions=True)
+        await self._removals.wait()
         for directory in self._online():
-            mine = [found for found in self._logs.values() if found.log_dir == directory.path]
-            for found in mine:
-                found.segments[-1].close_time_index()
-            results = await asyncio.gather(*(found.flush() for found in mine), return_exceptions=True)
-            failures = [result for result in results if result is not None]
+            mine = self._logs_in(directory)
             try:
+                for found in mine:
+                    found.prepare_to_close()
+                results = await asyncio.gather(*(found.flush() for found in mine), return_exceptions=True)
+                failures = [result for result in results if result is not None]
                 if failures:
                     raise failures[0]
-                await self._write_checkpoint(directory, checkpoints.RECOVERY_POINTS, self._recovery_points())
-                await self._write_checkpoint(directory, checkpoints.LOG_STARTS, self._log_starts())
+                await self._checkpoints.write(directory, checkpoints.RECOVERY_POINTS, recovery_points(mine))
+                await self._checkpoints.write(directory, checkpoints.LOG_STARTS, log_starts(mine))
                 await asyncio.get_running_loop().run_in_executor(None, directory.write_clean_marker)
             except (OSError, LogDirFailed) as error:
                 log.error("log directory %s was not closed cleanly: %s", directory.path, error)
-        for found in self._logs.values():
+        for found in self._all():
             found.close()
         for directory in self._directories:
             directory.release()
@@ -174,7 +226,19 @@ class LogManager:
         return self._logs.get(tp)
 
     def logs(self) -> Iterable[Log]:
+        """Those that are served; copies that are to replace one are `futures.logs()`."""
         return self._logs.values()
+
+    def _all(self) -> list[Log]:
+        return [*self._logs.values(), *self.futures.logs()]
+
+    def _logs_in(self, directory: LogDirectory) -> list[Log]:
+        return [found for found in self._all() if found.log_dir == directory.path]
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Paths of all that are configured."""
+        return tuple(directory.path for directory in self._directories)
 
     @property
     def offline_dirs(self) -> tuple[str, ...]:
@@ -183,15 +247,7 @@ class LogManager:
 
     def disk_spaces(self) -> dict[str, tuple[int, int] | None]:
         """Path of each directory -> (bytes of its volume, bytes free), None for one that failed. Blocks: for a thread."""
-        spaces: dict[str, tuple[int, int] | None] = {}
-        for directory in self._directories:
-            spaces[directory.path] = None
-            if directory.is_online:
-                try:
-                    spaces[directory.path] = self._filesystem.space(directory.path)
-                except OSError as error:
-                    log.warning("%s does not tell how much room it has: %s", directory.path, error)
-        return spaces
+        return {directory.path: directory.space() if directory.is_online else None for directory in self._directories}
 
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self._directories if directory.is_online]
@@ -202,8 +258,7 @@ class LogManager:
         An id is written to a log that has none; overrides that are not valid are left out, which is told. A log whose
         directory failed is not made anew: an empty one must not stand for what was acknowledged.
         """
-        usable = self._usable(tp.topic, overrides, {})
-        config = self._defaults.with_overrides(usable)
+        config, usable = self._configs.of(tp.topic, overrides, {})
         found = self._logs.get(tp)
         if found is None:
             found = self._create(tp, topic_id, config)
@@ -219,40 +274,71 @@ class LogManager:
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
         if tp in self._offline:
             raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
-        counts = {directory.path: 0 for directory in self._online()}
-        if not counts:
-            raise LogDirFailed(self._directories[0].path, OSError(errno.EIO, "no log directory is online"))
-        for existing in self._logs.values():
-            counts[existing.log_dir] += 1
-        directory = min(self._online(), key=lambda d: counts[d.path])
-        path = f"{directory.path}/{tp}"
+        directory = self._directory_for_new(tp)
         try:
-            if tp in self._forgotten:
-                self._forget_checkpoints()
-            self._filesystem.make_directory(path)
-            if topic_id is not None:
-                recovery.write_topic_id(self._filesystem, path, topic_id)
-            created = self._open(directory, tp, path, config, 0, 0)
+            if tp in self._checkpoints.forgotten:
+                self._checkpoints.forget_deleted()
+            created = self._make(directory, tp, str(tp), topic_id, config)
         except OSError as error:
             raise LogDirFailed(directory.path, error) from error
         self._logs[tp] = created
+        self.futures.preferred.pop(tp, None)
+        self.futures.follow(created)
         return created
 
-    def _forget_checkpoints(self) -> None:
-        """A log of that name was there before: its offsets must not be taken for the new one's after a crash."""
-        for directory in self._online():
-            for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS):
-                offsets = directory.read_offsets(name)
-                kept = {tp: offset for tp, offset in offsets.items() if tp not in self._forgotten}
-                if len(kept) < len(offsets):
-                    directory.overwrite_offsets(name, kept, next(self._turns))
-        self._forgotten.clear()
+    def _directory_for_new(self, tp: TopicPartition) -> LogDirectory:
+        """Where an admin wanted it, else the one with the fewest logs. Raises LogDirFailed."""
+        online = self._online()
+        wanted = self.futures.preferred.get(tp)
+        if wanted is not None:
+            online = [directory for directory in online if directory.path == wanted]
+        if not online:
+            path = wanted or self._directories[0].path
+            raise LogDirFailed(path, OSError(errno.EIO, "the log directory is offline"))
+        counts = Counter(existing.log_dir for existing in self._all())
+        return min(online, key=lambda directory: counts[directory.path])
 
-    def _usable(self, topic: str, overrides: Mapping[str, str], earlier: Mapping[str, str]) -> Mapping[str, str]:
-        usable, complaints = believable(TopicConfig, overrides, earlier, f"topic {topic}")
-        for complaint in complaints:
-            log.warning("%s", complaint)
-        return usable
+    def _make(
+        self, directory: LogDirectory, tp: TopicPartition, name: str, topic_id: str | None, config: TopicConfig
+    ) -> Log:
+        if not self._filesystem.is_directory(directory.path):
+            # One that was taken away is not made anew, empty, below where it was.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory.path)
+        path = f"{directory.path}/{name}"
+        self._filesystem.make_directory(path)
+        if topic_id is not None:
+            recovery.write_topic_id(self._filesystem, path, topic_id)
+        return self._open(directory, tp, path, config, 0, 0, 0)
+
+    # -- moves between directories: see `future_logs` -------------------------------------------------------------
+
+    def make_future(self, tp: TopicPartition, path: str) -> Log:
+        """An empty copy of the log, in the online directory `path`. Raises LogDirFailed."""
+        current = self._logs[tp]
+        (directory,) = [directory for directory in self._online() if directory.path == path]
+        try:
+            self._checkpoints.forget(directory, (tp,))
+            future = self._make(directory, tp, future_logs.directory_name(tp), current.topic_id, current.config)
+        except OSError as error:
+            raise LogDirFailed(path, error) from error
+        future.overrides = current.overrides
+        self.futures.add(future)
+        return future
+
+    def drop_future(self, tp: TopicPartition) -> None:
+        """The copy is not wanted any more. Raises LogDirFailed."""
+        future = self.futures.remove(tp)
+        if future is not None:
+            self._removals.begin_renamed_tree(self._renamed_away(future, DELETED_SUFFIX))
+
+    def swap(self, tp: TopicPartition) -> tuple[Log, str]:
+        """The copy, which is complete, takes the log's place. Returns it, and what `futures.finish` removes. Raises LogDirFailed."""
+        current = self._logs[tp]
+        self._flushes.forget(current)
+        swapped, removed = self.futures.swap(current)
+        self._logs[tp] = swapped
+        self._points_are_behind = True
+        return swapped, removed
 
     def topics(self) -> set[str]:
         """Those that have a log here."""
@@ -260,31 +346,17 @@ class LogManager:
 
     def update_topic_configs(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         """New overrides of topics, effective at once. Where a value is not allowed the earlier one stays, which is told."""
-        updated: dict[str, tuple[TopicConfig, Mapping[str, str]]] = {}
-        for tp, found in self._logs.items():
-            if tp.topic not in overrides:
-                continue
-            if tp.topic not in updated:
-                usable = self._usable(tp.topic, overrides[tp.topic], found.overrides)
-                updated[tp.topic] = (self._defaults.with_overrides(usable), usable)
-            found.config, found.overrides = updated[tp.topic]
-        if updated:
+        if self._configs.update_topics(self._all(), overrides):
             self._next_retention = self._clock.monotonic()
 
     def update_defaults(self, defaults: TopicConfig) -> None:
         """The broker's settings for topics have changed: effective at once wherever a topic has none of its own."""
-        self._defaults = defaults
-        updated: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
-        for found in self._logs.values():
-            key = tuple(found.overrides.items())
-            if key not in updated:
-                updated[key] = defaults.with_overrides(found.overrides)
-            found.config = updated[key]
+        self._configs.update_defaults(self._all(), defaults)
         self._next_retention = self._clock.monotonic()
 
     def delete(self, tp: TopicPartition) -> None:
         """Renames the directory away at once and removes it in a thread (LAI-6). Raises LogDirFailed."""
-        self._in_thread(self._filesystem.remove_tree, self._rename_away(tp, DELETED_SUFFIX))
+        self._removals.begin_renamed_tree(self._rename_away(tp, DELETED_SUFFIX))
 
     def set_aside(self, tp: TopicPartition) -> None:
         """Renames the directory of a stray replica away, where a person may look at it. Raises LogDirFailed."""
@@ -292,10 +364,13 @@ class LogManager:
         log.warning("%s is set aside in %s: remove it by hand once nobody needs it", tp, path)
 
     def _rename_away(self, tp: TopicPartition, suffix: str) -> str:
-        found = self._logs.pop(tp)
-        self._rolled.discard(found)
-        self._last_flush.pop(tp, None)
-        self._forgotten.add(tp)
+        self.drop_future(tp)
+        self._checkpoints.forgotten.add(tp)
+        return self._renamed_away(self._logs.pop(tp), suffix)
+
+    def _renamed_away(self, found: Log, suffix: str) -> str:
+        tp = found.topic_partition
+        self._flushes.forget(found)
         target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"
         try:
             found.mark_deleted()
@@ -305,86 +380,65 @@ class LogManager:
         self._points_are_behind = True
         return target
 
-    def _dispose(self, paths: Sequence[str]) -> None:
-        """Unlinks what a log does not need any more."""
-        for path in paths:
-            self._in_thread(self._filesystem.remove, path)
-
-    def _in_thread(self, remove: Callable[[str], None], path: str) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # at start, and in tools: there is no loop to wait
-            remove(path)
-            return
-        removal = loop.run_in_executor(None, remove, path)
-        self._removals.add(removal)
-        removal.add_done_callback(self._removed)
-
-    def _removed(self, removal: asyncio.Future[None]) -> None:
-        self._removals.discard(removal)
-        if not removal.cancelled() and (error := removal.exception()) is not None:
-            log.warning("a removed file stays on the disk until the next start: %s", error)
-
-    def fail_directory(self, path: str) -> None:
-        """The disk under `path` failed: its logs are not served any more (LOG-6)."""
+    def fail_directory(self, path: str) -> bool:
+        """The disk under `path` failed: nothing there is touched any more until the next start (LOG-6). False: it is known."""
         for directory in self._directories:
             if directory.path == path and directory.is_online:
                 log.error("log directory %s is offline from now on", path)
                 directory.is_online = False
-                for tp in [tp for tp, found in self._logs.items() if found.log_dir == path]:
-                    del self._logs[tp]
-                    self._offline[tp] = path
+                for found in self._logs_in(directory):
+                    self._fail(found)
+                directory.release()
+                return True
+        return False
+
+    def _fail(self, found: Log) -> None:
+        """Forgets the log, and gives back its files, so that the volume can be taken away. A copy of it waits for its return."""
+        tp = found.topic_partition
+        if self._logs.get(tp) is found:
+            del self._logs[tp]
+            self._offline[tp] = found.log_dir
+            future = self.futures.remove(tp)
+            if future is not None:
+                self._fail(future)
+        else:
+            self.futures.remove(tp)
+        self._flushes.forget(found)
+        try:
+            found.close()
+        except OSError as error:
+            log.warning("%s: %s", found.directory, error)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        marks: dict[TopicPartition, int] = {}
-        for directory in self._online():
-            marks.update(directory.read_offsets(checkpoints.HIGH_WATERMARKS))
-        return marks
+        return self._checkpoints.high_watermarks({tp: found.log_dir for tp, found in self._logs.items()})
 
     async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """`marks` of other directories' logs are not mixed up. Raises LogDirFailed."""
-        await self._checkpoint(checkpoints.HIGH_WATERMARKS, marks)
+
+        def marks_of(found: Iterable[Log]) -> dict[TopicPartition, int]:
+            served = (log.topic_partition for log in found if self._logs.get(log.topic_partition) is log)
+            return {tp: marks[tp] for tp in served if tp in marks}
+
+        await self._checkpoint(checkpoints.HIGH_WATERMARKS, marks_of)
 
     async def checkpoint_recovery_points(self) -> None:
         """Raises LogDirFailed, as the others."""
-        await self._checkpoint(checkpoints.RECOVERY_POINTS, self._recovery_points())
+        await self._checkpoint(checkpoints.RECOVERY_POINTS, recovery_points)
 
     async def checkpoint_log_starts(self) -> None:
-        await self._checkpoint(checkpoints.LOG_STARTS, self._log_starts())
+        await self._checkpoint(checkpoints.LOG_STARTS, log_starts)
 
-    async def _checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _checkpoint(self, name: str, offsets_of: Callable[[Iterable[Log]], dict[TopicPartition, int]]) -> None:
         failure: LogDirFailed | None = None
         for directory in self._online():
             try:
-                await self._write_checkpoint(directory, name, offsets)
+                await self._checkpoints.write(directory, name, offsets_of(self._logs_in(directory)))
             except OSError as error:
                 failure = LogDirFailed(directory.path, error)
         if failure is not None:
             raise failure
-
-    async def _write_checkpoint(
-        self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]
-    ) -> None:
-        mine = {
-            tp: offset
-            for tp, offset in offsets.items()
-            if (found := self._logs.get(tp)) is not None and found.log_dir == directory.path
-        }
-        turn = next(self._turns)
-        await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, mine, turn)
-
-    def _recovery_points(self) -> dict[TopicPartition, int]:
-        return {tp: found.recovery_point for tp, found in self._logs.items()}
-
-    def _log_starts(self) -> dict[TopicPartition, int]:
-        """Only starts that the first segment's name does not tell, as Kafka does."""
-        return {
-            tp: found.log_start_offset
-            for tp, found in self._logs.items()
-            if found.log_start_offset > found.segments[0].base_offset
-        }
 
     # -- in the background ----------------------------------------------------------------------------------------
 
@@ -392,12 +446,15 @@ class LogManager:
         """Flushes, checkpoints and retention until cancelled. A directory that fails is reported and left out."""
         while True:
             await asyncio.sleep(TICK_S)
-            for duty in (self._flush_due, self._checkpoint_due, self._retention_due):
+            for duty in (self._flush_due, self._checkpoint_due, self._retention_due, self._expiration_due):
                 try:
                     await duty(self._clock.monotonic())
                 except LogDirFailed as error:
-                    log.error("%s", error)
-                    self.on_log_dir_failure(error.directory)
+                    self._report(error)
+
+    def _report(self, error: LogDirFailed) -> None:
+        log.error("%s", error)
+        self.on_log_dir_failure(error.directory)
 
     async def _checkpoint_due(self, now: float) -> None:
         is_time = now >= self._next_checkpoint
@@ -413,30 +470,21 @@ class LogManager:
         if now >= self._next_retention:
             self._next_retention = now + self._retention_check_s
             for tp in list(self._logs):
-                self._delete_old_segments_of(tp)
+                try:
+                    self._delete_old_segments_of(tp)
+                except LogDirFailed as error:
+                    self._report(error)
+                await asyncio.sleep(0)
+
+    async def _expiration_due(self, now: float) -> None:
+        if now >= self._next_expiration:
+            self._next_expiration = now + self._producer_expiration.check_s
+            for found in list(self._logs.values()):
+                found.producers.expire(self._clock.wall_ms(), self._producer_expiration.after_ms)
                 await asyncio.sleep(0)
 
     async def _flush_due(self, now: float) -> None:
-        """Logs that rolled, and those whose flush interval in messages or time is over."""
-        failure: LogDirFailed | None = None
-        for tp, found in list(self._logs.items()):
-            unflushed = found.log_end_offset - found.recovery_point
-            since = self._last_flush.setdefault(tp, now)
-            if unflushed == 0:
-                self._last_flush[tp] = now
-            elif (
-                found in self._rolled
-                or unflushed >= found.config.flush_messages
-                or (now - since) * 1000 >= found.config.flush_ms
-            ):
-                self._rolled.discard(found)
-                self._last_flush[tp] = now
-                try:
-                    await found.flush()
-                except LogDirFailed as error:
-                    failure = error
-        if failure is not None:
-            raise failure
+        await self._flushes.flush(self._all(), now, self._report)
 
     def delete_old_segments(self) -> int:
         """Retention of every log, never past the high watermark (INV-22). Returns how many segments went.

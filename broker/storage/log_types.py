@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.storage.filesystem import Buffer
+from broker.storage.log_producers import LogProducers
 from broker.storage.segment import Segment
 
 PARTITION_METADATA = "partition.metadata"
@@ -22,7 +23,10 @@ class LogDirFailed(Exception):
 
 
 class AppendInfo(NamedTuple):
-    """What an append did. `log_append_time_ms` is -1 for CreateTime."""
+    """What an append did. `log_append_time_ms` is -1 for CreateTime.
+
+    `size_bytes` is 0 for a duplicate, which was not written again: all else is of the batch that is in the log.
+    """
 
     first_offset: int
     last_offset: int
@@ -30,6 +34,10 @@ class AppendInfo(NamedTuple):
     log_start_offset: int
     max_timestamp: int
     size_bytes: int
+
+    @property
+    def is_duplicate(self) -> bool:
+        return self.size_bytes == 0
 
 
 class ReadResult(NamedTuple):
@@ -52,3 +60,4 @@ class LogParts:
     epochs: list[tuple[int, int]]
     topic_id: str | None
     is_synced: bool
+    producers: LogProducers

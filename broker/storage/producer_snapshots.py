@@ -18,7 +18,7 @@ Snapshots are taken when a segment is rolled (at its base offset), and in a clea
 
 1. `out_of_range` names the snapshots that are not for this log any more, `strays` those that no segment needs: removed.
 2. `newest_first` gives those to try. One that `decode` refuses is removed, and the next one tried; without any the state
-   begins empty at the log start.
+   begins empty at the first segment.
 3. The batches from the state's `end_offset` on are appended to it.
 """
 
@@ -98,14 +98,14 @@ def decode(data: bytes, end_offset: int) -> ProducerState:
     return ProducerState(end_offset, producers)
 
 
-def out_of_range(offsets: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> list[int]:
-    """Snapshots of records that are not in the log any more: beyond its end, or all below its start."""
-    return [offset for offset in offsets if not log_start_offset < offset <= log_end_offset]
+def out_of_range(offsets: Iterable[int], *, first_offset: int, log_end_offset: int) -> list[int]:
+    """Snapshots of records that are not in the log any more: beyond its end, or all below its first segment."""
+    return [offset for offset in offsets if not first_offset <= offset <= log_end_offset]
 
 
-def newest_first(offsets: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> list[int]:
+def newest_first(offsets: Iterable[int], *, first_offset: int, log_end_offset: int) -> list[int]:
     """Those to try when the state is built anew."""
-    return sorted((offset for offset in offsets if log_start_offset < offset <= log_end_offset), reverse=True)
+    return sorted((offset for offset in offsets if first_offset <= offset <= log_end_offset), reverse=True)
 
 
 def strays(offsets: Iterable[int], segment_bases: Collection[int]) -> list[int]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import BatchHeader
+from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 SEQUENCE_MAX = 2**31 - 1
 BATCHES_KEPT = 5
@@ -35,6 +35,10 @@ NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_TRANSACTION = -1
 NO_COORDINATOR_EPOCH = -1
+NOT_HEARD = -1
+
+RETRIES_END_MS = 3_600_000
+"""After a start a producer that has not been heard of since is kept so long at the least: its retries are over by then."""
 
 
 class BatchMetadata(NamedTuple):
@@ -68,7 +72,8 @@ class ProducerEntry:
     """One producer. `batches`: at most five, oldest first, all of `epoch`.
 
     `last_timestamp` is in ms, of its last batch or transaction marker. `transaction_first_offset` is where its open
-    transaction begins, -1 without one; `coordinator_epoch` is of who wrote its last transaction marker.
+    transaction begins, -1 without one; `coordinator_epoch` is of who wrote its last transaction marker. `is_heard` and
+    `heard_ms` are for `expire`, and no function of the log: did a batch come since it looked last, and when did it see one.
     """
 
     epoch: int
@@ -76,6 +81,8 @@ class ProducerEntry:
     last_timestamp: int = NO_TIMESTAMP
     transaction_first_offset: int = NO_TRANSACTION
     batches: list[BatchMetadata] = field(default_factory=list)
+    is_heard: bool = field(default=False, compare=False)
+    heard_ms: int = field(default=NOT_HEARD, compare=False)
 
     @property
     def last_sequence(self) -> int:
@@ -124,9 +131,10 @@ class ProducerState:
         if header.producer_epoch == entry.epoch:
             last = last_sequence_of(header)
             for batch in entry.batches:
-                if batch.last_sequence == last and batch.first_sequence == header.base_sequence:
+                if batch[0] == last and batch.first_sequence == header.base_sequence:
                     return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
-            expected = 0 if entry.last_sequence == SEQUENCE_MAX else entry.last_sequence + 1
+            last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
+            expected = 0 if last == SEQUENCE_MAX else last + 1
         elif header.producer_epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -148,27 +156,36 @@ class ProducerState:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH) -> None:
-        """The batch is in the log at `base_offset`, whoever checked it. `coordinator_epoch` is a transaction marker's."""
-        self.end_offset = base_offset + header.last_offset_delta + 1
-        if header.producer_id < 0:
+        """The batch is in the log at `base_offset`, whoever checked it. `coordinator_epoch` is a transaction marker's.
+
+        Hot, as `check`: hence the header taken apart at once.
+        """
+        _, _, _, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = header
+        last_offset = base_offset + delta
+        self.end_offset = last_offset + 1
+        if producer_id < 0:
             return
-        if header.is_control and header.record_count == 0:
+        is_control = attributes & CONTROL_BIT
+        if is_control and count == 0:
             return  # the marker was compacted away, and all of its transaction before it
-        self._changed_up_to = self.end_offset
-        entry = self.producers.get(header.producer_id)
+        self._changed_up_to = last_offset + 1
+        entry = self.producers.get(producer_id)
         if entry is None:
-            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
-        entry.begin_epoch(header.producer_epoch)
-        if header.is_control:
+            entry = self.producers[producer_id] = ProducerEntry(epoch)
+        elif entry.epoch != epoch:
+            entry.begin_epoch(epoch)
+        entry.is_heard = True
+        if is_control:
             entry.coordinator_epoch = coordinator_epoch
             entry.transaction_first_offset = NO_TRANSACTION
-            entry.last_timestamp = header.base_timestamp
+            entry.last_timestamp = base_timestamp
             return
-        entry.add(
-            BatchMetadata(last_sequence_of(header), self.end_offset - 1, header.last_offset_delta, header.max_timestamp)
-        )
-        entry.last_timestamp = header.max_timestamp
-        if header.is_transactional and entry.transaction_first_offset == NO_TRANSACTION:
+        last = sequence + delta
+        if last > SEQUENCE_MAX:
+            last -= SEQUENCE_MAX + 1
+        entry.add(BatchMetadata._make((last, last_offset, delta, max_timestamp)))
+        entry.last_timestamp = max_timestamp
+        if attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset == NO_TRANSACTION:
             entry.transaction_first_offset = base_offset
 
     def truncate(self, end_offset: int) -> bool:
@@ -195,13 +212,24 @@ class ProducerState:
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers without an open transaction that wrote nothing for `producer.id.expiration.ms`.
 
-        Times are those of their records, as in Kafka. Returns how many went.
+        Kafka goes by the timestamps of their records alone. Those are the client's: one that writes records of 2013 is
+        forgotten by the next look (each ten minutes), and by a restart, between two of its batches, and what it
+        then sends again is written twice. Here the later of that timestamp and of when this process heard of the producer
+        counts. One that was not heard of since the start is kept for an hour at the least, when nobody repeats a batch any
+        more, and not for the whole time, or a broker that restarts every day would never forget any.
+
+        Called each few minutes: a batch counts as heard at the first look after it. Returns how many went.
         """
-        gone = [
-            producer_id
-            for producer_id, entry in self.producers.items()
-            if entry.transaction_first_offset == NO_TRANSACTION and now_ms - entry.last_timestamp >= expiration_ms
-        ]
+        gone = []
+        for producer_id, entry in self.producers.items():
+            if entry.is_heard:
+                entry.is_heard = False
+                entry.heard_ms = now_ms
+            elif entry.heard_ms == NOT_HEARD:
+                entry.heard_ms = now_ms - expiration_ms + min(expiration_ms, RETRIES_END_MS)
+            last_ms = max(entry.last_timestamp, entry.heard_ms)
+            if entry.transaction_first_offset == NO_TRANSACTION and now_ms - last_ms >= expiration_ms:
+                gone.append(producer_id)
         for producer_id in gone:
             del self.producers[producer_id]
         return len(gone)

@@ -1,6 +1,7 @@
 """Opening a partition's directory: after a clean stop nothing is read, after a crash what may be torn is verified (LOG-2).
 
-1. Leftovers are removed: `.deleted`, `.cleaned`, `.tmp` files, indexes without a log.
+1. A swap of compacted segments is finished (`segment_swap`). Leftovers are removed: `.deleted`, `.cleaned`, `.swap`,
+   `.tmp` files, indexes without a log.
 2. After a clean stop, only the last segment's end is looked up, from its last index entry on. If the file is not whole
    batches from there to its end, the stop was not clean: it is verified.
 3. Otherwise every segment that reaches past the recovery point is re-read: CRC, order and form of each batch. At the
@@ -8,6 +9,7 @@
 4. The leader epochs are those of the checkpoint, and from where was re-read on those that the batches carry (INV-21): an
    epoch of records that were lost must not stay, one of records that are there must not be missing. Without a
    checkpoint the headers of all batches are read for it.
+5. The producer state is that of the newest snapshot that is believed, and the batches after it (`log_producers`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import re
 from collections.abc import Callable, Sequence
 
 from broker.config import TopicConfig
-from broker.storage import checkpoints
+from broker.storage import checkpoints, log_producers
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_types import PARTITION_METADATA, LogParts
+from broker.storage.producer_snapshots import offset_of
 from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
 from broker.storage.segment import Segment
+from broker.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +44,14 @@ def open_log(
     recovery_point: int,
     log_start_offset: int,
     wall_ms: Callable[[], int],
+    cleaned_up_to: int = 0,
 ) -> LogParts:
-    """The segments and what belongs to them; makes what is missing in a new directory. Raises OSError."""
-    bases = _tidy(filesystem, directory)
+    """The segments and what belongs to them; makes what is missing in a new directory. Raises OSError.
+
+    Holes below `cleaned_up_to` are compaction's, even if the recovery point was lost (FLT-27).
+    """
+    finish_swaps(filesystem, directory, config.index_interval_bytes)
+    bases, snapshots = _tidy(filesystem, directory)
 
     def segment_at(base: int) -> Segment:
         return Segment(
@@ -66,7 +75,7 @@ def open_log(
         if was_clean and stored is not None:
             log.warning("%s: stopped cleanly, but %s has no clean end", directory, segments[-1].path)
             recovery_point = min(recovery_point, segments[-1].base_offset)
-        segments, epochs = _recover(filesystem, segments, recovery_point, log_start_offset, stored)
+        segments, epochs = _recover(filesystem, segments, recovery_point, log_start_offset, cleaned_up_to, stored)
     end = segments[-1].next_offset
     start = max(log_start_offset, segments[0].base_offset)
     if start > end:
@@ -82,13 +91,21 @@ def open_log(
     if epochs != (stored or []):
         data = checkpoints.encode_epochs(epochs)
         filesystem.write_atomically(f"{directory}/{checkpoints.LEADER_EPOCHS}", data)
-    return LogParts(
-        segments, start, min(recovery_point, end), epochs, read_topic_id(filesystem, directory), is_synced=is_clean
+    recovery_point = min(recovery_point, end)
+    producers = log_producers.load(
+        filesystem,
+        directory,
+        segments,
+        snapshots,
+        end_offset=end,
+        believed_up_to=end if is_clean else recovery_point,
     )
+    topic_id = read_topic_id(filesystem, directory)
+    return LogParts(segments, start, recovery_point, epochs, topic_id, is_synced=is_clean, producers=producers)
 
 
-def _tidy(filesystem: FileSystem, directory: str) -> list[int]:
-    """Removes leftovers. Returns the base offsets of the segments, in order."""
+def _tidy(filesystem: FileSystem, directory: str) -> tuple[list[int], list[int]]:
+    """Removes leftovers. Returns the base offsets of the segments, in order, and the offsets of producer snapshots."""
     names = filesystem.list(directory)
     found = {m[1]: m for name in names if (m := _SEGMENT_FILE.fullmatch(name)) and m[2] == "log"}
     for name in names:
@@ -97,7 +114,8 @@ def _tidy(filesystem: FileSystem, directory: str) -> list[int]:
         if is_orphan or _LEFTOVER.fullmatch(name):
             log.info("%s: leftover %s removed", directory, name)
             filesystem.remove(f"{directory}/{name}")
-    return sorted(int(base) for base in found)
+    snapshots = [offset for name in names if (offset := offset_of(name)) is not None]
+    return sorted(int(base) for base in found), snapshots
 
 
 def _recover(
@@ -105,15 +123,16 @@ def _recover(
     segments: list[Segment],
     recovery_point: int,
     log_start_offset: int,
+    cleaned_up_to: int,
     stored: Sequence[EpochEntry] | None,
 ) -> tuple[list[Segment], list[EpochEntry]]:
     """Steps 3 and 4. Returns the segments that are kept, and the epochs."""
     first = 0
     while first < len(segments) - 1 and segments[first].next_offset <= recovery_point:
         first += 1
-    judge = Judge(stored or (), recovery_point)
+    judge = Judge(stored or (), recovery_point, cleaned_up_to)
     # A hole that was synced is compaction's; one up to the log start is what a deletion left.
-    gap_to = max(recovery_point, log_start_offset)
+    gap_to = max(recovery_point, log_start_offset, cleaned_up_to)
     epochs = list(stored or ())
     if not epochs or epochs[0][1] > log_start_offset:
         # No checkpoint, or it has forgotten the epochs of deleted records, and their deletion did not get to the disk.

@@ -23,10 +23,11 @@ class Judge:
     the recovery point, the next segment's name, or the epoch checkpoint (`stored`, empty when there is none).
     """
 
-    def __init__(self, stored: Sequence[EpochEntry], recovery_point: int) -> None:
+    def __init__(self, stored: Sequence[EpochEntry], recovery_point: int, cleaned_up_to: int = 0) -> None:
         self.epochs: list[EpochEntry] = []
         self._stored = stored
         self._recovery_point = recovery_point
+        self._holes_end = max(recovery_point, cleaned_up_to)
         self._end = 0
         self._next_base: int | None = None
 
@@ -47,10 +48,11 @@ class Judge:
     def _offset_is_believed(self, header: BatchHeader, following: BatchHeader | None) -> bool:
         if header.base_offset < self._end or (self._next_base is not None and header.next_offset > self._next_base):
             return False
-        if header.base_offset == self._end or header.next_offset <= self._recovery_point:
+        if header.base_offset == self._end or header.next_offset <= self._holes_end:
             return True
         goes_on_at = following.base_offset if following is not None else self._next_base
-        return goes_on_at == header.next_offset
+        # Not equal: after compaction one hole follows another. A wrong offset that is too large would overlap what follows.
+        return goes_on_at is not None and header.next_offset <= goes_on_at
 
     def _epoch_is_believed(self, header: BatchHeader, following: BatchHeader | None) -> bool:
         epoch = header.partition_leader_epoch
@@ -59,6 +61,8 @@ class Judge:
             return False
         if header.next_offset <= self._recovery_point or self._checkpoint_says(epoch, header.base_offset):
             return True
+        if any(known == epoch and header.base_offset < start for known, start in self._stored[1:]):
+            return False  # it began later
         if following is None:
             return epoch == latest or not self._stored
         if self._checkpoint_says(following.partition_leader_epoch, header.base_offset):

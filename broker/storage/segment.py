@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from broker.storage.filesystem import Buffer, FileSystem
-from broker.storage.sparse_index import IndexCorrupt, OffsetIndex, TimeIndex
+from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
     HEADER_SIZE,
@@ -55,13 +55,22 @@ class Segment:
     """Open for reading and, if it is the last of its log, for appending."""
 
     def __init__(
-        self, filesystem: FileSystem, directory: str, base_offset: int, *, index_interval_bytes: int, created_ms: int
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        created_ms: int,
+        suffix: str = "",
     ) -> None:
+        """`suffix` ends the names of all its files until `rename`: of a segment that is no part of its log yet."""
         stem = f"{directory}/{segment_name(base_offset)}"
-        self.path = stem + ".log"
+        self._stem = stem
+        self.path = stem + ".log" + suffix
         self.base_offset = base_offset
-        self.index = OffsetIndex(filesystem, stem + ".index", base_offset)
-        self.time_index = TimeIndex(filesystem, stem + ".timeindex", base_offset)
+        self.index = OffsetIndex(filesystem, stem + ".index" + suffix, base_offset)
+        self.time_index = TimeIndex(filesystem, stem + ".timeindex" + suffix, base_offset)
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
         self.first_timestamp = NO_TIMESTAMP
@@ -79,6 +88,12 @@ class Segment:
         # Of the newest batches, without a hole up to the end: where each begins, and the offset after its last record.
         self._recent_positions = array("q")
         self._recent_ends = array("q")
+
+    def moved_to(self, directory: str) -> None:
+        """The directory was renamed; open files stay what they are."""
+        self._stem = f"{directory}/{segment_name(self.base_offset)}"
+        for file in (self, self.index, self.time_index):
+            file.path = f"{directory}/{file.path.rpartition('/')[2]}"
 
     # -- opening --------------------------------------------------------------------------------------------------
 
@@ -258,6 +273,13 @@ class Segment:
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last() or (NO_TIMESTAMP, self.base_offset)
         return self.max_timestamp
 
+    def first_batch_timestamp(self) -> int:
+        """The largest timestamp of its first batch, NO_TIMESTAMP without one. May read the disk."""
+        if self.first_timestamp == NO_TIMESTAMP:
+            first = next(self.headers(), None)
+            self.first_timestamp = first[1].max_timestamp if first else NO_TIMESTAMP
+        return self.first_timestamp
+
     def forget_indexes(self) -> None:
         """Gives back the indexes' memory (20 bytes for every 4 KiB of log); not for the last segment."""
         self.index.unload()
@@ -340,7 +362,7 @@ class Segment:
                 if (
                     header.batch_length < HEADER_SIZE - LOG_OVERHEAD
                     or header.magic != MAGIC
-                    or header.base_offset < self.base_offset
+                    or not 0 <= header.base_offset - self.base_offset <= RELATIVE_OFFSET_MAX - header.last_offset_delta
                     or header.last_offset_delta < 0
                     or following > end
                 ):
@@ -353,9 +375,13 @@ class Segment:
 
     # -- cutting, syncing, closing --------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
-        """Drops the batch that holds `offset` and all after it; the segment is the last of its log from now on."""
+    def truncate_to(self, offset: int) -> bool:
+        """Drops the batch that holds `offset` and all after it; the segment is the last of its log from now on.
+
+        False when no batch held it.
+        """
         position = self.position_of(offset, may_block=True)
+        cut = next(self.headers(position), None)
         self.load_indexes()
         if position < self.size:
             self._truncate_file(position)
@@ -366,6 +392,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         self.first_timestamp = NO_TIMESTAMP
         self.load_end()
+        return cut is not None and cut[1].base_offset < offset
 
     def _truncate_file(self, size: int) -> None:
         self._filesystem.truncate(self._fd, size)
@@ -403,6 +430,16 @@ class Segment:
             self.time_index.close()
             if not self._pins:
                 self._filesystem.close(self._fd)
+
+    def rename(self, suffix: str) -> None:
+        """Its files, all there and the indexes closed, end with `suffix` from now on; the log file is the last to change."""
+        for index, kind in ((self.index, ".index"), (self.time_index, ".timeindex")):
+            path = self._stem + kind + suffix
+            self._filesystem.rename(index.path, path)
+            index.path = path
+        path = self._stem + ".log" + suffix
+        self._filesystem.rename(self.path, path)
+        self.path = path
 
     def remove(self) -> list[str]:
         """Closes the segment and renames its files away. Returns what is still to be unlinked, which may take long."""

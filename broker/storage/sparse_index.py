@@ -16,6 +16,9 @@ from operator import le, lt
 
 from broker.storage.filesystem import FileSystem
 
+RELATIVE_OFFSET_MAX = 2**31 - 1
+"""An entry has 32 bits for an offset's distance from the segment's base offset."""
+
 
 class IndexCorrupt(ValueError):
     """The file is no index of this segment."""

@@ -34,13 +34,14 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
         return
     term.events.write("brokers_changed", gone=sorted(gone), came=sorted(came), bounced=sorted(bounced))
     log.info("brokers gone: %s, come: %s, of these bounced: %s", sorted(gone), sorted(came), sorted(bounced))
+    announcement = term.announcement()
+    announcement.metadata(())  # at least the live brokers are news for all
     for broker in gone:
         term.channels.remove(broker)
+        announcement.metadata(cluster.failed_on(broker))
         cluster.broker_went(broker)
     for broker in came - bounced:
         _add(term, found[broker])
-    announcement = term.announcement()
-    announcement.metadata(())  # at least the live brokers are news for all
     if gone:
         await _fail_over(term, gone, announcement)
     for broker in bounced:
@@ -88,8 +89,8 @@ async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPar
     def move(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
         if state.leader != broker:
             return None
-        replicas = cluster.assignment(tp).replicas
-        return leader_election.before_shutdown(state, replicas, cluster.brokers, cluster.stopping, cluster.epoch)
+        replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.brokers.keys())
+        return leader_election.before_shutdown(state, replicas, able, cluster.stopping, cluster.epoch)
 
     await term.change(led, move, announcement, reason="controlled shutdown")
     remaining = [tp for tp in replicated if cluster.leadership[tp].leader == broker]

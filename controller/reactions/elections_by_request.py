@@ -73,19 +73,20 @@ def _refusal(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> Kaf
 
 def _has_wanted_leader(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> bool:
     leader = cluster.leadership[tp].leader
-    return leader in cluster.brokers if unclean else leader == cluster.assignment(tp).replicas[0]
+    return cluster.is_online(tp, leader) if unclean else leader == cluster.assignment(tp).replicas[0]
 
 
 def _preferred(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-    return leader_election.preferred(state, cluster.assignment(tp).replicas, cluster.live, cluster.epoch)
+    able = cluster.with_disk(tp, cluster.live)
+    return leader_election.preferred(state, cluster.assignment(tp).replicas, able, cluster.epoch)
 
 
 def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
     """Never writes that there is no leader: that is said already, or will be by the broker's failure."""
-    if state.leader in cluster.brokers:
+    if cluster.is_online(tp, state.leader):
         return None
-    replicas = cluster.assignment(tp).replicas
-    new = leader_election.after_failure(state, replicas, cluster.live, cluster.epoch, unclean_allowed=True)
+    replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.live)
+    new = leader_election.after_failure(state, replicas, able, cluster.epoch, unclean_allowed=True)
     return new if new is not None and new.leader in cluster.brokers else None
 
 
@@ -98,8 +99,9 @@ def _outcome(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> Kaf
     if unclean:
         reason = f"Failed to elect leader for partition {tp}: none of its replicas {replicas} lives"
         return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, reason)
+    able = cluster.with_disk(tp, cluster.live)
     reason = (
         f"Failed to elect leader for partition {tp}: the preferred replica {replicas[0]} "
-        f"{'is not in the ISR ' + str(list(state.isr)) if replicas[0] in cluster.live else 'does not live'}"
+        f"{'is not in the ISR ' + str(list(state.isr)) if replicas[0] in able else 'does not live'}"
     )
     return KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, reason)

@@ -36,6 +36,8 @@ async def take_office(term: Term) -> None:
     await store.exists(ReassignPartitionsZNode.PATH, watches.reassignments)
     preferred_election = await store.preferred_election(watches.preferred_election)
     announced, _ = await store.isr_changes(watches.isr_changes)
+    # Which replicas are on failed disks the brokers will say in their answers to step 4.
+    disk_failures, _ = await store.log_dir_events(watches.log_dir_events)
     names = await store.children(TopicZNode.PARENT, watches.topics)
     topics = await load_topics(term, names)
     cluster.unreadable_topics.update(set(names) - topics.keys())
@@ -82,7 +84,7 @@ async def take_office(term: Term) -> None:
     await on_preferred_election(term, preferred_election)
     await topic_deletions.queue(term, to_delete)
     await topic_deletions.resume(term, cluster.brokers)
-    await store.delete(announced)
+    await store.delete([*announced, *disk_failures])
     term.events.write(
         "controller_in_office",
         controller_epoch=cluster.epoch,

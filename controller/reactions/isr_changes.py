@@ -10,7 +10,7 @@ from controller.term import Term
 async def on_isr_changes(term: Term) -> None:
     """Reads the notifications and the states they name, tells all brokers, and removes the notifications.
 
-    A leader may have let in a broker that died at that very moment: it leaves again (INV-14).
+    A leader may have let in a broker that died, or its disk, at that very moment: it leaves again (INV-14).
     """
     cluster = term.cluster
     paths, named = await term.store.isr_changes(term.watches.isr_changes)
@@ -20,7 +20,7 @@ async def on_isr_changes(term: Term) -> None:
     announcement = term.announcement()
     announcement.metadata(changed)
     dead = {member for tp in changed for member in cluster.leadership[tp].isr} - cluster.brokers.keys()
-    if dead:
+    if dead or not cluster.failed_replicas.keys().isdisjoint(changed):
         await take_out_of_isr(term, changed, dead, announcement, reason="dead member in the ISR")
     term.announce(announcement)
     await reassignments.resume(term, changed)

@@ -26,17 +26,18 @@ async def elect_after_failure(
     unclean: dict[str, bool] = {}
 
     async def read_settings(waiting: Sequence[TopicPartition]) -> None:
-        topics = {tp.topic for tp in waiting if live.isdisjoint(cluster.leadership[tp].isr)} - unclean.keys()
+        stuck = {tp.topic for tp in waiting if cluster.with_disk(tp, live).isdisjoint(cluster.leadership[tp].isr)}
+        topics = stuck - unclean.keys()
         for topic, config in (await term.store.topic_configs(topics)).items():
             own = config.get(UNCLEAN_KEY)
             unclean[topic] = term.settings.unclean_leader_election_enable if own is None else own.lower() == "true"
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        if state.leader in cluster.brokers:
+        if cluster.is_online(tp, state.leader):
             return None  # it has a leader by now
-        replicas = cluster.assignment(tp).replicas
+        replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, live)
         new = leader_election.after_failure(
-            state, replicas, live, cluster.epoch, unclean_allowed=unclean.get(tp.topic, False)
+            state, replicas, able, cluster.epoch, unclean_allowed=unclean.get(tp.topic, False)
         )
         if new is not None and leader_election.is_unclean(state, new):
             log.warning("%s: unclean election of broker %d, the ISR was %s", tp, new.leader, state.isr)
@@ -51,8 +52,9 @@ async def take_out_of_isr(
 ) -> None:
     """Followers on these brokers leave the ISR, with a new leader epoch so that the leader takes it over (BUG-6)."""
 
-    def decide(_: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        return leader_election.without_replicas(state, gone, term.cluster.epoch)
+    def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
+        failed = term.cluster.failed_replicas.get(tp, ())
+        return leader_election.without_replicas(state, {*gone, *failed}, term.cluster.epoch)
 
     await term.change(partitions, decide, announcement, reason=reason)
 
@@ -75,7 +77,8 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
     live = cluster.live
     decided: dict[TopicPartition, LeaderAndIsr] = {}
     for tp in partitions:
-        state = leader_election.first_leader(cluster.assignment(tp).replicas, live, cluster.epoch)
+        able = cluster.with_disk(tp, live)
+        state = leader_election.first_leader(cluster.assignment(tp).replicas, able, cluster.epoch)
         if state is None:
             log.warning("%s: none of its replicas %s lives, it waits", tp, cluster.assignment(tp).replicas)
         else:
@@ -90,10 +93,10 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
     leaderless = []
     for tp in (*written.done, *found):
         for replica in cluster.assignment(tp).replicas:
-            is_online = replica in cluster.brokers
+            is_online = cluster.is_online(tp, replica)
             cluster.move_replica(tp, replica, ReplicaState.ONLINE if is_online else ReplicaState.OFFLINE)
     for tp in found:
-        is_led = cluster.leadership[tp].leader in cluster.brokers
+        is_led = cluster.is_online(tp, cluster.leadership[tp].leader)
         cluster.move_partition(tp, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
         if not is_led:
             leaderless.append(tp)
@@ -107,7 +110,8 @@ async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, r
     announcement = term.announcement()
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        return leader_election.preferred(state, cluster.assignment(tp).replicas, live, cluster.epoch)
+        able = cluster.with_disk(tp, live)
+        return leader_election.preferred(state, cluster.assignment(tp).replicas, able, cluster.epoch)
 
     await term.change(partitions, decide, announcement, reason=reason)
     term.announce(announcement)

@@ -176,7 +176,7 @@ async def _release_dropped(
         return set()
 
     def without_dropped(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        return leader_election.among(state, plans[tp].replicas, cluster.live, cluster.epoch)
+        return leader_election.among(state, plans[tp].replicas, cluster.with_disk(tp, cluster.live), cluster.epoch)
 
     released = await term.change(dropping, without_dropped, term.announcement(), reason="reassignment changed")
     for tp in dropping:
@@ -260,7 +260,8 @@ async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
         assignment = cluster.assignment(tp)
         if not reassignment.is_complete(assignment, state.isr):
             return None
-        new = leader_election.among(state, reassignment.target_of(assignment), cluster.live, cluster.epoch)
+        able = cluster.with_disk(tp, cluster.live)
+        new = leader_election.among(state, reassignment.target_of(assignment), able, cluster.epoch)
         return new if new is not None and new.leader != NO_LEADER else None
 
     handed_over = await term.change(complete, lead_among_target, term.announcement(), reason="reassigned")

@@ -55,6 +55,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
 
 
 class VersionRange(NamedTuple):
@@ -74,9 +75,11 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.CREATE_TOPICS: VersionRange(2, 7),
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
         ApiKey.DELETE_RECORDS: VersionRange(0, 2),
+        ApiKey.INIT_PRODUCER_ID: VersionRange(0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.ALTER_CONFIGS: VersionRange(0, 2),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: VersionRange(1, 2),
         ApiKey.DESCRIBE_LOG_DIRS: VersionRange(1, 4),
         ApiKey.CREATE_PARTITIONS: VersionRange(0, 3),
         ApiKey.ELECT_LEADERS: VersionRange(0, 2),
@@ -84,6 +87,7 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
         ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 1),
+        ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
     }
 )
 """What ApiVersions advertises: exactly what works."""
@@ -98,9 +102,11 @@ FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
         ApiKey.DELETE_RECORDS: 2,
+        ApiKey.INIT_PRODUCER_ID: 2,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.ALTER_CONFIGS: 2,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
         ApiKey.DESCRIBE_LOG_DIRS: 2,
         ApiKey.CREATE_PARTITIONS: 2,
         ApiKey.ELECT_LEADERS: 2,
@@ -108,6 +114,7 @@ FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
         ApiKey.DESCRIBE_CLUSTER: 0,
+        ApiKey.DESCRIBE_PRODUCERS: 0,
     }
 )
 """The first version with tagged fields and compact lengths (KIP-482), which also decides the header's version."""

@@ -41,7 +41,10 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducePartitionResult(NamedTuple):
-    """One partition's answer. `log_append_time_ms` is -1 for CreateTime; `base_offset` is -1 with an error."""
+    """One partition's answer. `log_append_time_ms` is -1 for CreateTime; `base_offset` is -1 with an error.
+
+    `record_errors` are (index in the batch, why); there is an `error_message` with them.
+    """
 
     partition: int
     error: int
@@ -51,6 +54,7 @@ class ProducePartitionResult(NamedTuple):
     error_message: str | None = None
     leader_id: int = -1
     leader_epoch: int = -1
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class NodeEndpoint(NamedTuple):
@@ -167,7 +171,10 @@ def _encode_result(version: int, result: ProducePartitionResult) -> bytes:
     if result.error_message is None and (version < 10 or (result.leader_id, result.leader_epoch) == (-1, -1)):
         return data + (_NO_ERROR_V9 if version >= 9 else _NO_ERROR_V8)
     flexible = version >= 9
-    data += array_length(0, flexible) + nullable_string(result.error_message, flexible)
+    data += array_length(len(result.record_errors), flexible)
+    for index, why in result.record_errors:
+        data += INT.pack(index) + nullable_string(why, flexible) + (b"\x00" if flexible else b"")
+    data += nullable_string(result.error_message, flexible)
     if not flexible:
         return data
     if version >= 10 and (result.leader_id, result.leader_epoch) != (-1, -1):

@@ -9,7 +9,8 @@
         21     2  attributes                     57     4  record count
         23     4  last offset delta              61        records
 
-attributes: bits 0-2 compression, bit 3 timestamp type (1: LogAppendTime), bit 4 transactional, bit 5 control.
+attributes: bits 0-2 compression, bit 3 timestamp type (1: LogAppendTime), bit 4 transactional, bit 5 control, bit 6 the
+base timestamp is when tombstones in it may go (KIP-534).
 Base offset and leader epoch lie before what the CRC covers, so a leader assigns both in place.
 """
 
@@ -17,12 +18,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import cramjam
 from fastcrc.crc32 import iscsi as crc32c
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.compression import COMPRESSIONS, compress, decompress
 
 Buffer = bytes | bytearray | memoryview
 
@@ -47,7 +48,7 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+DELETE_HORIZON_BIT = 0x40
 
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 """What `decode_records` unpacks at the most (BAD-22)."""
@@ -103,6 +104,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on its tombstones may be removed; None until the cleaner has seen them once."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
 class Record(NamedTuple):
@@ -263,7 +269,7 @@ def build_batch(
         for name, content in headers:
             body += _sized(name.encode()) + _sized(content)
         payload += _varint(len(body)) + body
-    packed = _compress(bytes(payload), compression)
+    packed = compress(bytes(payload), compression)
     batch = bytearray(HEADER_SIZE) + packed
     _HEADER.pack_into(
         batch,
@@ -286,6 +292,27 @@ def build_batch(
     return bytes(batch)
 
 
+def unpacked(batch: Buffer, position: int, header: BatchHeader, *, size_max: int, too_large: ErrorCode) -> bytes:
+    """The bytes of the records of the batch at `position`.
+
+    Raises KafkaError: CORRUPT_MESSAGE for a broken payload (BAD-21), `too_large` for one that unpacks to more than
+    `size_max` bytes (BAD-22).
+    """
+    payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
+    return decompress(payload, header.compression, size_max, too_large)
+
+
+def with_compression(header: BatchHeader, data: bytes, compression: int) -> bytes:
+    """The batch of `header`, whose records unpack to `data`, in another compression, with a CRC of its own."""
+    payload = compress(data, compression)
+    attributes = header.attributes & ~COMPRESSION_MASK | compression
+    length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
+    batch = bytearray(HEADER_SIZE) + payload
+    _HEADER.pack_into(batch, 0, header.base_offset, length, *header[2:5], attributes, *header[6:])
+    _CRC.pack_into(batch, 17, int(crc32c(memoryview(batch)[CRC_START:])))
+    return bytes(batch)
+
+
 def decode_records(batch: Buffer, position: int = 0) -> list[Record]:
     """The records of the batch at `position`.
 
@@ -293,8 +320,7 @@ def decode_records(batch: Buffer, position: int = 0) -> list[Record]:
     KafkaError(INVALID_RECORD) for records that do not fill the payload exactly (BAD-12, 13, 18).
     """
     header = parse_header(batch, position)
-    payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
-    data = _decompress(payload, header.compression)
+    data = unpacked(batch, position, header, size_max=DECOMPRESSED_SIZE_MAX, too_large=ErrorCode.CORRUPT_MESSAGE)
     found: list[Record] = []
     at = 0
     try:
@@ -368,80 +394,3 @@ def _read_sized(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     if size < 0 or at + size > end:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"a field of {size} bytes does not fit its record")
     return data[at : at + size], at + size
-
-
-def _compress(payload: bytes, compression: int) -> bytes:
-    match compression:
-        case 0:
-            return payload
-        case 1:
-            return bytes(cramjam.gzip.compress(payload))
-        case 2:
-            return bytes(cramjam.snappy.compress_raw(payload))
-        case 3:
-            # Independent blocks: Kafka's Java reader knows no others.
-            compressor = cramjam.lz4.Compressor(block_linked=False)
-            compressor.compress(payload)
-            return bytes(compressor.finish())
-        case 4:
-            return bytes(cramjam.zstd.compress(payload))
-    raise ValueError(f"unknown compression {compression}")
-
-
-_SNAPPY_JAVA_MAGIC = b"\x82SNAPPY\x00"
-
-
-def _decompress(payload: bytes, compression: int) -> bytes:
-    """The records' bytes. snappy comes raw or in snappy-java's chunks (16-byte header, then int32 size + raw block)."""
-    if compression == 0:
-        return payload
-    try:
-        if compression == 2:
-            return _decompress_snappy(payload)
-        module = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[compression]
-        return _decompress_stream(module, payload)
-    except (cramjam.DecompressionError, struct.error, ValueError, KeyError) as error:
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"{COMPRESSIONS[compression]} payload does not unpack: {error}"
-        ) from None
-
-
-def _decompress_snappy(payload: bytes) -> bytes:
-    if not payload.startswith(_SNAPPY_JAVA_MAGIC):
-        _check_size(int(cramjam.snappy.decompress_raw_len(payload)))
-        return bytes(cramjam.snappy.decompress_raw(payload))
-    out = bytearray()
-    at = 16
-    while at < len(payload):
-        (size,) = _INT.unpack_from(payload, at)
-        if size < 0:
-            raise ValueError(f"a block of {size} bytes")
-        block = payload[at + 4 : at + 4 + size]
-        _check_size(len(out) + int(cramjam.snappy.decompress_raw_len(block)))
-        out += bytes(cramjam.snappy.decompress_raw(block))
-        at += 4 + size
-    return bytes(out)
-
-
-_TARGET_IS_FULL = "failed to write whole buffer"
-
-
-def _decompress_stream(module: Any, payload: bytes) -> bytes:
-    """Unpacks into a buffer that grows until it fits or the limit is passed."""
-    size = max(4096, len(payload) * 8)
-    while True:
-        target = bytearray(min(size, DECOMPRESSED_SIZE_MAX))
-        try:
-            written = int(module.decompress_into(payload, target))
-        except cramjam.DecompressionError as error:
-            if _TARGET_IS_FULL not in str(error):
-                raise
-            _check_size(len(target) + 1)
-            size *= 4
-        else:
-            return bytes(memoryview(target)[:written])
-
-
-def _check_size(size: int) -> None:
-    if size > DECOMPRESSED_SIZE_MAX:
-        raise ValueError(f"it unpacks to more than {DECOMPRESSED_SIZE_MAX} bytes")

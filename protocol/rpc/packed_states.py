@@ -17,7 +17,14 @@ _packer = msgpack.Packer()
 _pack = _packer.pack
 
 
-def pack_state(tp: TopicPartition, state: LeaderAndIsr, assignment: Assignment, *, is_new: bool = False) -> bytes:
+def pack_state(
+    tp: TopicPartition,
+    state: LeaderAndIsr,
+    assignment: Assignment,
+    *,
+    is_new: bool = False,
+    offline_replicas: Sequence[int] = (),
+) -> bytes:
     """The row of a PartitionState with these values, as msgpack."""
     topic, partition = tp
     leader, leader_epoch, isr, controller_epoch, zk_version = state
@@ -34,7 +41,7 @@ def pack_state(tp: TopicPartition, state: LeaderAndIsr, assignment: Assignment, 
             assignment.adding,
             assignment.removing,
             is_new,
-            (),
+            offline_replicas,
         )
     )
     return packed

@@ -231,13 +231,16 @@ class ZooKeeperSession:
     async def create(
         self,
         path: str,
-        data: bytes = b"",
+        data: bytes | None = b"",
         *,
         ephemeral: bool = False,
         sequence: bool = False,
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
-        """Makes a node; with `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent)."""
+        """Makes a node; with `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent).
+
+        `data` None is no data at all, which `get` does not tell from empty data. Kafka does.
+        """
         flags = EPHEMERAL_FLAG * ephemeral | SEQUENCE_FLAG * sequence
         request = Create2(self._full(path), data, OPEN_ACL_UNSAFE, flags)
         try:
@@ -254,11 +257,14 @@ class ZooKeeperSession:
         await self._request(path, Delete(self._full(path), version))
 
     async def ensure_path(self, path: str) -> None:
-        """Makes the persistent node and those above it, where they are missing."""
+        """Makes the persistent node and those above it, where they are missing.
+
+        Without data, as Kafka does: it takes empty data in /latest_producer_id_block for a broken block, and gives out no ids.
+        """
         if path in ("", "/"):
             return
         try:
-            await self.create(path, make_parents=True)
+            await self.create(path, None, make_parents=True)
         except NodeExists:
             return
 

@@ -375,6 +375,23 @@ class IsrChangeZNode:
         return _partition_list(_decode(data))
 
 
+class LogDirEventZNode:
+    """`/log_dir_event_notification/log_dir_event_<seq>`: a log directory of that broker failed (LOG-6)."""
+
+    PARENT = "/log_dir_event_notification"
+    PATH_PREFIX = "/log_dir_event_notification/log_dir_event_"
+    FAILURE = 1
+
+    @staticmethod
+    def encode(broker_id: int) -> bytes:
+        return _encode({"version": 1, "broker": broker_id, "event": LogDirEventZNode.FAILURE})
+
+    @staticmethod
+    def decode(data: bytes) -> int:
+        """The broker; what happened is asked of it."""
+        return _integer(_decode(data).get("broker"), "broker")
+
+
 def _partition_list(value: Mapping[str, Any]) -> tuple[TopicPartition, ...]:
     """`partitions`: a list of objects with topic and partition."""
     rows = value.get("partitions", [])
@@ -430,6 +447,30 @@ class PreferredElectionZNode:
     @staticmethod
     def decode(data: bytes) -> tuple[TopicPartition, ...]:
         return _partition_list(_decode(data))
+
+
+PRODUCER_ID_MAX = 2**63 - 1
+
+
+class ProducerIdBlockZNode:
+    """`/latest_producer_id_block`, version 1: the block of producer ids that was given out last; empty before the first."""
+
+    PATH = "/latest_producer_id_block"
+
+    @staticmethod
+    def encode(broker_id: int, first: int, last: int) -> bytes:
+        return _encode({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+
+    @staticmethod
+    def decode(data: bytes) -> int:
+        """The last id of the block, -1 when none was given out yet."""
+        if not data:
+            return -1
+        value = _decode(data)
+        text = str(value.get("block_end"))
+        if not text.isascii() or not text.isdigit() or int(text) > PRODUCER_ID_MAX:
+            raise ValueError(f"block_end is {text!r}, no producer id")
+        return int(text)
 
 
 class ClusterIdZNode:

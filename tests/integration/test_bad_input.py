@@ -17,7 +17,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from protocol.kafka.record_batch import build_batch
+from protocol.kafka.record_batch import build_batch, crc32c
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -278,6 +278,69 @@ def test_bad_batches_append_nothing(wire: Wire, controller_port: int, cluster: L
     }
     assert {data: int(produce(wire, topic, data).error_code) for data in cases} == cases
     assert end_offset(wire, topic) == 0
+
+
+def changed(batch: bytes, layout: str, at: int, value: int) -> bytes:
+    """The batch with another header field, or byte of its records, and a CRC that fits."""
+    data = bytearray(batch)
+    struct.pack_into(layout, data, at, value)
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
+def test_batches_whose_crc_is_right_but_nothing_else(wire: Wire, controller_port: int, cluster: LocalCluster) -> None:
+    """BAD-12, 17, 18, 19, 21, 22: nothing is appended."""
+    topic = led_topic(wire, controller_port, cluster)
+    batch = build_batch([(b"k", b"value", [], 1)])
+    compressed = build_batch([(None, b"value" * 100, [], 1)], compression=3)
+    bomb = build_batch([(None, bytes(70 * 1024 * 1024), [], 1)], compression=4)
+    cases = {
+        changed(batch, ">b", len(batch) - 1, 1): ErrorCode.INVALID_RECORD,  # -1 record headers
+        changed(batch, ">b", len(batch) - 1, 0x7E): ErrorCode.INVALID_RECORD,
+        changed(batch, ">q", 0, 5): ErrorCode.INVALID_RECORD,
+        changed(batch, ">i", 57, 2): ErrorCode.INVALID_RECORD,
+        changed(batch, ">i", 57, 0): ErrorCode.INVALID_RECORD,
+        changed(batch, ">h", 21, 0x20): ErrorCode.INVALID_RECORD,
+        changed(batch, ">q", 43, 7): ErrorCode.INVALID_RECORD,
+        changed(compressed, ">i", 61, 0): ErrorCode.CORRUPT_MESSAGE,
+        bomb: ErrorCode.MESSAGE_TOO_LARGE,
+    }
+    assert {data: int(produce(wire, topic, data).error_code) for data in cases} == cases
+    assert end_offset(wire, topic) == 0
+
+
+def test_zstd_needs_a_newer_produce(wire: Wire, controller_port: int, cluster: LocalCluster) -> None:
+    """BAD-23"""
+    topic = led_topic(wire, controller_port, cluster)
+    batch = build_batch([(None, b"value", [], 1)], compression=4)
+    answer = wire.call(ApiKey.PRODUCE, 6, produce_body(topic, batch, 1))
+    assert int(answer.responses[0].partition_responses[0].error_code) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert int(produce(wire, topic, batch).error_code) == 0
+    assert end_offset(wire, topic) == 1
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_clients_do_not_write_to_internal_topics(wire: Wire, topic: str) -> None:
+    """BAD-25"""
+    answer = produce(wire, topic, build_batch([(b"k", b"value", [], 1)]))
+    assert int(answer.error_code) == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_the_records_that_a_batch_is_refused_for_are_named(
+    wire: Wire, controller_port: int, cluster: LocalCluster
+) -> None:
+    configs = [{"name": "cleanup.policy", "value": "compact"}]
+    names = [f"compacted-{number}" for number in range(8)]
+    assert create_topics(wire, [{"name": name, "configs": configs} for name in names]) == [0] * len(names)
+    batch = build_batch([(b"k", b"v", [], 1), (None, b"v", [], 1)])
+
+    def refusal() -> Any:
+        answers = [produce(wire, name, batch) for name in names]
+        return next((answer for answer in answers if answer.error_code == ErrorCode.INVALID_RECORD), None)
+
+    refused = eventually(refusal, "a refusal by the leader")
+    assert [error.batch_index for error in refused.record_errors] == [1]
+    assert "without a key" in refused.error_message
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 32767])

@@ -21,6 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
+from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -68,6 +71,13 @@ def new_topic(cluster: LocalCluster) -> str:
 
 
 ACKS_AND_COMPRESSION = [("all", c) for c in COMPRESSIONS] + [("1", "none"), ("0", "none"), ("1", "zstd"), ("0", "lz4")]
+IDEMPOTENT = "idempotent"
+"""acks=all with `enable.idempotence`, which is the default of kafka-python and of the Java producer (LOG-5)."""
+ACKS_AND_COMPRESSION += [(IDEMPOTENT, "none"), (IDEMPOTENT, "zstd")]
+
+
+def acks_of(acks: str) -> str | int:
+    return "all" if acks in ("all", IDEMPOTENT) else int(acks)
 
 
 @pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
@@ -80,7 +90,8 @@ def test_confluent_kafka(shared_cluster: LocalCluster, acks: str, compression: s
     producer = Producer(
         {
             "bootstrap.servers": shared_cluster.bootstrap_servers,
-            "acks": acks,
+            "acks": acks_of(acks),
+            "enable.idempotence": acks == IDEMPOTENT,
             "compression.type": compression,
             "linger.ms": 5,
         }
@@ -130,9 +141,9 @@ def test_kafka_python(shared_cluster: LocalCluster, acks: str, compression: str)
     admin.close()
     producer = KafkaProducer(
         bootstrap_servers=servers,
-        acks=acks if acks == "all" else int(acks),
+        acks=acks_of(acks),
         compression_type=None if compression == "none" else compression,
-        enable_idempotence=False,
+        enable_idempotence=acks == IDEMPOTENT,
         linger_ms=5,
     )
     futures = [
@@ -168,8 +179,9 @@ def test_aiokafka(shared_cluster: LocalCluster, acks: str, compression: str) -> 
     async def produce_and_read() -> list[Sent]:
         async with AIOKafkaProducer(
             bootstrap_servers=shared_cluster.bootstrap_servers,
-            acks=acks if acks == "all" else int(acks),
+            acks=acks_of(acks),
             compression_type=None if compression == "none" else compression,
+            enable_idempotence=acks == IDEMPOTENT,
             linger_ms=5,
         ) as producer:
             assert await producer.partitions_for(topic) == set(range(PARTITIONS))
@@ -224,7 +236,8 @@ def test_kcat(shared_cluster: LocalCluster, acks: str, compression: str) -> None
         lines = "".join(f"k{n}:v{n} of {partition}\n" for n in range(RECORDS_PER_PARTITION))
         # fmt: off
         kcat("-b", servers, "-P", "-t", topic, "-p", str(partition), "-K:", "-z", compression, "-H", "origin=EWR",
-             "-X", f"acks={acks}", stdin=lines.encode())
+             "-X", f"acks={acks_of(acks)}", "-X", f"enable.idempotence={str(acks == IDEMPOTENT).lower()}",
+             stdin=lines.encode())
         # fmt: on
     for partition in range(PARTITIONS):
         printed = kcat(
@@ -233,3 +246,45 @@ def test_kcat(shared_cluster: LocalCluster, acks: str, compression: str) -> None
         assert printed.splitlines() == [
             f"{n} k{n} v{n} of {partition} origin=EWR" for n in range(RECORDS_PER_PARTITION)
         ]
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
+def test_producers_that_are_idempotent_by_choice_or_default_are_known_to_the_leader(
+    shared_cluster: LocalCluster, client: str
+) -> None:
+    """LOG-5, KIP-664: the batches carried an id and sequences, and DescribeProducers tells of them."""
+    topic = new_topic(shared_cluster)
+    servers = shared_cluster.bootstrap_servers
+    match client:
+        case "confluent-kafka":
+            librdkafka = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+            for _ in range(7):
+                librdkafka.produce(topic, b"v", partition=1)
+            assert librdkafka.flush(30) == 0
+        case "kafka-python":
+            python = KafkaProducer(bootstrap_servers=servers.split(","))
+            for _ in range(7):
+                python.send(topic, b"v", partition=1)
+            python.flush(30)
+            python.close()
+        case _:
+
+            async def produce() -> None:
+                async with AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True) as producer:
+                    await asyncio.gather(*[await producer.send(topic, b"v", partition=1) for _ in range(7)])
+
+            asyncio.run(produce())
+    metadata = AdminClient({"bootstrap.servers": servers}).list_topics(topic, timeout=10)
+    body = {"topics": [{"name": topic, "partition_indexes": (0, 1, 2)}]}
+    known = {}
+    for broker in shared_cluster.broker_ids:
+        with Wire(shared_cluster.port(broker)) as wire:
+            answer = wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics[0]
+        for partition in answer.partitions:
+            leads = metadata.topics[topic].partitions[partition.partition_index].leader == broker
+            assert partition.error_code == (ErrorCode.NONE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if leads:
+                known[partition.partition_index] = [
+                    (p.producer_epoch, p.last_sequence) for p in partition.active_producers
+                ]
+    assert known == {0: [], 1: [(0, 6)], 2: []}

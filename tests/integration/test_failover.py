@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer, assert_nothing_lost, assert_once_and_in_order, read_everything
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -112,6 +112,80 @@ def test_nothing_is_lost(
             f"\n  {how.name} of the {role}: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
             f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
         )
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_an_idempotent_producer_writes_each_record_once_and_in_order(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str, how: signal.Signals
+) -> None:
+    """LOG-5, INV-20: every broker is killed or stopped in turn, with five requests in flight."""
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, idempotent=True) as producer:
+        producer.wait_for_acks(200)
+        for victim in cluster.broker_ids:
+            cluster.signal(victim, how)
+            eventually(
+                lambda gone=victim: all(s.leader not in (gone, -1) for s in zk.states(topic).values()), "new leaders"
+            )
+            producer.wait_for_acks(400)
+            eventually(lambda gone=victim: cluster.pid(gone) is None, "the broker's process ended")
+            cluster.start_broker(victim)
+            assert_healed(cluster, zk, topic)
+        acknowledged = producer.stop()
+    assert acknowledged.failed == []
+    assert_once_and_in_order(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+
+
+def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leader(
+    cluster: LocalCluster, zk: ZooKeeperView, topic: str
+) -> None:
+    """LOG-5, INV-20, BUG-24: through a kill, and through a clean stop and start of all brokers."""
+
+    def produce(wire: Wire, sequence: int, epoch: int = 0) -> tuple[int, int]:
+        batch = build_batch(
+            [(None, b"v", (), 1_357_000_000_000)] * 2,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        body = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 20000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
+        }
+        answer = wire.call(ApiKey.PRODUCE, 8, body).responses[0].partition_responses[0]
+        return int(answer.error_code), answer.base_offset
+
+    def check_all() -> None:
+        with Wire(cluster.port(zk.state(topic, 0).leader)) as wire:
+            for number in range(3, 8):
+                assert produce(wire, 2 * number) == (ErrorCode.NONE, 2 * number)
+            assert produce(wire, 4) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+            assert produce(wire, 18) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+    leader = zk.state(topic, 0).leader
+    with Wire(cluster.port(leader)) as wire:
+        ask = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
+        producer_id = wire.call(ApiKey.INIT_PRODUCER_ID, 4, ask).producer_id
+        assert [produce(wire, 2 * number) for number in range(8)] == [(0, 2 * number) for number in range(8)]
+    check_all()
+    cluster.signal(leader, signal.SIGKILL)
+    eventually(lambda: zk.state(topic, 0).leader not in (leader, -1), "another leader")
+    check_all()
+    eventually(lambda: cluster.pid(leader) is None, "the dead broker's process ended")
+    cluster.start_broker(leader)
+    assert_healed(cluster, zk, topic)
+    for broker in cluster.broker_ids:
+        cluster.signal(broker, signal.SIGTERM)
+        eventually(lambda gone=broker: cluster.pid(gone) is None, "stopped")
+    for broker in cluster.broker_ids:
+        cluster.start_broker(broker)
+    assert_healed(cluster, zk, topic)
+    check_all()
+    with Wire(cluster.port(zk.state(topic, 0).leader)) as wire:
+        assert produce(wire, 16) == (ErrorCode.NONE, 16)
+        assert produce(wire, 0, epoch=1) == (ErrorCode.NONE, 18)
+        assert produce(wire, 18) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
 
 
 def test_a_deleted_controller_znode_elects_again(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:

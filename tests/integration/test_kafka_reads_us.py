@@ -18,10 +18,13 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from protocol.kafka.record_batch import parse_header
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch, iter_batches, parse_header
 from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
 from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.peer]
@@ -32,6 +35,11 @@ RECORDS = 1500
 """For each compression, at least."""
 TOPIC_SETTINGS = {"segment.bytes": "20000", "index.interval.bytes": "500"}
 KAFKA_START_TIMEOUT_S = 60.0
+CUT = b"only the old leader has this"
+STRING_DECODERS = tuple(f"--{of}-decoder-class=org.apache.kafka.tools.api.StringDecoder" for of in ("key", "value"))
+PRODUCER = re.compile(
+    r"producerId: (\d+) producerEpoch: (\d+) .*firstSequence: -?\d+ lastSequence: (-?\d+) lastOffset: (-?\d+)"
+)
 OFFSET = re.compile(r"^\| offset: (\d+)", re.MULTILINE)
 
 
@@ -75,6 +83,7 @@ def produce(bootstrap_servers: str, topic: str, compression: str) -> BackgroundP
         bootstrap_servers,
         topic,
         PARTITIONS,
+        idempotent=True,
         compression_type=compression,
         linger_ms=20,
         batch_num_messages=50,
@@ -82,15 +91,41 @@ def produce(bootstrap_servers: str, topic: str, compression: str) -> BackgroundP
     )
 
 
-def happens(event: str, cluster: LocalCluster, leader: int) -> None:
+def happens(event: str, cluster: LocalCluster, topic: str, leader: int) -> None:
     """What comes between two halves of the load."""
     if event == "SIGKILL":
         cluster.kill(leader)
     elif event == "SIGTERM":
         cluster.stop_broker(leader)
+    elif event == "truncation":
+        write_what_will_be_cut(cluster, topic, leader)
 
 
-@pytest.mark.parametrize("event", ["nothing", "SIGKILL", "SIGTERM"])
+def write_what_will_be_cut(cluster: LocalCluster, topic: str, leader: int) -> None:
+    """Batches of partition 0 that only the leader has, which then dies: it has to cut them off when it is back."""
+    others = [broker for broker in cluster.broker_ids if broker != leader]
+    for broker in others:
+        cluster.pause(broker)
+    with Wire(cluster.port(leader)) as wire:
+        # The first one may still be on its way to a follower that waits for records.
+        for number in range(20):
+            batch = build_batch(
+                [(None, CUT, (), int(time.time() * 1000))], producer_id=900_000, producer_epoch=0, base_sequence=number
+            )
+            body = {
+                "transactional_id": None,
+                "acks": 1,
+                "timeout": 5000,
+                "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
+            }
+            answer = wire.call(ApiKey.PRODUCE, 8, body).responses[0].partition_responses[0]
+            assert answer.error_code == ErrorCode.NONE
+    cluster.kill(leader)
+    for broker in others:
+        cluster.resume(broker)
+
+
+@pytest.mark.parametrize("event", ["nothing", "SIGKILL", "SIGTERM", "truncation"])
 def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, tools: KafkaTools, event: str) -> None:
     """Also after a leader was killed or handed over and came back, while records of every compression were produced."""
     with zookeeper_of(cluster) as zk:
@@ -102,7 +137,7 @@ def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, tools: KafkaTo
             with produce(cluster.bootstrap_servers, topic, compression) as producer:
                 producer.wait_for_acks(RECORDS // 2)
                 if number == 1:
-                    happens(event, cluster, first.leader)
+                    happens(event, cluster, topic, first.leader)
                 producer.wait_for_acks(RECORDS // 2)
             records[compression] = producer.stop()
             assert records[compression].failed == []
@@ -116,6 +151,7 @@ def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, tools: KafkaTo
         assert_nothing_lost(
             acknowledged, [m for m in found if (m.partition(), m.offset()) in set(acknowledged.positions.values())]
         )
+    assert sum(message.value() == CUT for message in found) < 10, "what only the old leader had was cut off"
     counts = Counter(message.partition() for message in found)
     for partition in range(PARTITIONS):
         look_at(cluster, tools, topic, partition, counts[partition])
@@ -126,7 +162,9 @@ def look_at(cluster: LocalCluster, tools: KafkaTools, topic: str, partition: int
     replicas = [replica_directory(cluster, broker, topic, partition) for broker in cluster.broker_ids]
     logs = [path for replica in replicas for path in sorted(replica.glob("*.log"))]
     assert len(logs) > 3 * len(replicas), "the segments rolled"
-    offsets = [int(offset) for offset in OFFSET.findall(tools.dump(logs, "--deep-iteration"))]
+    dumped = tools.dump(logs, "--deep-iteration", "--print-data-log", *STRING_DECODERS)
+    assert dumped.count(" payload: record-") >= count * len(replicas) - 10 * len(replicas)
+    offsets = [int(offset) for offset in OFFSET.findall(dumped)]
     assert offsets == list(range(count)) * len(replicas)
     batches = batches_on_disk(replicas[0])
     headers = [
@@ -143,6 +181,24 @@ def look_at(cluster: LocalCluster, tools: KafkaTools, topic: str, partition: int
     assert sane.count("passed sanity check") + sane.count("is empty") == 2 * len(logs)
     tools.dump([*indexes, *time_indexes], "--verify-index-only")
     assert tools.dump(indexes).count("offset: ") >= len(logs) - len(replicas), "each full segment has an index entry"
+    look_at_producers(tools, replicas)
+
+
+def look_at_producers(tools: KafkaTools, replicas: list[Path]) -> None:
+    """Kafka sees in each snapshot what the batches below its offset say: the last of each producer (LOG-5, BUG-24)."""
+    for replica in replicas:
+        snapshots = sorted(replica.glob("*.snapshot"))
+        assert snapshots, "one for each roll"
+        headers = [header for _, header in iter_batches(replica_bytes(replica))]
+        for snapshot in snapshots[-2:]:
+            last = {h.producer_id: h for h in headers if h.base_offset < int(snapshot.stem)}
+            found = {
+                int(row[1]): tuple(map(int, row.groups()[1:])) for row in PRODUCER.finditer(tools.dump([snapshot]))
+            }
+            assert found == {
+                producer: (h.producer_epoch, h.base_sequence + h.last_offset_delta, h.last_offset)
+                for producer, h in last.items()
+            }
 
 
 def replica_bytes(replica: Path) -> bytes:

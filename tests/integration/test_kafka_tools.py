@@ -6,8 +6,10 @@ What is expected is what the same commands print against a real Kafka 3.9.1.
 from __future__ import annotations
 
 import json
+import signal
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -226,3 +228,45 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
         lambda: not any(replica_directory(cluster, 1, topic, p).exists() for p in (0, 1)),
         "broker 1 keeps nothing of it",
     )
+
+
+def test_the_java_producer_is_idempotent_by_default(cluster: LocalCluster, tools: KafkaTools) -> None:
+    """LOG-5: ProducerPerformance sets nothing but acks; KIP-664: TransactionsCommand finds it."""
+    servers = cluster.bootstrap_servers
+    topic = created(tools, servers, "java-producer", "1:2:3")
+    # fmt: off
+    printed = tools.run("org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "3000",
+                        "--record-size", "100", "--throughput", "-1", "--producer-props", f"bootstrap.servers={servers}",
+                        "acks=all", "batch.size=1000")
+    assert "3000 records sent" in printed
+    printed = tools.run("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "describe-producers",
+                        "--topic", topic, "--partition", "0")
+    # fmt: on
+    heading, row = (line.split() for line in printed.splitlines())
+    assert heading[:3] == ["ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch"]
+    assert row[1:4] == ["0", "-1", "2999"]
+
+
+def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
+    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path
+) -> None:
+    """LOG-5, INV-20, FLT-1."""
+    servers = cluster.bootstrap_servers
+    topic = created(tools, servers, "java-kill", "2:3:1", min_insync_replicas="2")
+    settings = tmp_path / "producer.properties"
+    settings.write_text("enable.idempotence=true\nretries=2147483647\nlinger.ms=1\n")
+    count = 4000
+    # fmt: off
+    arguments = ["org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", servers, "--topic", topic,
+                 "--max-messages", str(count), "--throughput", "500", "--producer.config", str(settings)]
+    # fmt: on
+    with ThreadPoolExecutor(1) as pool:
+        printed = pool.submit(tools.run, *arguments)
+        eventually(lambda: len(read_everything(servers, topic, 1)) > 500, "the producer at work")
+        cluster.signal(2, signal.SIGKILL)
+        eventually(lambda: zk.state(topic, 0).leader not in (2, -1), "another leader")
+        assert printed.result().count('"name":"producer_send_success"') == count
+    eventually(lambda: cluster.pid(2) is None, "the dead broker's process ended")
+    cluster.start_broker(2)
+    assert_healed(cluster, zk, topic)
+    assert [int(message.value()) for message in read_everything(servers, topic, 1)] == list(range(count))

@@ -139,6 +139,7 @@ def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     assert summary["sent"] == summary["acknowledged"] == 1669
     assert summary["read"] == summary["acknowledged"]
     assert summary["lost"] == 0
+    assert summary["duplicated"] == 0
     assert summary["outages"]
     assert max(outage["seconds"] for outage in summary["outages"]) < 15
     assert "SIGKILL to broker" in done.stdout

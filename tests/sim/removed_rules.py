@@ -83,17 +83,17 @@ def bug_13_the_same_leader_needs_no_truncation(patch: pytest.MonkeyPatch) -> Non
             last_followed.pop(partition, None)
         now, last = _followed(changes), last_followed.get(partition)
         if now is not None and last is not None and now[0] == last[0]:
-            now[1].phase = last[1]
+            now[2]._enter(now[1], last[1])
 
     patch.setattr(LeadershipChanges, "_apply", apply)
     _fetches_find_no_divergence(patch)
 
 
-def _followed(changes: Any) -> tuple[int, FollowedPartition] | None:
-    """The leader that is followed, and how far that is."""
+def _followed(changes: Any) -> tuple[int, FollowedPartition, ReplicaFetcher] | None:
+    """The leader that is followed, how far that is, and by whom."""
     current = changes._fetchers.current
     followed = list(current[1]._followed.values()) if current is not None else []
-    return (current[0], followed[0]) if followed else None
+    return (current[0], followed[0], current[1]) if followed else None
 
 
 def bug_14_truncation_once(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections import Counter
@@ -11,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+DIGITS = re.compile(rb"[0-9]+")
 
 
 @dataclass
@@ -23,18 +26,26 @@ class Acknowledged:
 
 
 class BackgroundProducer:
-    """Produces numbered records to every partition of a topic, acks=all, until stopped.
+    """Produces numbered records to every partition of a topic, acks=all, until stopped; `idempotent`: each once, in order.
 
     `padding` ends every value. `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the
     topic is writable again.
     """
 
     def __init__(
-        self, bootstrap_servers: str, topic: str, partitions: int, padding: bytes = b"", **config: Any
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        padding: bytes = b"",
+        *,
+        idempotent: bool = False,
+        **config: Any,
     ) -> None:
         settings = {
             "bootstrap.servers": bootstrap_servers,
             "acks": "all",
+            "enable.idempotence": idempotent,
             "linger.ms": 2,
             "retry.backoff.ms": 50,
             "retry.backoff.max.ms": 200,
@@ -142,10 +153,29 @@ def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list
         consumer.close()
 
 
+def assert_once_and_in_order(acknowledged: Acknowledged, records: list[Any]) -> None:
+    """INV-20, of an idempotent BackgroundProducer: every acknowledged record once, and each partition in the order sent."""
+    assert assert_nothing_lost(acknowledged, records) == 0, "records are in the log twice"
+    last: dict[int, int] = {}
+    for message in records:
+        number = int(DIGITS.findall(message.value())[0])
+        before = last.get(message.partition(), -1)
+        assert number > before, f"record {number} after {before} in partition {message.partition()}"
+        last[message.partition()] = number
+
+
 def assert_nothing_lost(acknowledged: Acknowledged, records: list[Any]) -> int:
-    """Every acknowledged record is there, at the offset that was acknowledged. Returns how many records are there twice."""
+    """Every acknowledged record is there, at the offset that was acknowledged. Returns how many records are there twice.
+
+    Of a record whose answer was lost librdkafka knows no offset, when a later one of the same partition was acknowledged.
+    """
     at = {(m.partition(), m.offset()): m.value() for m in records}
-    lost = [value for value, position in acknowledged.positions.items() if at.get(position) != value]
+    somewhere = {(m.partition(), m.value()) for m in records}
+    lost = [
+        value
+        for value, (partition, offset) in acknowledged.positions.items()
+        if (at.get((partition, offset)) != value if offset >= 0 else (partition, value) not in somewhere)
+    ]
     assert not lost, f"{len(lost)} acknowledged records lost, among them {lost[:5]}"
     counts = Counter(m.value() for m in records)
     return sum(n - 1 for n in counts.values())

@@ -9,6 +9,7 @@ from broker.config import TopicConfig
 from broker.storage import checkpoints
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log
+from broker.storage.producer_state import ProducerState
 from broker.storage.recovery import open_log
 from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
 from protocol.types import TopicPartition
@@ -39,6 +40,14 @@ def open_at(
         wall_ms=lambda: 1_000,
     )
     return Log(TP, LOG_DIR, DIRECTORY, config, filesystem, lambda: 1_000, parts)
+
+
+def produced(
+    producer: int, sequence: int, count: int = 2, *, epoch: int = 0, timestamp: int = 1_000, size: int = 10
+) -> bytes:
+    """What an idempotent producer sends."""
+    records = [(b"k", bytes(size), (), timestamp + number) for number in range(count)]
+    return build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
 def batch(count: int = 2, *, size: int = 10, timestamp: int = 1_000, mark: int = 0) -> bytes:
@@ -95,7 +104,8 @@ def check(log: Log, *, is_gapless: bool = True) -> list[BatchHeader]:
     for before, header in itertools.pairwise(headers):
         assert header.base_offset == before.next_offset or (not is_gapless and header.base_offset > before.next_offset)
         assert header.partition_leader_epoch >= before.partition_leader_epoch
-    _check_epochs(log, headers)
+    _check_epochs(log, headers, is_compacted=not is_gapless)
+    _check_producers(log, headers, is_compacted=not is_gapless)
     for segment in log.segments:
         segment.load_indexes()
         placed = dict(segment.headers(0))
@@ -109,17 +119,36 @@ def check(log: Log, *, is_gapless: bool = True) -> list[BatchHeader]:
     return headers
 
 
+def _check_producers(log: Log, headers: Sequence[BatchHeader], *, is_compacted: bool) -> None:
+    """INV-20, INV-21: what the batches tell, and of deleted records perhaps more; compaction leaves the last batch's end."""
+    told = ProducerState()
+    for header in headers:
+        told.append(header, header.base_offset)
+    state = log.producers.state
+    assert state.end_offset == log.log_end_offset
+    for producer_id, entry in told.producers.items():
+        known = state.producers[producer_id]
+        assert known.epoch == entry.epoch
+        assert known.batches[-1][:2] == entry.batches[-1][:2]
+        if is_compacted:
+            continue
+        assert known.batches[-len(entry.batches) :] == entry.batches
+        assert all(batch.last_offset < entry.batches[0].first_offset for batch in known.batches[: -len(entry.batches)])
+
+
 def _entries(index: object) -> list[tuple[int, int]]:
     return list(zip(index._keys, index._values, strict=True))  # type: ignore[attr-defined]
 
 
-def _check_epochs(log: Log, headers: Sequence[BatchHeader]) -> None:
+def _check_epochs(log: Log, headers: Sequence[BatchHeader], *, is_compacted: bool) -> None:
     entries = log.leader_epochs.entries
     assert all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(entries)), entries
     assert all(start <= log.log_end_offset for _, start in entries)
     for header in headers:
         if header.base_offset >= log.log_start_offset:
             assert log.leader_epochs.epoch_for_offset(header.base_offset) == header.partition_leader_epoch, entries
+    if is_compacted:
+        return
     with_records = {header.partition_leader_epoch for header in headers}
     for (epoch, _), (_, end) in itertools.pairwise([*entries, (-1, log.log_end_offset)]):
         is_empty_at_the_end = epoch == entries[-1][0] and entries[-1][1] == end

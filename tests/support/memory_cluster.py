@@ -19,6 +19,7 @@ from protocol.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
     IsrChangeZNode,
+    LogDirEventZNode,
     PartitionStateZNode,
     TopicZNode,
 )
@@ -252,14 +253,22 @@ class MemoryCluster:
         if notify:
             self.server.ensure(f"{IsrChangeZNode.PATH_PREFIX}{self.server.zxid:010}", IsrChangeZNode.encode([tp]))
 
+    def disk_fails(self, broker_id: int, *partitions: TopicPartition) -> None:
+        """What a broker does that finds a log directory broken, which held these (LOG-6)."""
+        self.running[broker_id].offline.update(partitions)
+        path = f"{LogDirEventZNode.PATH_PREFIX}{self.server.zxid:010}"
+        self.server.ensure(path, LogDirEventZNode.encode(broker_id))
+
     # -- what must be true once it is quiet -----------------------------------------------------------------------
 
     def check(self) -> None:
         """INV-4, INV-27: states are sound, and every live broker knows them."""
         assert not self.server.children(IsrChangeZNode.PARENT)
+        assert not self.server.children(LogDirEventZNode.PARENT)
         states = self.states()
-        live = self.running.keys()
+        brokers = self.running.keys()
         for tp, state in states.items():
+            live = {broker for broker in brokers if tp not in self.running[broker].offline}
             assert state.isr, tp
             assert state.leader == -1 or state.leader in state.isr, (tp, state)
             assert state.leader == -1 or state.leader in live, (tp, state)
@@ -268,11 +277,11 @@ class MemoryCluster:
         for broker_id, broker in self.running.items():
             assert broker.controller_id == self.controller
             assert broker.controller_epoch == self.controller_epoch
-            assert {info.id for info in broker.brokers} == set(live)
+            assert {info.id for info in broker.brokers} == set(brokers)
             told = {tp: (s.leader, s.leader_epoch, s.isr, s.zk_version) for tp, s in broker.metadata.items()}
             assert told == {tp: (s.leader, s.leader_epoch, s.isr, s.zk_version) for tp, s in states.items()}
             for tp, replica in broker.replicas.items():
-                if tp in states:
+                if tp in states and tp not in broker.offline:
                     assert replica.leader_epoch == states[tp].leader_epoch, (broker_id, tp, replica, states[tp])
                     assert replica.leader == states[tp].leader
 

@@ -1,4 +1,7 @@
-"""A file system in memory that can lose power, fail and be cold; for the storage layer's tests."""
+"""A file system in memory that can lose power, fail and be cold; for the storage layer's tests.
+
+Files and directories are nodes of a tree. Each knows what of it is on the disk, and what was changed since.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +12,90 @@ import posixpath
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker.storage.filesystem import Buffer, FileSystem
 
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(eq=False)
 class Inode:
-    """A file: what programs see, what is on the disk, and the writes in between as (position, bytes or None: cut there)."""
+    """A file: what programs see, what is on the disk, and the writes in between.
+
+    A write is (position, bytes, its number among all changes) or, for a cut, (size, None, number).
+    """
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    pending: list[tuple[int, bytes | None, int]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Directory:
+    """Names: those that programs see, those that are on the disk, and the changes in between.
+
+    A change is (its number among all of the disk, name -> what is there from now on, None: nothing); one rename is one.
+    """
+
+    entries: dict[str, Node] = field(default_factory=dict)
+    durable: dict[str, Node] = field(default_factory=dict)
+    pending: list[tuple[int, dict[str, Node | None]]] = field(default_factory=list)
+
+
+Node = Inode | Directory
 
 
 class PowerLost(BaseException):
     """The machine stops in the middle of what it did."""
 
 
-class MemoryDisk(FileSystem):
-    """Names change in one order, as in a journal: a crash keeps a prefix of the changes. Data is kept independently.
+class Loss(NamedTuple):
+    """What a power loss does with what was not synced: `names` of files and directories, `data` in files.
 
-    `syncing` a file or directory makes the journal durable up to then, as ext4 and xfs do.
+    names   none     only what `sync_directory` of that directory made durable
+            all      everything
+            journal  a prefix of the changes, all directories in one order, and any sync keeps all before (ext4, xfs)
+            each     a prefix of the changes of each directory
+    data    none, all
+            zeros    the files have their new sizes, and zeros where no data was synced
+            first    the first writes, and the last of them torn
+            any      any of them, some torn, with zeros after the tear or not
+            mixed    one of these for each file
+
+    A cut of a file is kept or lost with the names of its directory, in their order, as journals do it. With a cut that is lost
+    all that was written after it is lost.
     """
+
+    names: str
+    data: str
+
+
+ANY_LOSS = Loss("journal", "mixed")
+LOSSES = (
+    Loss("all", "all"),
+    Loss("all", "none"),
+    Loss("all", "zeros"),
+    Loss("none", "none"),
+    Loss("none", "all"),
+    Loss("journal", "first"),
+    Loss("each", "mixed"),
+)
+
+
+class MemoryDisk(FileSystem):
+    """`on_change` is called after every call that changed what is on the disk or in its caches."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: dict[str, Inode | None] = {"/": None}  # None: a directory
-        self.journal: list[dict[str, Inode | None]] = [dict(self.names)]
+        self.root = Directory()
         self.is_cold = False
         self.failures: dict[str, OSError] = {}
         self.calls_left: int | None = None
         self.calls = 0
+        self.on_change: Callable[[], None] = lambda: None
+        self._changes = 0
+        self._journaled = 0
         self._open: dict[int, Inode] = {}
         self._next_fd = 100
 
@@ -61,34 +114,41 @@ class MemoryDisk(FileSystem):
         if operation in self.failures:
             raise self.failures[operation]
 
-    def after_power_loss(self, random: Random) -> MemoryDisk:
-        """What a machine finds that lost power now: unsynced writes are there, are not, or are torn, in any mixture."""
+    def after_power_loss(self, random: Random, loss: Loss = ANY_LOSS) -> MemoryDisk:
+        """What a machine finds that lost power now."""
         survivor = MemoryDisk()
-        names = random.choice(self.journal)
-        kept: dict[int, Inode] = {}
-        for path, inode in names.items():
-            survivor.names[path] = inode if inode is None else kept.setdefault(id(inode), _survived(inode, random))
-        survivor.journal = [dict(survivor.names)]
+        fixed_end = {"all": self._changes, "none": 0, "journal": random.randint(self._journaled, self._changes)}
+
+        def copied(directory: Directory) -> Directory:
+            numbers = [number + 1 for number, _ in directory.pending]
+            end = fixed_end[loss.names] if loss.names in fixed_end else random.choice([0, *numbers, self._changes])
+            entries: dict[str, Node] = {
+                name: _survived(node, loss.data, end, random) if isinstance(node, Inode) else copied(node)
+                for name, node in _names_left(directory, end).items()
+            }
+            return Directory(entries, dict(entries))
+
+        survivor.root = copied(self.root)
         return survivor
 
     def after_kill(self) -> MemoryDisk:
         """What the next process finds when only the process died: everything that was written."""
-        survivor = MemoryDisk()
-        for path, inode in self.names.items():
-            survivor.names[path] = None if inode is None else Inode(bytearray(inode.content), bytes(inode.content))
-        survivor.journal = [dict(survivor.names)]
-        return survivor
+        return self.after_power_loss(Random(0), Loss("all", "all"))
 
     def corrupt(self, path: str, position: int, mask: int) -> None:
         """Flips bits of one byte."""
         inode = self._file(path)
         inode.content[position] ^= mask
-        inode.durable = bytes(inode.content)
+        self._settle(inode)
 
     def cut(self, path: str, size: int) -> None:
         inode = self._file(path)
         del inode.content[size:]
+        self._settle(inode)
+
+    def _settle(self, inode: Inode) -> None:
         inode.durable = bytes(inode.content)
+        inode.pending.clear()
 
     def content(self, path: str) -> bytes:
         return bytes(self._file(path).content)
@@ -96,14 +156,29 @@ class MemoryDisk(FileSystem):
     def open_files(self) -> int:
         return len(self._open)
 
+    @property
+    def names(self) -> dict[str, Inode | None]:
+        """Path -> file, None for a directory; parents first."""
+        found: dict[str, Inode | None] = {}
+
+        def walk(path: str, directory: Directory) -> None:
+            found[path or "/"] = None
+            for name, node in directory.entries.items():
+                if isinstance(node, Inode):
+                    found[f"{path}/{name}"] = node
+                else:
+                    walk(f"{path}/{name}", node)
+
+        walk("", self.root)
+        return found
+
     # -- FileSystem ---------------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> int:
         self._call("open")
-        if posixpath.dirname(path) not in self.names:
-            raise FileNotFoundError(errno.ENOENT, path)
-        if path not in self.names:
-            self._change(path, Inode())
+        directory, name = self._parent(path)
+        if name not in directory.entries:
+            self._change(directory, {name: Inode()})
         self._next_fd += 1
         self._open[self._next_fd] = self._file(path)
         return self._next_fd
@@ -126,7 +201,8 @@ class MemoryDisk(FileSystem):
         inode = self._open[fd]
         data = b"".join(parts)
         _apply(inode.content, position, data)
-        inode.pending.append((position, data))
+        inode.pending.append((position, data, self._changes))
+        self.on_change()
 
     def read(self, fd: int, size: int, position: int) -> bytes:
         self._call("read")
@@ -140,77 +216,131 @@ class MemoryDisk(FileSystem):
         self._call("truncate")
         inode = self._open[fd]
         _apply(inode.content, size, None)
-        inode.pending.append((size, None))
+        inode.pending.append((size, None, self._changes))
+        self._changes += 1
+        self.on_change()
 
     def sync(self, fd: int) -> None:
         self._call("sync")
         inode = self._open[fd]
-        inode.durable = bytes(inode.content)
-        inode.pending.clear()
-        self._commit()
+        self._settle(inode)
+        self._journaled = self._changes
+        self.on_change()
 
     def sync_path(self, path: str) -> None:
-        if self.names.get(path) is not None:
+        if isinstance(self._find(path), Inode):
             fd = self.open(path)
             self.sync(fd)
             self.close(fd)
 
     def sync_directory(self, path: str) -> None:
         self._call("sync_directory")
-        self._commit()
+        directory = self._find(path)
+        if isinstance(directory, Directory):
+            directory.durable = dict(directory.entries)
+            directory.pending.clear()
+            self._journaled = self._changes
+            self.on_change()
 
     def rename(self, old: str, new: str) -> None:
         self._call("rename")
-        moved = {new + path[len(old) :]: path for path in self.names if path == old or path.startswith(old + "/")}
-        inodes = {target: self.names[path] for target, path in moved.items()}
-        for path in moved.values():
-            del self.names[path]
-        self.names.update(inodes)
-        self.journal.append(dict(self.names))
+        directory, name = self._parent(old)
+        target, new_name = self._parent(new)
+        assert directory is target, "a rename to another directory is two changes"
+        if name not in directory.entries:
+            raise FileNotFoundError(errno.ENOENT, old)
+        moved = directory.entries[name]
+        over = directory.entries.get(new_name)
+        if isinstance(over, Directory) and over.entries:
+            raise OSError(errno.ENOTEMPTY, new)
+        self._change(directory, {name: None, new_name: moved})
 
     def remove(self, path: str) -> None:
         self._call("remove")
-        if path in self.names:
-            self._change(path, None, gone=True)
+        if isinstance(self._find(path), Inode):
+            directory, name = self._parent(path)
+            self._change(directory, {name: None})
 
     def remove_tree(self, path: str) -> None:
-        for name in [name for name in self.names if name == path or name.startswith(path + "/")]:
-            self._change(name, None, gone=True)
+        node = self._find(path)
+        if isinstance(node, Directory):
+            for name in list(node.entries):
+                self.remove_tree(f"{path}/{name}")
+        if node is not None:
+            self._call("remove_tree")
+            directory, name = self._parent(path)
+            self._change(directory, {name: None})
 
     def make_directory(self, path: str) -> None:
-        if path not in self.names:
+        if self._find(path) is None:
             self.make_directory(posixpath.dirname(path))
-            self._change(path, None)
+            self._call("make_directory")
+            directory, name = self._parent(path)
+            self._change(directory, {name: Directory()})
 
     def list(self, path: str) -> list[str]:
         self._call("list")
-        return [posixpath.basename(name) for name in self.names if posixpath.dirname(name) == path and name != "/"]
+        directory = self._find(path)
+        if not isinstance(directory, Directory):
+            raise FileNotFoundError(errno.ENOENT, path)
+        return list(directory.entries)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return 2**40, 2**39
 
     def is_directory(self, path: str) -> bool:
-        return path in self.names and self.names[path] is None
+        return isinstance(self._find(path), Directory)
 
     def exists(self, path: str) -> bool:
-        return path in self.names
+        return self._find(path) is not None
 
     def read_file(self, path: str) -> bytes | None:
         self._call("read_file")
-        inode = self.names.get(path)
-        return None if inode is None else bytes(inode.content)
+        node = self._find(path)
+        return bytes(node.content) if isinstance(node, Inode) else None
+
+    def _find(self, path: str) -> Node | None:
+        node: Node | None = self.root
+        for name in path.split("/"):
+            if name:
+                node = node.entries.get(name) if isinstance(node, Directory) else None
+        return node
 
     def _file(self, path: str) -> Inode:
-        inode = self.names[path]
-        assert inode is not None, f"{path} is a directory"
-        return inode
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, path)
+        assert isinstance(node, Inode), f"{path} is a directory"
+        return node
 
-    def _change(self, path: str, inode: Inode | None, *, gone: bool = False) -> None:
-        if gone:
-            del self.names[path]
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        directory = self._find(posixpath.dirname(path))
+        if not isinstance(directory, Directory):
+            raise FileNotFoundError(errno.ENOENT, path)
+        return directory, posixpath.basename(path)
+
+    def _change(self, directory: Directory, names: dict[str, Node | None]) -> None:
+        directory.pending.append((self._changes, names))
+        self._changes += 1
+        _rename(directory.entries, names)
+        self.on_change()
+
+
+def _rename(entries: dict[str, Node], names: dict[str, Node | None]) -> None:
+    for name, node in names.items():
+        if node is None:
+            entries.pop(name, None)
         else:
-            self.names[path] = inode
-        self.journal.append(dict(self.names))
+            entries[name] = node
 
-    def _commit(self) -> None:
-        self.journal = [dict(self.names)]
+
+def _names_left(directory: Directory, end: int) -> dict[str, Node]:
+    """The changes before the one with that number are kept."""
+    entries = dict(directory.durable)
+    for number, change in directory.pending:
+        if number < end:
+            _rename(entries, change)
+    return entries
 
 
 def _apply(content: bytearray, position: int, data: bytes | None) -> None:
@@ -221,15 +351,25 @@ def _apply(content: bytearray, position: int, data: bytes | None) -> None:
         content[position : position + len(data)] = data
 
 
-def _survived(inode: Inode, random: Random) -> Inode:
+def _survived(inode: Inode, how: str, end: int, random: Random) -> Inode:
+    """What is left of a file, of which the cuts with smaller numbers than `end` are kept."""
+    if how == "mixed":
+        how = random.choice(("none", "all", "zeros", "first", "any"))
     content = bytearray(inode.durable)
-    how = random.choice(("none", "all", "first", "any"))
     last = random.randrange(len(inode.pending) + 1)
-    for number, (position, data) in enumerate(inode.pending):
-        if how == "none" or (how == "first" and number > last) or (how == "any" and random.random() < 0.5):
+    for at, (position, data, number) in enumerate(inode.pending):
+        if data is None:
+            if number >= end:
+                break
+        elif how == "zeros":
+            size = position + len(data)
+            content.extend(bytes(max(size - len(content), 0)))
             continue
-        if data and number == last and how != "all":
-            data = data[: random.randrange(len(data) + 1)]
+        elif how == "none" or (how == "first" and at > last) or (how == "any" and random.random() < 0.5):
+            continue
+        elif data and at == last and how != "all":
+            kept = data[: random.randrange(len(data) + 1)]
+            data = kept + bytes(len(data) - len(kept)) if random.random() < 0.5 else kept
         _apply(content, position, data)
     return Inode(content, bytes(content))
 

@@ -173,7 +173,7 @@ class Node:
 
 @dataclass
 class Cluster:
-    """`directory` holds one log directory per broker. `cuts` are (asker, asked) pairs that get no answer."""
+    """`directory` holds the log directories, `disks` per broker. `cuts` are (asker, asked) pairs that get no answer."""
 
     directory: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -185,6 +185,7 @@ class Cluster:
     controller_epoch: int = 1
     endpoint: type[FakeEndpoint] = FakeEndpoint
     next_broker_epoch: int = 100
+    disks: int = 1
 
     async def start(self, *brokers: int) -> Cluster:
         for broker in brokers:
@@ -196,11 +197,12 @@ class Cluster:
         life = self.next_broker_epoch
         self.next_broker_epoch += 1
         directory = self.directory / f"broker-{broker}-{life if wipe else 0}"
+        paths = [str(directory / f"disk-{n}") for n in range(self.disks)] if self.disks > 1 else [str(directory)]
         directory.mkdir(parents=True, exist_ok=True)
         config = BrokerConfig(
-            broker_id=broker, log_dirs=str(directory), replica_lag_time_max_ms=int(LAG_S * 1000), **self.settings
+            broker_id=broker, log_dirs=",".join(paths), replica_lag_time_max_ms=int(LAG_S * 1000), **self.settings
         )
-        logs = LogManager([str(directory)], config.topic_defaults(), FileSystem(), self.time)
+        logs = LogManager(paths, config.topic_defaults(), FileSystem(), self.time)
         await logs.start()
         metadata = MetadataCache()
         lease = LeadershipLease(self.time, SESSION_TIMEOUT_MS)
@@ -296,11 +298,11 @@ class Cluster:
                 node.lease.tick(node.epoch)
 
     def produce(
-        self, broker: int, *values: str, acks: int = -1, timeout_ms: int = 5000
+        self, broker: int, *values: str, acks: int = -1, timeout_ms: int = 5000, **producer: int
     ) -> list[ProducePartitionResult]:
-        """Appends one batch; the list gets the result when there is one."""
+        """Appends one batch, of `producer_id` and so on; the list gets the result when there is one."""
         answer: list[ProducePartitionResult] = []
-        batch = build_batch([(None, value.encode(), (), 1000) for value in values])
+        batch = build_batch([(None, value.encode(), (), 1000) for value in values], **producer)
         self.nodes[broker].manager.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
         return answer
 
@@ -328,7 +330,7 @@ class Cluster:
 
 def _abandon(logs: LogManager) -> None:
     """As when a process dies: files and locks are closed, nothing more is written."""
-    for log in logs.logs():
+    for log in (*logs.logs(), *logs.futures.logs()):
         for segment in log.segments:
             segment.close()
     for directory in logs._directories:

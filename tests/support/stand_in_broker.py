@@ -35,6 +35,8 @@ class StandInBroker:
         """Of `replicas`, where they are known."""
         self.failing: set[TopicPartition] = set()
         """Replicas that cannot be deleted: their disk failed."""
+        self.offline: set[TopicPartition] = set()
+        """Replicas that cannot be served, for the same reason."""
         self.steps_down = False
         """After a lost session an equal leader epoch is taken again."""
         self.requests: list[ControlRequest] = []
@@ -127,6 +129,9 @@ class StandInBroker:
             assert self.id in state.replicas, f"{state} was told to broker {self.id}"
             topic_id = request.topic_ids.get(tp.topic)
             known = None if self._is_another(tp, topic_id) else self.replicas.get(tp)
+            if tp in self.offline:
+                errors.append(PartitionError(tp.topic, tp.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+                continue
             is_stale = known is not None and (
                 state.leader_epoch < known.leader_epoch
                 or (state.leader_epoch == known.leader_epoch and not self.steps_down)

@@ -30,6 +30,7 @@ from protocol.types import Assignment, TopicPartition
 from tools.admin.client_settings import kafka_python_settings, read_command_config
 from tools.admin.config_values import ConfigSynonym, ConfigValue, Entity
 from tools.admin.failures import AdminError, NotServed
+from tools.admin.reassign_directories import Place, Replica
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
@@ -170,6 +171,37 @@ class KafkaPythonAdmin:
                             partition = TopicPartition(topic["name"], replica["partition_index"])
                             sizes[broker, partition] = replica["partition_size"]
         return sizes
+
+    def log_directories(self, replicas: Collection[Replica]) -> dict[Replica, Place]:
+        """Where each of them lies; those of a broker that does not answer are left out. Raises NotServed."""
+        found: dict[Replica, Place] = {}
+        for broker in sorted({replica.broker for replica in replicas}):
+            wanted = _by_topic([replica.partition for replica in replicas if replica.broker == broker])
+            try:
+                described = self._ask(
+                    "the log directories are not known", partial(self._client.describe_log_dirs, wanted, [broker])
+                )
+            except NotServed:
+                raise
+            except AdminError:
+                continue
+            for directory in described[0]["log_dirs"]:
+                for topic in directory["topics"]:
+                    for row in topic["partitions"]:
+                        replica = Replica(TopicPartition(topic["name"], row["partition_index"]), broker)
+                        end = "future" if row["is_future_key"] else "current"
+                        found[replica] = found.get(replica, Place())._replace(**{end: directory["log_dir"]})
+        return found
+
+    def alter_log_directories(self, targets: Mapping[Replica, str]) -> dict[Replica, tuple[str, str] | None]:
+        """Replica -> None where its move has begun, or is not needed; else (code name, reason). Raises NotServed, AdminError."""
+        request = {(*replica.partition, replica.broker): target for replica, target in targets.items()}
+        answer = self._ask("the log directories were not changed", lambda: self._client.alter_replica_log_dirs(request))
+        codes = {(row.topic, row.partition, row.broker_id): error.errno for row, error in answer.items()}
+        return {
+            replica: _error_name(code) if (code := codes.get((*replica.partition, replica.broker), 0)) else None
+            for replica in targets
+        }
 
     # configs
 

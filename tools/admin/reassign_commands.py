@@ -24,6 +24,7 @@ from tools.admin.connection import (
 )
 from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, read_file, source_name
+from tools.admin.reassign_directories import Directories, DirectoryMoves, parse_directories
 from tools.admin.reassign_plan import (
     Plan,
     PlanError,
@@ -143,7 +144,9 @@ def execute(
 ) -> None:
     """Start the moves of a file. With --watch or --batch, stay until they are done."""
     with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
-        plan = parse_plan(read_file(file), source_name(file))
+        text = read_file(file)
+        plan = parse_plan(text, source_name(file))
+        directories = parse_directories(text, source_name(file))
         cluster = reassignments.admin.cluster()
         views = cluster.partitions()
         under_way = reassignments.python_admin.reassignments()
@@ -152,7 +155,9 @@ def execute(
                 f"{len(under_way)} partitions are being reassigned already (`ottla reassign list`): wait, cancel that, "
                 "or give --additional to add these, which also changes the throttle"
             )
-        todo = check_plan(plan, views, cluster.live_brokers, under_way)
+        todo = check_plan(plan, views, cluster.live_brokers, under_way, may_be_done=bool(directories))
+        directory_moves = DirectoryMoves(reassignments.python_admin)
+        directory_moves.announce(directories)
         originals = {partition: original_replicas(views[partition], under_way.get(partition)) for partition in plan}
         if output == "text":
             click.echo(f"Current partition replica assignment\n\n{plan_text(originals)}\n")
@@ -163,10 +168,29 @@ def execute(
                 if not (watch or batch):
                     click.echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
                 click.echo(f"The inter-broker throttle limit was set to {throttle} B/s")
-        if watch or batch:
+        if (watch or batch) and todo:
             _execute_and_watch(reassignments, todo, originals, batch, file, preserve_throttles, output)
-        else:
+        elif todo:
             _execute(reassignments, todo, originals, throttle, under_way, output)
+        if directories:
+            _move_directories(directory_moves, directories, output, is_watched=watch or batch is not None)
+
+
+def _move_directories(
+    directory_moves: DirectoryMoves, directories: Directories, output: str, *, is_watched: bool
+) -> None:
+    refused = directory_moves.start(directories)
+    started = {replica: target for replica, target in directories.items() if replica not in refused}
+    outcomes = directory_moves.wait(started) if is_watched else directory_moves.outcomes(started)
+    if output == "json":
+        rows = [outcome.as_json() for outcome in outcomes]
+        print_event("log_dirs", replicas=rows, refused={str(replica): why for replica, why in refused.items()})
+    elif started:
+        click.echo(f"Successfully started log directory moves for: {', '.join(map(str, started))}")
+        for outcome in outcomes if is_watched else ():
+            click.echo(outcome.sentence)
+    if refused:
+        raise AdminError(f"not started: {'; '.join(refused.values())}")
 
 
 def _execute(
@@ -238,16 +262,30 @@ def verify(
 ) -> None:
     """Show where the moves of a file stand. Once nothing moves any more, remove the throttles."""
     with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
-        plan = parse_plan(read_file(file), source_name(file))
+        text = read_file(file)
+        plan = parse_plan(text, source_name(file))
         outcomes, under_way = reassignments.outcomes(plan)
-        cleared = _clear(reassignments, plan, under_way, preserve_throttles)
+        directories = parse_directories(text, source_name(file))
+        moved = DirectoryMoves(reassignments.python_admin).outcomes(directories)
+        is_moving = any(outcome.is_under_way for outcome in moved)
+        cleared = Cleared() if is_moving else _clear(reassignments, plan, under_way, preserve_throttles)
         if output == "json":
-            print_json({"partitions": [outcome.as_json() for outcome in outcomes], **_cleared_json(cleared)})
+            replicas = {"replicas": [outcome.as_json() for outcome in moved]} if moved else {}
+            rows = [outcome.as_json() for outcome in outcomes]
+            print_json({"partitions": rows, **replicas, **_cleared_json(cleared)})
         else:
             click.echo("Status of partition reassignment:")
             _echo_outcomes(outcomes)
+            for outcome in moved:
+                click.echo(outcome.sentence)
             _echo_cleared(cleared)
         _exit_if_failed(outcomes)
+        lost = [outcome for outcome in moved if not outcome.is_done and not outcome.is_under_way]
+        if lost:
+            raise AdminError(
+                f"{len(lost)} of {len(moved)} replicas are not in the log directory that the file names, and do not move: "
+                "run execute again for them, or correct the file"
+            )
 
 
 @reassign.command()

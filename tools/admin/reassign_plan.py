@@ -26,17 +26,21 @@ class PlanError(ValueError):
 
 def parse_plan(text: str, source: str) -> Plan:
     """A `--reassignment-json-file`, in its order. Raises PlanError that begins with `source` and says where."""
+    return {partition: replicas for partition, replicas, _ in plan_rows(text, source)}
+
+
+def plan_rows(text: str, source: str) -> list[tuple[TopicPartition, tuple[int, ...], tuple[str, ...]]]:
+    """(partition, replicas, the log directory of each or `any`) of a `--reassignment-json-file`. Raises PlanError."""
     rows = _rows(text, source, "partitions", '{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}')
-    plan: Plan = {}
+    found: dict[TopicPartition, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for index, row in enumerate(rows):
         where = f"{source}: partitions[{index}]"
         partition = TopicPartition(_text(row, "topic", where), _number(row, "partition", where))
         replicas = _replicas(row, f"{where} ({partition})")
-        if partition in plan:
+        if partition in found:
             raise PlanError(f"{where}: {partition} is there twice")
-        _check_log_directories(row.get("log_dirs"), replicas, f"{where} ({partition})")
-        plan[partition] = replicas
-    return plan
+        found[partition] = replicas, _log_directories(row.get("log_dirs"), replicas, f"{where} ({partition})")
+    return [(partition, replicas, directories) for partition, (replicas, directories) in found.items()]
 
 
 def parse_topics(text: str, source: str) -> list[str]:
@@ -134,13 +138,15 @@ def _replicas(row: Mapping[str, Any], where: str) -> tuple[int, ...]:
     return tuple(replicas)
 
 
-def _check_log_directories(value: Any, replicas: Sequence[int], where: str) -> None:
+def _log_directories(value: Any, replicas: Sequence[int], where: str) -> tuple[str, ...]:
     if value is None:
-        return
+        return (ANY_LOG_DIRECTORY,) * len(replicas)
     if not isinstance(value, list) or len(value) != len(replicas):
         raise PlanError(f"{where}: log_dirs must have one entry for each of the {len(replicas)} replicas")
-    if any(directory != ANY_LOG_DIRECTORY for directory in value):
-        raise PlanError(f'{where}: moves between log directories are not supported: write "any" in log_dirs')
+    for directory in value:
+        if not isinstance(directory, str) or (directory != ANY_LOG_DIRECTORY and not directory.startswith("/")):
+            raise PlanError(f'{where}: {json.dumps(directory)} in log_dirs is neither "any" nor an absolute path')
+    return tuple(value)
 
 
 def propose(
@@ -185,8 +191,10 @@ def check_plan(
     partitions: Mapping[TopicPartition, PartitionView],
     live_brokers: Collection[int],
     under_way: Mapping[TopicPartition, Assignment],
+    *,
+    may_be_done: bool = False,
 ) -> Plan:
-    """What of the plan is still to do. Raises PlanError for what cannot be done, or when nothing is left.
+    """What of the plan is still to do. Raises PlanError for what cannot be done, or when nothing is left unless it `may_be_done`.
 
     A new replica must be on a live broker; one that is there already may stay on a dead one.
     """
@@ -212,7 +220,7 @@ def check_plan(
         for partition, replicas in plan.items()
         if partition in under_way or partitions[partition].replicas != tuple(replicas)
     }
-    if not todo:
+    if not todo and not may_be_done:
         raise PlanError("the partitions have these replicas already: there is nothing to move")
     return todo
 
@@ -225,7 +233,7 @@ def _shortened(problems: Sequence[str]) -> str:
 def batches(plan: Mapping[TopicPartition, tuple[int, ...]], size: int | None) -> list[Plan]:
     """The plan in its order, `size` partitions at a time; all at once without a size."""
     rows = list(plan.items())
-    step = len(rows) if size is None else size
+    step = max(len(rows), 1) if size is None else size
     return [dict(rows[start : start + step]) for start in range(0, len(rows), step)]
 
 

@@ -1,4 +1,4 @@
-"""`ottla inspect znodes`: what ZooKeeper has and what the brokers tell, side by side."""
+"""`ottla inspect`: znodes (what ZooKeeper has and what the brokers tell, side by side), and what lies on the disks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tools.admin.connection import errors_in_one_line, format_option, print_json
 from tools.admin.failures import AdminError
 from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_broker
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
+from tools.inspect.log_commands import log_command, verify
 from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
 
 ATTEMPTS = 4
@@ -25,6 +26,10 @@ PAUSE_S = 0.5
 @click.group()
 def inspect() -> None:
     """Look into a cluster from several sides."""
+
+
+inspect.add_command(log_command)
+inspect.add_command(verify)
 
 
 @inspect.command()

@@ -10,6 +10,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+ACKS_ALL = -1
 METADATA_TIMEOUT_S = 5.0
 SAMPLE_INTERVAL_S = 0.5
 # librdkafka's own log lines would tear the progress bar: brokers that go away are what a replay is about.
@@ -35,13 +36,17 @@ def ignore_error(_: object) -> None:
 
 
 def new_producer(bootstrap_servers: str, acks: int, answer_timeout_s: float) -> Producer:
-    """A producer that sends at once and retries until `answer_timeout_s` after the send."""
+    """A producer that sends at once and retries until `answer_timeout_s` after the send.
+
+    With acks=all (-1) it is idempotent: what it repeats is in the log once, and in order.
+    """
     return Producer(
         {
             **QUIET,
             "bootstrap.servers": bootstrap_servers,
             "client.id": "ottla-replay",
             "acks": acks,
+            "enable.idempotence": acks == ACKS_ALL,
             "linger.ms": 0,
             # Under load records then wait for a free slot, and leave in batches.
             "max.in.flight.requests.per.connection": 5,

@@ -61,11 +61,7 @@ def write_report(path: Path, analysis: dict[str, Any]) -> None:
 
 def page(analysis: dict[str, Any]) -> str:
     """The whole page."""
-    counts = analysis["totals"]
-    lost = counts["lost"]
-    verdict = "Nothing was lost." if lost == 0 else f"{lost:,} acknowledged event(s) were lost."
-    if not counts["acknowledged"]:
-        lost, verdict = 1, "Nothing was acknowledged."
+    verdict, is_bad = verdict_of(analysis)
     sections = "\n".join(section(number, plot, analysis) for number, plot in enumerate(plots(analysis)))
     return f"""<!doctype html>
 <html lang="en">
@@ -79,7 +75,7 @@ def page(analysis: dict[str, Any]) -> str:
 <main>
 <h1>Replay of topic {escape(analysis["topic"])}</h1>
 <p class="soft">{escape(description(analysis))}</p>
-<div class="verdict{" bad" if lost else ""}"><strong>{escape(verdict)}</strong>
+<div class="verdict{" bad" if is_bad else ""}"><strong>{escape(verdict)}</strong>
 <span>{escape(verdict_note(analysis))}</span></div>
 <dl class="tiles">{tiles(analysis)}</dl>
 {sections}
@@ -104,6 +100,18 @@ def description(analysis: dict[str, Any]) -> str:
         f"as fast in {analysis['seconds']:.1f} s by {tasks['producing']} producing and {tasks['reading']} reading "
         f"Spark tasks, through {analysis['bootstrap_servers']}."
     )
+
+
+def verdict_of(analysis: dict[str, Any]) -> tuple[str, bool]:
+    """In one sentence; True: it is bad."""
+    counts = analysis["totals"]
+    if not counts["acknowledged"]:
+        return "Nothing was acknowledged.", True
+    if counts["lost"]:
+        return f"{counts['lost']:,} acknowledged event(s) were lost.", True
+    if counts["duplicated"]:
+        return f"Nothing was lost, but {counts['duplicated']:,} event(s) were written more than once.", True
+    return "Nothing was lost, nothing was written twice.", False
 
 
 def verdict_note(analysis: dict[str, Any]) -> str:

@@ -212,6 +212,6 @@ def print_summary(analysis: dict[str, Any], output: OutputDirectory) -> None:
 
 
 def exit_code(analysis: dict[str, Any]) -> int:
-    """1 when an acknowledged event was lost, or nothing was acknowledged at all."""
+    """1 when an acknowledged event was lost, an event is in the log twice, or nothing was acknowledged at all."""
     counts = analysis["totals"]
-    return 1 if counts["lost"] or not counts["acknowledged"] else 0
+    return 1 if counts["lost"] or counts["duplicated"] or not counts["acknowledged"] else 0

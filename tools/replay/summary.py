@@ -33,7 +33,8 @@ def summary_lines(analysis: dict[str, Any]) -> Iterator[str]:
     yield f"acknowledged (all)    {counts['acknowledged']:>10,}" + failed_note(counts["failed"])
     yield f"read back             {counts['read']:>10,}"
     yield f"lost                  {counts['lost']:>10,}" + ("  <-- acknowledged, never read" if counts["lost"] else "")
-    yield f"duplicated            {counts['duplicated']:>10,}"
+    doubled = "  <-- in the log more than once" if counts["duplicated"] else ""
+    yield f"duplicated            {counts['duplicated']:>10,}{doubled}"
     yield (
         f"throughput            {counts['acknowledged_per_second']:>10,.1f} acknowledged/s over "
         f"{analysis['seconds']:.1f} s, busiest second {busiest_second(analysis):,}"

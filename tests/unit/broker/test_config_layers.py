@@ -106,7 +106,7 @@ def test_an_empty_list_is_empty_and_not_nothing() -> None:
         (TopicConfig, {"some.plugin": "x", "flush.ms": "5"}, {}, {"flush.ms": "5"}, "some.plugin is unknown"),
         (TopicConfig, {}, {"retention.ms": "5"}, {}, ""),
         (BrokerConfig, {"log.dirs": "/x"}, {}, {}, "cannot change"),
-        (BrokerConfig, {"log.cleaner.threads": "2"}, {}, {}, "is unknown"),
+        (BrokerConfig, {"log.cleaner.io.buffer.size": "2"}, {}, {}, "is unknown"),
         (BrokerConfig, {"max.connections": "-1"}, {"max.connections": "9"}, {"max.connections": "9"}, "9 stays"),
     ],
 )

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from broker.apis.fetch_sessions import EPOCH_MAX, FetchContext, FetchSessionCache
 from broker.metadata_cache import MetadataCache
+from broker.replication.quiet_partitions import QuietIndex
+from broker.replication.replica_state import FollowerState
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
@@ -26,7 +28,15 @@ class World:
         self.time = FakeTime()
         self.metadata = MetadataCache()
         ids = itertools.count(100)
-        self.cache = FetchSessionCache(SLOTS, self.time, self.metadata, lambda low, high: next(ids))
+        index = QuietIndex(lambda tp, replica: FollowerState())
+        self.cache = FetchSessionCache(
+            SLOTS,
+            self.time,
+            self.metadata,
+            lambda low, high: next(ids),
+            index.open,
+            lambda quiet, epoch: index.begin_fetch(quiet, epoch, self.time.monotonic(), looks_at_all=False),
+        )
 
     def open(
         self,

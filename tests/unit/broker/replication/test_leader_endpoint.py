@@ -15,6 +15,7 @@ from broker.replication.leader_endpoint import (
     EpochAnswer,
     EpochQuestion,
     FetchPosition,
+    FetchPositions,
     FetchSettings,
     LeaderUnavailable,
     NetworkLeaderEndpoint,
@@ -65,6 +66,11 @@ def position(offset: int) -> FetchPosition:
     return FetchPosition(TOPIC_ID, FetchRequestPartition(TP.partition, 5, offset, 4, 0, 1000))
 
 
+def fetch(leader: NetworkLeaderEndpoint, positions: FetchPositions) -> Any:
+    positions.begin_request()
+    return leader.fetch(positions)
+
+
 def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
     seen: list[FetchRequest] = []
 
@@ -76,11 +82,15 @@ def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
 
     async def run() -> None:
         leader = endpoint(answer)
-        first = await leader.fetch({TP: position(10)})
+        positions = FetchPositions({TP: position(10)})
+        first = await fetch(leader, positions)
         assert (bytes(first[TP].records[0]), first[TP].diverging_epoch, first[TP].high_watermark) == (b"abc", (4, 8), 9)
-        assert await leader.fetch({TP: position(10)}) == {}
-        await leader.fetch({TP: position(11)})
-        await leader.fetch({})
+        positions[TP] = position(10)
+        assert await fetch(leader, positions) == {}
+        positions[TP] = position(11)
+        await fetch(leader, positions)
+        positions.drop(TP)
+        await fetch(leader, positions)
 
     asyncio.run(run())
     assert {(r.replica_id, r.replica_epoch, r.max_wait_ms) for r in seen} == {(2, 102, 500)}
@@ -104,10 +114,11 @@ def test_a_lost_session_is_begun_again() -> None:
 
     async def run() -> None:
         leader = endpoint(answer)
-        await leader.fetch({TP: position(10)})
+        positions = FetchPositions({TP: position(10)})
+        await fetch(leader, positions)
         with pytest.raises(LeaderUnavailable):
-            await leader.fetch({TP: position(10)})
-        await leader.fetch({TP: position(10)})
+            await fetch(leader, positions)
+        await fetch(leader, positions)
 
     asyncio.run(run())
     assert seen == [(0, 0, 1), (77, 1, 0), (0, 0, 1)]
@@ -156,25 +167,26 @@ def test_every_failure_of_the_network_is_leader_unavailable() -> None:
         raise Disconnected("test")
 
     for leader in (endpoint(refuse), endpoint(refuse, None), endpoint(lambda *_: [b"rubbish"])):
-        for ask in (leader.fetch({TP: position(1)}), leader.epoch_ends({TP: EpochQuestion(5, 4)})):
+        for ask in (fetch(leader, FetchPositions({TP: position(1)})), leader.epoch_ends({TP: EpochQuestion(5, 4)})):
             with pytest.raises(LeaderUnavailable):
                 asyncio.run(ask)
 
 
 def test_the_session_epoch_wraps() -> None:
     session = FetchSession()
-    session.next_request({})
+    session.next_request(FetchPositions())
     session.answered(5)
     session._epoch = LAST_EPOCH
-    assert session.next_request({}).session_epoch == LAST_EPOCH
+    assert session.next_request(FetchPositions()).session_epoch == LAST_EPOCH
     session.answered(5)
-    assert session.next_request({}).session_epoch == 1
+    assert session.next_request(FetchPositions()).session_epoch == 1
 
 
 def test_a_leader_that_keeps_no_session_gets_whole_requests() -> None:
     session = FetchSession()
+    positions = FetchPositions({TP: position(1)})
     wanted = {(TOPIC_ID, 3): position(1).wanted}
     for _ in range(2):
-        request = session.next_request(wanted)
+        request = session.next_request(positions)
         assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, wanted)
         session.answered(0)

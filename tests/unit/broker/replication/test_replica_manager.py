@@ -95,6 +95,51 @@ def test_an_append_below_min_insync_appends_nothing(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["of a known producer", "of a new producer"])
+def test_what_was_sent_behind_a_refused_batch_waits_for_it(tmp_path: Path, known: bool) -> None:
+    """INV-17, INV-20: the ISR is large enough again when the second batch in flight is looked at."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        settings = {"min.insync.replicas": "2"}
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides=settings)
+
+        def produce(value: str, sequence: int) -> list[ErrorCode]:
+            answer = cluster.produce(1, value, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            return [result.error for result in answer]
+
+        first = 0
+        if known:
+            assert produce("before", 0) == []
+            first = 1
+        cluster.lead(1, 1, (1,), replicas=(1, 2), overrides=settings)
+        assert produce("a", first) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+        cluster.lead(1, 2, (1, 2), replicas=(1, 2), overrides=settings)
+        assert produce("b", first + 1) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+        assert produce("a", first) == produce("b", first + 1) == []
+        assert produce("d", first + 3) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        assert cluster.nodes[1].records()[first:] == ["a", "b"]
+
+    play(tmp_path, scenario)
+
+
+def test_what_was_sent_behind_a_batch_that_came_before_the_leadership_waits_for_it(tmp_path: Path) -> None:
+    """INV-20: a broker that was just started is asked before it was told that it leads."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+
+        def produce(sequence: int) -> ErrorCode:
+            return cluster.produce(1, "v", producer_id=7, producer_epoch=0, base_sequence=sequence)[0].error
+
+        assert produce(0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        cluster.lead(1, 0, (1,), replicas=(1, 2))
+        assert produce(1) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert [produce(0), produce(1)] == [ErrorCode.NONE, ErrorCode.NONE]
+
+    play(tmp_path, scenario)
+
+
 def test_an_isr_that_shrinks_after_the_append_is_told(tmp_path: Path) -> None:
     """INV-17, REP-3, INV-10: the proposed ISR acknowledges nothing before ZooKeeper has it."""
 
@@ -489,7 +534,7 @@ def test_a_failed_log_directory_takes_its_partitions_offline(tmp_path: Path) -> 
         node = cluster.nodes[1]
         log = node.partition().log
         assert log is not None
-        node.manager.log_dir_failed(log.log_dir)
+        node.manager.failures.directory_failed(log.log_dir)
         assert answer[0].error == ErrorCode.KAFKA_STORAGE_ERROR
         assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
         assert error_of(cluster.consume(1, 0)) is ErrorCode.KAFKA_STORAGE_ERROR

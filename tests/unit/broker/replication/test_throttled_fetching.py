@@ -126,6 +126,7 @@ def test_the_follower_does_not_ask_while_the_rate_is_exceeded(
         # Behind again, and out of sync as far as it knows.
         (fetcher,) = cluster.nodes[3].manager.fetchers()
         fetcher._followed[TP].is_in_sync = False
+        fetcher._unsettled[TP] = fetcher._followed[TP]
         await cluster.replicate(3)
         assert len(cluster.nodes[3].records()) == (2 if is_throttled else 5)
         cluster.pass_time(15)

@@ -130,10 +130,10 @@ def test_file_names(name: str, offset: int | None) -> None:
 
 
 def test_which_snapshots_a_log_can_use() -> None:
-    """Kafka's truncateAndReload: one at the log start says nothing about the log, one beyond the end too much."""
+    """One at the first segment's begin knows the producers of deleted records; one beyond the end knows too much."""
     offsets = [0, 10, 20, 30, 31]
-    assert out_of_range(offsets, log_start_offset=10, log_end_offset=30) == [0, 10, 31]
-    assert newest_first(offsets, log_start_offset=10, log_end_offset=30) == [30, 20]
+    assert out_of_range(offsets, first_offset=10, log_end_offset=30) == [0, 31]
+    assert newest_first(offsets, first_offset=10, log_end_offset=30) == [30, 20, 10]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,7 @@ def test_a_producer_that_wrote_nothing_for_long_is_forgotten() -> None:
     write(state, header(0, producer_id=1, timestamp=1000))
     write(state, header(0, producer_id=2, timestamp=1001))
     write(state, header(0, producer_id=3, timestamp=1000, attributes=TRANSACTIONAL_BIT))
+    assert state.expire(now_ms=1000, expiration_ms=1000) == 0  # all were heard of since the last look
     assert state.expire(now_ms=2000, expiration_ms=1000) == 1
     assert set(state.producers) == {2, 3}  # an open transaction is not forgotten
     assert write(state, header(77, producer_id=1)) == 3

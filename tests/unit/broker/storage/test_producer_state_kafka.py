@@ -148,7 +148,7 @@ class Log:
 
     def _rebuild(self, end: int) -> None:
         offsets = [offset for path in self.snapshots.iterdir() if (offset := offset_of(path.name)) is not None]
-        for offset in newest_first(offsets, log_start_offset=0, log_end_offset=end):
+        for offset in newest_first(offsets, first_offset=0, log_end_offset=end):
             self.state = decode((self.snapshots / file_name(offset)).read_bytes(), offset)
             break
         for batch in self.batches:

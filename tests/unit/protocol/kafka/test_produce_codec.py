@@ -53,6 +53,16 @@ results = st.builds(
     error_message=st.none() | names,
     leader_id=st.integers(-1, 3),
     leader_epoch=st.integers(-1, 3),
+    record_errors=st.just(()),
+)
+refused_records = st.builds(
+    ProducePartitionResult,
+    partition=int32s,
+    error=error_codes,
+    **{field: st.just(-1) for field in ("base_offset", "log_append_time_ms", "log_start_offset")},
+    error_message=names,
+    **{field: st.just(-1) for field in ("leader_id", "leader_epoch")},
+    record_errors=st.lists(st.tuples(int32s, names), max_size=3),
 )
 endpoints = st.lists(st.builds(NodeEndpoint, int32s, names, int32s, st.none() | names), max_size=2)
 
@@ -106,7 +116,7 @@ def test_one_partition_of_any_size_is_a_slice_of_the_frame(version: int, size: i
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(
-    topics=st.lists(st.tuples(names, st.lists(results, max_size=3)), max_size=3),
+    topics=st.lists(st.tuples(names, st.lists(results | refused_records, max_size=3)), max_size=3),
     throttle_ms=durations_ms,
     nodes=endpoints,
 )
@@ -128,7 +138,10 @@ def test_responses_are_kios_byte_for_byte(
                         "base_offset": result.base_offset,
                         "log_append_time": result.log_append_time_ms,
                         "log_start_offset": result.log_start_offset,
-                        "record_errors": [],
+                        "record_errors": [
+                            {"batch_index": index, "batch_index_error_message": why}
+                            for index, why in result.record_errors
+                        ],
                         "error_message": result.error_message,
                         "current_leader": {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch},
                     }

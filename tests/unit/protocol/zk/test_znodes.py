@@ -24,6 +24,7 @@ from protocol.zk.znodes import (
     IsrChangeZNode,
     PartitionStateZNode,
     PreferredElectionZNode,
+    ProducerIdBlockZNode,
     ReassignPartitionsZNode,
     TopicZNode,
     new_topic_id,
@@ -58,6 +59,9 @@ def test_contents_are_kafkas() -> None:
     assert ConfigZNode.encode({"retention.ms": "1000"}) == KAFKAS_CONFIG
     assert ClusterIdZNode.encode("L0We6e1dQZGI5APqeQHGzQ") == KAFKAS_CLUSTER_ID
     assert ControllerEpochZNode.encode(1) == b"1"
+    block = b'{"version":1,"broker":1,"block_start":"1000","block_end":"1999"}'
+    assert ProducerIdBlockZNode.encode(1, 1000, 1999) == block
+    assert (ProducerIdBlockZNode.decode(block), ProducerIdBlockZNode.decode(b"")) == (1999, -1)
     assert IsrChangeZNode.encode([TP]) == b'{"version":1,"partitions":[{"topic":"orders","partition":1}]}'
     assert ConfigChangeZNode.encode("topics/orders") == b'{"version":2,"entity_path":"topics/orders"}'
     assert (

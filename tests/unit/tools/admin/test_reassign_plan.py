@@ -66,7 +66,8 @@ def test_parse_plan_keeps_the_order_and_needs_neither_version_nor_log_dirs() -> 
         (plan_file(row([1, 2, 1])), "partitions[0] (orders-0): broker 1 is doubled in the replicas 1,2,1"),
         (plan_file(row([1]), row([2])), "partitions[1]: orders-0 is there twice"),
         (plan_file(row([1, 2], log_dirs=["any"])), "log_dirs must have one entry for each of the 2 replicas"),
-        (plan_file(row([1], log_dirs=["/data"])), 'write "any" in log_dirs'),
+        (plan_file(row([1], log_dirs=["data"])), '"data" in log_dirs is neither "any" nor an absolute path'),
+        (plan_file(row([1], log_dirs=[7])), '7 in log_dirs is neither "any" nor an absolute path'),
     ],
 )
 def test_parse_plan_says_where_and_why(text: str, says: str) -> None:

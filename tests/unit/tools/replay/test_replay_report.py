@@ -80,7 +80,8 @@ def test_the_summary_in_words() -> None:
 @pytest.mark.parametrize(
     ("totals", "verdict"),
     [
-        ({}, "Nothing was lost."),
+        ({"duplicated": 0}, "Nothing was lost, nothing was written twice."),
+        ({"duplicated": 3}, "Nothing was lost, but 3 event(s) were written more than once."),
         ({"lost": 2}, "2 acknowledged event(s) were lost."),
         ({"acknowledged": 0}, "Nothing was ack"),
     ],
@@ -88,7 +89,7 @@ def test_the_summary_in_words() -> None:
 def test_the_page_says_what_was_lost(totals: dict[str, int], verdict: str) -> None:
     text = page(an_analysis(**totals))
     assert verdict in text
-    assert ('class="verdict bad"' in text) == bool(totals)
+    assert ('class="verdict bad"' in text) == (totals != {"duplicated": 0})
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:

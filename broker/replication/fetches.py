@@ -1,0 +1,146 @@
+"""Fetches of consumers and followers: read at once, or parked until there is enough (REP-1, REP-2, REP-5).
+
+Nothing here waits. Partitions of a session that rest are not among a fetch's entries; they join it when they are woken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any
+
+from broker.clock import Clock
+from broker.purgatory import DelayedOperation, Purgatory, Timers
+from broker.replication.delayed_fetch import DelayedFetch, is_decisive
+from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, FetchResponder, PartitionRead
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.quiet_partitions import QuietIndex, QuietPartitions
+from broker.replication.replica_state import FollowerState
+from broker.replication.replication_throttle import ReplicationThrottle
+from protocol.types import TopicPartition
+
+
+class Fetches:
+    """`after_reads` is called when a follower's fetch may have moved high watermarks."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        reads: FetchReads,
+        timers: Timers,
+        clock: Clock,
+        throttle: ReplicationThrottle,
+        is_suspect: Callable[[], bool],
+        after_reads: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._hosted = hosted
+        self._reads = reads
+        self._clock = clock
+        self._throttle = throttle
+        self._is_suspect = is_suspect
+        self._after_reads = after_reads
+        self._spawn = spawn
+        self._parked: Purgatory[TopicPartition] = Purgatory(timers)
+        self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
+        self.quiet = QuietIndex(self._in_sync_follower)
+
+    def __len__(self) -> int:
+        """Fetches that are parked now."""
+        return len(self._parked)
+
+    def begin(self, quiet: QuietPartitions, replica_epoch: int) -> None:
+        """A request of that session came; what was touched before is awake."""
+        self.quiet.begin_fetch(quiet, replica_epoch, self._clock.monotonic(), looks_at_all=self._is_suspect())
+
+    def fetch(
+        self,
+        params: FetchParams,
+        partitions: Sequence[FetchEntry],
+        respond: FetchResponder,
+        quiet: QuietPartitions | None = None,
+    ) -> DelayedOperation[TopicPartition] | None:
+        """As `ReplicaManager.fetch`."""
+        entries = list(partitions)
+        rests = quiet is not None and len(quiet) > 0
+
+        def finish(asked: list[FetchEntry], reads: list[PartitionRead]) -> None:
+            self._finish(asked, reads, respond, quiet)
+
+        reads = self._reads.read_all(params, entries)
+        self._after_reads()
+        total = sum(read.size for read in reads)
+        is_empty = not entries and not rests
+        if params.max_wait_ms <= 0 or is_empty or total >= params.min_bytes or any(map(is_decisive, reads)):
+            finish(entries, reads)
+            return None
+        operation = DelayedFetch(params, entries, reads, self._reads, finish)
+        if quiet is not None:
+            quiet.parked = operation
+        return self._park(params, operation, entries)
+
+    def touched(self, partitions: Collection[TopicPartition]) -> None:
+        """Something happened to these: whoever waits for them looks again, once."""
+        self.quiet.wake(partitions)
+        self._parked.check_all(partitions)
+
+    def wake(self, partitions: Collection[TopicPartition]) -> None:
+        """Those that rest among these rest no more; `touched` will follow."""
+        self.quiet.wake(partitions)
+
+    def look_at_all(self) -> None:
+        """Who is allowed to fetch may have changed."""
+        self.touched(self.quiet.resting())
+
+    def answer_follower(self, replica: int) -> None:
+        """Its parked fetches are answered now: it has partitions to add to the next."""
+        for parked in self._parked_of_follower.pop(replica, ()):
+            parked.complete_now()
+
+    def answer_followers(self, partitions: Collection[TopicPartition]) -> None:
+        """All fetches of followers that are parked now, with what is new of these partitions."""
+        self.quiet.wake(partitions)
+        parked, self._parked_of_follower = self._parked_of_follower, {}
+        for fetch in [fetch for fetches in parked.values() for fetch in fetches if not fetch.is_completed]:
+            fetch.try_complete(partitions)
+            fetch.complete_now()
+
+    def _park(self, params: FetchParams, operation: DelayedFetch, entries: list[FetchEntry]) -> DelayedFetch:
+        self._parked.watch(operation, (tp for tp, _ in entries), params.max_wait_ms / 1000)
+        if params.is_follower:
+            parked = self._parked_of_follower.setdefault(params.replica_id, {})
+            for done in [other for other in parked if other.is_completed]:
+                del parked[done]
+            parked[operation] = None
+        return operation
+
+    def _finish(
+        self,
+        entries: list[FetchEntry],
+        reads: list[PartitionRead],
+        respond: FetchResponder,
+        quiet: QuietPartitions | None,
+    ) -> None:
+        if all(read.cold is None for read in reads):
+            if quiet is not None:
+                quiet.idle = [entry[0] for entry, read in zip(entries, reads, strict=True) if read.is_idle]
+            self._answer(entries, reads, respond)
+            return
+        # What happens while the disk is asked touches nobody: nothing may rest after that.
+        self._spawn(self._finish_cold(entries, reads, respond))
+
+    async def _finish_cold(
+        self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder
+    ) -> None:
+        for index, read in enumerate(reads):
+            if read.cold is not None:
+                tp, wanted = entries[index]
+                reads[index] = await self._reads.read_cold(tp, wanted, read)
+        self._answer(entries, reads, respond)
+
+    def _answer(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
+        self._throttle.record(sum(read.throttled_size for read in reads))
+        respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
+
+    def _in_sync_follower(self, tp: TopicPartition, replica: int) -> FollowerState | None:
+        partition = self._hosted.get(tp)
+        return partition.followers.get(replica) if partition is not None and replica in partition.isr else None

@@ -1,0 +1,54 @@
+"""Up to where each compacted log is clean: `cleaner-offset-checkpoint` in every log directory (LOG-4).
+
+An entry that is too high is dangerous: what lies below it is not looked at for later records of a key, so a tombstone there
+could go before what it deletes. So it is lowered on the disk at once when a log is cut or deleted, and after a crash nothing
+above the recovery point is believed clean. One that is too low only costs time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+from broker.storage.checkpoints import CLEANED
+from broker.storage.log import Log
+from broker.storage.log_directory import LogDirectory
+from protocol.types import TopicPartition
+
+
+class CleanerCheckpoint:
+    """`Log.cleaned_up_to` on the disk."""
+
+    def __init__(self, directories: Sequence[LogDirectory], logs: Callable[[], Iterable[Log]]) -> None:
+        self._directories = directories
+        self._logs = logs
+        self._turns = itertools.count(1)
+
+    def restore(self, directory: LogDirectory, opened: Iterable[Log]) -> None:
+        """At start, for all logs of a directory. Raises OSError."""
+        offsets = directory.read_offsets(CLEANED)
+        for found in opened:
+            if found.directory == f"{directory.path}/{found.topic_partition}":  # no copy on its way to this directory
+                found.cleaned_up_to = min(offsets.get(found.topic_partition, 0), found.recovery_point)
+
+    def lowered(self, changed: Log) -> None:
+        """On the loop, not waiting for the disk: its journal keeps the order. Raises OSError."""
+        for directory in self._online(changed.log_dir):
+            directory.overwrite_offsets(CLEANED, self._offsets(directory), next(self._turns))
+
+    async def write(self, log_dir: str) -> None:
+        """Waits until the offsets of a directory's logs are on the disk. Raises OSError."""
+        for directory in self._online(log_dir):
+            offsets, turn = self._offsets(directory), next(self._turns)
+            await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, CLEANED, offsets, turn)
+
+    def _online(self, path: str) -> list[LogDirectory]:
+        return [directory for directory in self._directories if directory.path == path and directory.is_online]
+
+    def _offsets(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {
+            found.topic_partition: found.cleaned_up_to
+            for found in self._logs()
+            if found.log_dir == directory.path and found.cleaned_up_to > 0
+        }

@@ -1,0 +1,196 @@
+"""Future logs: copies that are to take the place of a log in another directory (LOG-6, KIP-113).
+
+    <topic>-<p>                        the log that is served
+    <topic>-<p>.<32 hex>-future        a copy that grows, in another log directory
+    <topic>-<p>.<32 hex>-delete        what is being removed
+
+Taking the place of the log, in this order:
+
+1. All of the copy is synced, and then a file `replaces-current` in its directory: from here on it counts as complete.
+2. On the loop, without a wait in between: what was appended meanwhile is copied; the log becomes `-delete`, the copy gets its name.
+3. Both log directories are synced; then the file goes, and what is `-delete`.
+
+After a crash the names tell how far it got. Names of two file systems can come back from a power loss in any mixture:
+
+    log     copy                           then
+    there   future                         before 2: the file goes, the copying goes on
+    gone    future, with the file          within 2: the copy gets its name now
+    there   at its name, with the file     within 3: the log is older, and is removed
+    gone    at its name, with the file     the file goes
+
+Where a directory is offline nothing of this is decided, and nothing that is `-delete` removed: the log may lie there, or here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from broker.storage.filesystem import FileSystem
+from broker.storage.log import Log
+from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, LogDirectory
+from broker.storage.log_types import LogDirFailed
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+REPLACES_CURRENT = "replaces-current"
+TOPIC_NAME_MAX = 255 - 43
+"""A longer one leaves no room for the suffix in a file's name (Kafka's rule too)."""
+
+_PLAIN = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_FUTURE = re.compile(rf"(.+)-(0|[1-9][0-9]*)\.[0-9a-f]{{32}}{FUTURE_SUFFIX}")
+
+
+class _Found(NamedTuple):
+    directory: LogDirectory
+    path: str
+    is_complete: bool
+
+
+class FutureLogs:
+    """The copies that this broker has. `preferred`: where replicas are to be made that are not here yet."""
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self.preferred: dict[TopicPartition, str] = {}
+        self._filesystem = filesystem
+        self._futures: dict[TopicPartition, Log] = {}
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def get(self, tp: TopicPartition) -> Log | None:
+        return self._futures.get(tp)
+
+    def logs(self) -> Iterable[Log]:
+        return self._futures.values()
+
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._futures)
+
+    def add(self, future: Log) -> bool:
+        """False: there is another for the partition already."""
+        return self._futures.setdefault(future.topic_partition, future) is future
+
+    def remove(self, tp: TopicPartition) -> Log | None:
+        """Nothing happens on the disk."""
+        return self._futures.pop(tp, None)
+
+    def follow(self, current: Log) -> None:
+        """The log was cut, or has just been opened: the copy must not have what it has not. Raises LogDirFailed."""
+        future = self._futures.get(current.topic_partition)
+        if future is not None and future is not current:
+            future.truncate_to(current.log_end_offset)
+
+    # -- taking the place of the log ------------------------------------------------------------------------------
+
+    def declare_complete(self, future: Log) -> None:
+        """Step 1, after the flush. Blocks: for a thread. Raises OSError."""
+        self._filesystem.write_atomically(f"{future.directory}/{REPLACES_CURRENT}", b"")
+
+    def swap(self, current: Log) -> tuple[Log, str]:
+        """Step 2; the copy ends where the log does. Returns it, and what is to be removed. Raises LogDirFailed."""
+        tp = current.topic_partition
+        future = self._futures.pop(tp)
+        assert future.log_end_offset == current.log_end_offset, f"{future.directory} is not complete"
+        future.increment_log_start(current.log_start_offset)
+        for epoch, start in current.leader_epochs.entries:
+            future.leader_epochs.assign(epoch, start)  # one of which there is no record yet (BUG-15)
+        removed = f"{current.log_dir}/{_name_of_removed(tp)}"
+        current.mark_deleted()
+        try:
+            self._filesystem.rename(current.directory, removed)
+        except OSError as error:
+            raise LogDirFailed(current.log_dir, error) from error
+        try:
+            self._filesystem.rename(future.directory, f"{future.log_dir}/{tp}")
+        except OSError as error:
+            self._rename_back(removed, current.directory)
+            raise LogDirFailed(future.log_dir, error) from error
+        future.moved_to(f"{future.log_dir}/{tp}")
+        return future, removed
+
+    def _rename_back(self, removed: str, path: str) -> None:
+        """The copy is lost with its disk: the log is what there is. It is closed, and opened at the next start."""
+        try:
+            self._filesystem.rename(removed, path)
+        except OSError as error:
+            log.error("%s cannot be called %s again: %s", removed, path, error)
+
+    def finish(self, swapped: Log, removed: str) -> None:
+        """Step 3. Blocks: for a thread. Raises OSError."""
+        self._filesystem.sync_directory(swapped.log_dir)
+        self._filesystem.sync_directory(removed.rpartition("/")[0])
+        self._filesystem.remove(f"{swapped.directory}/{REPLACES_CURRENT}")
+        self._filesystem.remove_tree(removed)
+
+
+def directory_name(tp: TopicPartition) -> str:
+    """Of a new copy."""
+    return f"{tp}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+
+
+def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
+    """At start, before logs are opened, with all directories at hand: finishes what a crash interrupted, see the module.
+
+    Raises LogDirFailed.
+    """
+    plain: dict[TopicPartition, list[_Found]] = {}
+    for tp, found in _scan(filesystem, directories, _PLAIN):
+        plain.setdefault(tp, []).append(found)
+    for tp, found in _scan(filesystem, directories, _FUTURE):
+        with _failures_in(found.directory):
+            if found.is_complete and tp not in plain:
+                target = f"{found.directory.path}/{tp}"
+                log.warning("%s takes its place now as %s", found.path, target)
+                filesystem.rename(found.path, target)
+                filesystem.sync_directory(found.directory.path)
+                plain[tp] = [found._replace(path=target)]
+            elif found.is_complete:
+                filesystem.remove(f"{found.path}/{REPLACES_CURRENT}")
+    for tp, places in plain.items():
+        complete = [found for found in places if found.is_complete]
+        if len(complete) == 1:
+            _keep(filesystem, tp, complete[0], places)
+
+
+def _keep(filesystem: FileSystem, tp: TopicPartition, complete: _Found, places: Sequence[_Found]) -> None:
+    for found in places:
+        if found is not complete:
+            log.warning("%s is older than %s: removed", found.path, complete.path)
+            with _failures_in(found.directory):
+                filesystem.rename(found.path, f"{found.directory.path}/{_name_of_removed(tp)}")
+                filesystem.sync_directory(found.directory.path)
+    with _failures_in(complete.directory):
+        filesystem.sync_directory(complete.directory.path)
+        filesystem.remove(f"{complete.path}/{REPLACES_CURRENT}")
+
+
+def _scan(
+    filesystem: FileSystem, directories: Sequence[LogDirectory], pattern: re.Pattern[str]
+) -> Iterator[tuple[TopicPartition, _Found]]:
+    for directory in directories:
+        with _failures_in(directory):
+            names = filesystem.list(directory.path)
+        for name in names:
+            match = pattern.fullmatch(name)
+            path = f"{directory.path}/{name}"
+            if match is not None and filesystem.is_directory(path):
+                is_complete = filesystem.exists(f"{path}/{REPLACES_CURRENT}")
+                yield TopicPartition(match[1], int(match[2])), _Found(directory, path, is_complete)
+
+
+def _name_of_removed(tp: TopicPartition) -> str:
+    return f"{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{DELETED_SUFFIX}"
+
+
+@contextlib.contextmanager
+def _failures_in(directory: LogDirectory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogDirFailed(directory.path, error) from error

@@ -1,0 +1,50 @@
+"""Which settings a log has: its topic's, over the broker's defaults; effective at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from broker.config import TopicConfig
+from broker.config_layers import believable
+from broker.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+Overrides = Mapping[str, str]
+
+
+class LogConfigs:
+    """A value that is not allowed is left out, or the earlier one stays; which is told."""
+
+    def __init__(self, defaults: TopicConfig) -> None:
+        self.defaults = defaults
+
+    def of(self, topic: str, overrides: Overrides, earlier: Overrides) -> tuple[TopicConfig, Overrides]:
+        """The config, and those of the overrides that are in it."""
+        usable, complaints = believable(TopicConfig, overrides, earlier, f"topic {topic}")
+        for complaint in complaints:
+            log.warning("%s", complaint)
+        return self.defaults.with_overrides(usable), usable
+
+    def update_topics(self, logs: Iterable[Log], overrides: Mapping[str, Overrides]) -> bool:
+        """New overrides of topics. False: none of these logs is concerned."""
+        updated: dict[str, tuple[TopicConfig, Overrides]] = {}
+        for found in logs:
+            topic = found.topic_partition.topic
+            if topic not in overrides:
+                continue
+            if topic not in updated:
+                updated[topic] = self.of(topic, overrides[topic], found.overrides)
+            found.config, found.overrides = updated[topic]
+        return bool(updated)
+
+    def update_defaults(self, logs: Iterable[Log], defaults: TopicConfig) -> None:
+        """The broker's settings for topics have changed."""
+        self.defaults = defaults
+        updated: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
+        for found in logs:
+            key = tuple(found.overrides.items())
+            if key not in updated:
+                updated[key] = defaults.with_overrides(found.overrides)
+            found.config = updated[key]

@@ -1,0 +1,62 @@
+"""Taking the log directories at start: locks, what a crash interrupted between two of them, and all logs in one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from broker.storage import checkpoints, future_logs
+from broker.storage.filesystem import FileSystem
+from broker.storage.log import Log, LogDirFailed
+from broker.storage.log_directory import LogDirectory
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+OpenLog = Callable[[LogDirectory, TopicPartition, str, int, int, int], Log]
+"""(directory, partition, path, recovery point, log start, up to where it was compacted)"""
+
+
+def acquire_all(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> list[str]:
+    """Locks them, and finishes interrupted moves. Returns why some cannot be used, which are offline. Raises LogDirectoryError."""
+    failures = []
+    for directory in directories:
+        try:
+            directory.acquire()
+        except OSError as error:
+            failures.append(cannot_be_used(directory, error))
+    if not failures:
+        try:
+            future_logs.settle(filesystem, directories)
+        except LogDirFailed as failed:
+            broken = (directory for directory in directories if directory.path == failed.directory)
+            failures += [cannot_be_used(directory, failed.error) for directory in broken]
+    return failures
+
+
+def cannot_be_used(directory: LogDirectory, error: OSError) -> str:
+    """The directory is offline. Returns why, for people."""
+    log.error("log directory %s cannot be used: %s", directory.path, error)
+    directory.is_online = False
+    directory.release()
+    return f"{directory.path}: {error.strerror or error}"
+
+
+def open_all(
+    directory: LogDirectory, open_log: OpenLog, *, keeps_deleted: bool
+) -> tuple[list[Log], set[TopicPartition]]:
+    """All logs in the directory, and the partitions that only its checkpoints name. Raises OSError."""
+    directory.take_clean_marker()
+    points = directory.read_offsets(checkpoints.RECOVERY_POINTS)
+    starts = directory.read_offsets(checkpoints.LOG_STARTS)
+    marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
+    cleaned = directory.read_offsets(checkpoints.CLEANED)
+    opened = [
+        open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0))
+        for tp, path in directory.partitions(keeps_deleted=keeps_deleted)
+    ]
+    if any(found.recovery_point < points.get(found.topic_partition, 0) for found in opened):
+        # Before anything is appended: what comes there is not synced.
+        lowered = {found.topic_partition: found.recovery_point for found in opened}
+        directory.write_offsets(checkpoints.RECOVERY_POINTS, lowered, 0)
+    return opened, (points.keys() | starts.keys() | marks.keys()) - {found.topic_partition for found in opened}

@@ -1,0 +1,170 @@
+"""A compacted topic under load, with brokers killed in the middle of cleanings (LOG-4), and what Kafka's tools say of it (FMT-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker.storage.checkpoints import CLEANED, decode_offsets
+from protocol.kafka.record_batch import decode_records, iter_batches
+from protocol.types import TopicPartition
+from tests.support.invariants import ZooKeeperView, eventually, replica_directory
+from tests.support.kafka_tools import LOG_COMPLAINTS, KafkaTools
+from tests.support.load import read_everything
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "compacted"
+KEYS = 40
+Table = dict[bytes, bytes]
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100",
+    "auto.leader.rebalance.enable": "false",
+}
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "20000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "200",
+    "min.insync.replicas": "2",
+}
+
+
+class KeyedWriter:
+    """An idempotent producer that writes numbers to a few keys and deletes some of them again."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.table: Table = {}
+        self.written = 0
+        self.failed: list[str] = []
+        self._random = Random(5)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "batch.num.messages": 50,
+                "compression.type": "zstd",
+                "delivery.timeout.ms": 60000,
+                "log_level": 2,
+            }
+        )
+
+    def write(self, count: int) -> None:
+        """Until all is acknowledged."""
+        for _ in range(count):
+            key = b"key-%d" % (self.written * 7 % KEYS)
+            value = None if self.written % 11 == 0 else b"%d " % self.written + self._random.randbytes(60)
+            self._producer.produce(TOPIC, key=key, value=value, partition=0, on_delivery=self._delivered)
+            self._producer.poll(0)
+            if value is None:
+                self.table.pop(key, None)
+            else:
+                self.table[key] = value
+            self.written += 1
+        assert self._producer.flush(90) == 0
+        assert self.failed == []
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+
+
+def table_of(records: list[tuple[bytes, bytes | None]]) -> Table:
+    table: Table = {}
+    for key, value in records:
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return table
+
+
+def stored(cluster: LocalCluster, broker: int) -> list[tuple[bytes, bytes | None]]:
+    """The records in a stopped broker's files."""
+    found = []
+    for segment in sorted(replica_directory(cluster, broker, TOPIC, 0).glob("*.log")):
+        data = segment.read_bytes()
+        for position, _ in iter_batches(data):
+            for record in decode_records(data, position):
+                assert record.key is not None
+                found.append((record.key, record.value))
+    return found
+
+
+def is_clean_up_to(cluster: LocalCluster, offset: int) -> Callable[[], bool]:
+    """Whether every broker has compacted the topic that far."""
+
+    def check() -> bool:
+        for broker in cluster.broker_ids:
+            path = replica_directory(cluster, broker, TOPIC, 0).parent / CLEANED
+            offsets = decode_offsets(path.read_bytes()) if path.exists() else {}
+            if offsets.get(TopicPartition(TOPIC, 0), 0) < offset:
+                return False
+        return True
+
+    return check
+
+
+def compacted_cluster(new_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    cluster = new_cluster(brokers=3, overrides=SETTINGS)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+    admin.create_topics([NewTopic(TOPIC, 1, 3, config=TOPIC_SETTINGS)])[TOPIC].result(30)
+    return cluster
+
+
+def test_every_replica_keeps_the_last_value_of_each_key(new_cluster: Callable[..., LocalCluster]) -> None:
+    """Two brokers are killed while all of them compact and records come in; a third copies the compacted log from scratch."""
+    cluster = compacted_cluster(new_cluster)
+    writer = KeyedWriter(cluster.bootstrap_servers)
+    zk = ZooKeeperView(cluster.zookeeper_connect)
+    try:
+        writer.write(3000)
+        for turn in range(2):
+            victim = zk.state(TOPIC, 0).leader if turn == 0 else cluster.broker_ids[turn]
+            cluster.kill(victim)
+            writer.write(1500)
+            cluster.start_broker(victim)
+            cluster.wait_ready()
+            eventually(lambda: len(zk.state(TOPIC, 0).isr) == 3, "full ISR")
+            writer.write(1500)
+        eventually(is_clean_up_to(cluster, writer.written * 3 // 4), "all replicas are compacted")
+        found = read_everything(cluster.bootstrap_servers, TOPIC, 1)
+        assert table_of([(m.key(), m.value()) for m in found]) == writer.table
+        assert len(found) < writer.written // 2
+        assert [m.offset() for m in found] == sorted({m.offset() for m in found})
+    finally:
+        zk.close()
+    for broker in cluster.broker_ids:
+        cluster.stop_broker(broker)
+        assert table_of(stored(cluster, broker)) == writer.table
+
+
+@pytest.mark.peer
+def test_kafkas_tool_reads_compacted_segments(new_cluster: Callable[..., LocalCluster], peer_kafka: Path) -> None:
+    """DumpLogSegments finds nothing wrong but the holes in the offsets; indexes agree; tombstones show their horizon."""
+    tools = KafkaTools(peer_kafka)
+    cluster = compacted_cluster(new_cluster)
+    writer = KeyedWriter(cluster.bootstrap_servers)
+    for _ in range(3):
+        writer.write(1000)
+        eventually(is_clean_up_to(cluster, writer.written // 2), "all replicas are compacted")
+    cluster.stop_broker(cluster.broker_ids[0])
+    replica = replica_directory(cluster, cluster.broker_ids[0], TOPIC, 0)
+    logs = sorted(replica.glob("*.log"))
+    output = tools.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, logs)))
+    complaints = [line for line in output.splitlines() if any(word in line for word in LOG_COMPLAINTS)]
+    assert all("Non-consecutive" in line for line in complaints)
+    assert output.count("| offset:") == len(stored(cluster, cluster.broker_ids[0]))
+    assert "deleteHorizonMs: OptionalLong[" in output
+    indexes = [*replica.glob("*.index"), *replica.glob("*.timeindex")]
+    sane = tools.dump(indexes, "--index-sanity-check")
+    assert sane.count("passed sanity check") + sane.count("is empty") == len(indexes) == 2 * len(logs)
+    tools.dump(indexes, "--verify-index-only")
+    assert "expected" not in tools.dump(sorted(replica.glob("*.snapshot")))

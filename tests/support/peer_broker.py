@@ -1,0 +1,112 @@
+"""One broker's directory, configuration and ZooKeeper, served by ottla or by a real Kafka in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.support.invariants import ZooKeeperView, eventually
+from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
+from tools.cluster.local_cluster import LocalCluster
+
+Kind = Literal["ottla", "Kafka"]
+KAFKA_START_TIMEOUT_S = 60.0
+BROKER = 1
+
+
+class PeerBroker:
+    """A cluster of one broker; `start(kind)` and `stop(signal)` in turn, with the same ids, ports and files."""
+
+    def __init__(self, directory: Path, tools: KafkaTools, overrides: Mapping[str, str]) -> None:
+        self.cluster = LocalCluster(directory)
+        self.tools = tools
+        self._overrides = overrides
+        self._kafka: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> PeerBroker:
+        self.cluster.create(brokers=1, overrides=dict(self._overrides))
+        self.cluster.start()
+        self.cluster.stop_broker(BROKER)
+        self.zk = ZooKeeperView(self.cluster.zookeeper_connect)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kafka is not None:
+            self._kafka.kill()
+            self._kafka.wait()
+        with contextlib.suppress(AttributeError):
+            self.zk.close()
+        self.cluster.destroy()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.cluster.bootstrap_servers
+
+    @property
+    def data(self) -> Path:
+        return self.cluster.broker_directory(BROKER) / "data"
+
+    @property
+    def kafka_log(self) -> Path:
+        return self.cluster.broker_directory(BROKER) / "kafka.log"
+
+    def start(self, kind: Kind, topics: Mapping[str, int] | None = None) -> None:
+        """Returns when all partitions of `topics` (name -> how many) have a leader."""
+        eventually(lambda: self.zk.live_brokers() == [], "the broker of before is gone from ZooKeeper")
+        if kind == "Kafka":
+            config = self.cluster.broker_directory(BROKER) / "server.properties"
+            with self.kafka_log.open("ab") as log:
+                self._kafka = subprocess.Popen(
+                    [*self.tools.command, "kafka.Kafka", str(config)],
+                    stdout=log,
+                    stderr=log,
+                    env=self.tools.environment,
+                )
+        else:
+            self.cluster.start_broker(BROKER)
+            self.cluster.wait_ready()
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+
+        def serves_or_ended() -> bool:
+            assert self._kafka is None or self._kafka.poll() is None, self.kafka_log.read_text()[-3000:]
+            return serves(admin, topics or {})
+
+        eventually(serves_or_ended, f"{kind} serves", KAFKA_START_TIMEOUT_S)
+
+    def stop(self, number: signal.Signals) -> None:
+        """SIGTERM is a clean stop, SIGKILL is not."""
+        if self._kafka is not None:
+            self._kafka.send_signal(number)
+            assert self._kafka.wait(TOOL_TIMEOUT_S) in (0, 128 + number, -number), self.kafka_log.read_text()[-3000:]
+            self._kafka = None
+        elif number == signal.SIGTERM:
+            self.cluster.stop_broker(BROKER)
+        else:
+            self.cluster.kill(BROKER)
+
+    def files(self, topic: str, suffix: str) -> Iterator[Path]:
+        """Of all partitions of a topic, in order."""
+        for directory in sorted(self.data.glob(f"{topic}-*")):
+            yield from sorted(directory.glob(f"*{suffix}"))
+
+
+def serves(admin: AdminClient, topics: Mapping[str, int]) -> bool:
+    try:
+        found = admin.list_topics(timeout=1)
+    except KafkaException:
+        time.sleep(0.1)
+        return False
+    return bool(found.brokers) and all(
+        name in found.topics
+        and len(found.topics[name].partitions) == count
+        and all(partition.leader >= 0 for partition in found.topics[name].partitions.values())
+        for name, count in topics.items()
+    )

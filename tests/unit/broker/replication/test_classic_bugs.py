@@ -1,0 +1,482 @@
+"""The classic bugs of a replicated log, each schedule built exactly, on the real classes (reference/reliability.md).
+
+Every test is run a second time with its rule taken out of the code: then it must fail. BUG-11 is in test_idempotence.py,
+BUG-18 in test_crash_points.py, BUG-24 in test_log_producers.py; tests/sim finds the others by random schedules too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from broker.replication import replica_state, truncation
+from broker.replication.fetch_reads import FetchReads
+from broker.replication.partition import Partition
+from broker.replication.replica_fetcher import FollowedPartition, ReplicaFetcher
+from protocol.errors import ErrorCode
+from protocol.kafka.record_batch import build_batch
+from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+from tests.support.rule_removal import take_out
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+
+
+def play(directory: Path, scenario: Scenario) -> None:
+    cluster = Cluster(directory)
+    try:
+        asyncio.run(scenario(cluster))
+    finally:
+        cluster.close()
+
+
+async def bug_01(cluster: Cluster) -> None:
+    """A follower restarts with a HW that lags, has time to truncate but not to fetch, and then leads."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate()
+    answer = cluster.produce(1, "a")
+    await cluster.replicate(2)
+    cluster.follower_fetch(1, 2, 1, epoch=0)
+    assert answer[0].error == ErrorCode.NONE
+    assert cluster.nodes[2].partition().high_watermark == 0
+    cluster.kill(2)
+    await cluster.start_broker(2)
+    cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+    (fetcher,) = cluster.nodes[2].manager.fetchers()
+    await fetcher.truncate_once()
+    cluster.kill(1)
+    cluster.lead(2, 2, (2,), replicas=(1, 2))
+    assert values_of(cluster.consume(2, 0)[0]) == ["a"], "an acknowledged record is gone"
+
+
+def test_bug_01_truncation_to_the_high_watermark(tmp_path: Path) -> None:
+    play(tmp_path, bug_01)
+
+
+async def bug_02(cluster: Cluster) -> None:
+    """The leader drops a follower, the write of the ISR fails, and that follower is elected."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate()
+    answer = cluster.produce(1, "a", timeout_ms=60_000)
+    cluster.pass_time(LAG_S + 1)
+    cluster.nodes[1].manager.check_lag()
+    assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
+    cluster.nodes[1].partition().advance_high_watermark()
+    cluster.time.turn()
+    cluster.lead(2, 1, (2,), replicas=(1, 2), to=(2,))  # 1 has not heard of it yet
+    assert cluster.isr.apply() == [], "the write is refused"
+    cluster.nodes[1].partition().look_again()
+    cluster.time.turn()
+    acknowledged = [result for result in answer if result.error == ErrorCode.NONE]
+    assert not acknowledged or values_of(cluster.consume(2, 0)[0]) == ["a"], "an acknowledged record is gone"
+
+
+def test_bug_02_the_high_watermark_is_taken_over_the_maximal_isr(tmp_path: Path) -> None:
+    play(tmp_path, bug_02)
+
+
+async def bug_03(cluster: Cluster) -> None:
+    """Two failovers pass by a follower; then it fetches on where it was, from the same leader in another epoch."""
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 0, (1, 2, 3))
+    await cluster.replicate()
+    cluster.produce(1, "x")
+    await cluster.replicate(rounds=2)
+    cluster.produce(1, "old", acks=1)
+    await cluster.replicate(3)
+    assert cluster.nodes[3].records() == ["x", "old"]
+    cluster.lead(2, 1, (2,), to=(1, 2))
+    cluster.produce(2, "new")
+    await cluster.replicate(1, rounds=2)
+    cluster.lead(1, 2, (1, 2), to=(1, 2))
+    cluster.produce(1, "last", acks=1)
+    assert cluster.nodes[1].records() == ["x", "new", "last"]
+    await cluster.replicate(3)  # 3 still follows 1 in epoch 0
+    theirs = cluster.nodes[1].records()
+    mine = cluster.nodes[3].records()
+    assert mine[-1] != theirs[-1] or mine == theirs, f"diverged in the middle: {mine}, the leader has {theirs}"
+    cluster.lead(1, 3, (1, 2))
+    await cluster.settle()
+    assert cluster.nodes[3].records() == theirs
+
+
+def test_bug_03_every_fetch_carries_its_epoch(tmp_path: Path) -> None:
+    play(tmp_path, bug_03)
+
+
+async def bug_03_fencing(cluster: Cluster) -> None:
+    """A fetch of another epoch tells the leader nothing, and gets nothing (INV-12)."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+    cluster.produce(1, "a", acks=1)
+    for epoch, error in ((0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        (answer,) = cluster.follower_fetch(1, 2, 1, epoch=epoch)
+        assert answer.error == error
+    assert cluster.nodes[1].partition().high_watermark == 0
+
+
+def test_bug_03_a_fetch_of_another_epoch_is_fenced(tmp_path: Path) -> None:
+    play(tmp_path, bug_03_fencing)
+
+
+async def bug_09(cluster: Cluster) -> None:
+    """Right after a failover the new leader's HW lags. A follower that is at that HW joins, and is elected next."""
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 0, (1, 2))
+    await cluster.replicate()
+    cluster.produce(1, "a")
+    await cluster.replicate(rounds=3)
+    cluster.isr.proposals.clear()
+    cluster.nodes[1].partition()._proposal = None  # ZooKeeper refused 3
+    cluster.cuts = {(3, 1)}
+    answer = cluster.produce(1, "b", timeout_ms=60_000)
+    cluster.pass_time(LAG_S + 1)  # nobody waits for 3 any more
+    await cluster.replicate(2, rounds=2)
+    assert answer[0].error == ErrorCode.NONE
+    cluster.nodes[2].partition().high_watermark = 1  # it has not heard of the last move
+    cluster.lead(2, 1, (1, 2))
+    cluster.follower_fetch(2, 3, 1, epoch=1)
+    cluster.isr.apply()
+    elected = 3 if 3 in cluster.isr.states[TP].isr else 1
+    cluster.kill(2)
+    cluster.lead(elected, 2, (elected,))
+    assert values_of(cluster.consume(elected, 0)[0]) == ["a", "b"], f"{elected} lost an acknowledged record"
+
+
+def test_bug_09_joining_the_isr_needs_the_start_of_the_epoch(tmp_path: Path) -> None:
+    play(tmp_path, bug_09)
+
+
+async def bug_10(cluster: Cluster) -> None:
+    """A producer waits for offset 1; leadership away, its record cut, leadership back, another record at that offset."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate(2)
+    answer = cluster.produce(1, "lost", timeout_ms=60_000)
+    cluster.lead(2, 1, (1, 2), replicas=(1, 2))
+    await cluster.replicate(1)
+    assert cluster.nodes[1].records() == []
+    cluster.lead(1, 2, (1, 2), replicas=(1, 2))
+    cluster.produce(1, "kept")
+    await cluster.replicate(2, rounds=2)
+    assert cluster.nodes[2].records() == ["kept"]
+    assert [result.error for result in answer] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_bug_10_who_waits_is_answered_when_leadership_goes(tmp_path: Path) -> None:
+    play(tmp_path, bug_10)
+
+
+async def bug_12(cluster: Cluster) -> None:
+    """A fetch is sent, LeaderAndIsr names another leader, and the late answer arrives."""
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 0, (1, 2, 3))
+    await cluster.replicate()
+    cluster.produce(1, "late", acks=1)
+    cluster.before_answer = lambda: cluster.lead(3, 1, (3, 2), to=(2, 3))
+    (fetcher,) = cluster.nodes[2].manager.fetchers()
+    await fetcher.fetch_once()
+    assert cluster.nodes[2].records() == [], "what the old leader sent was appended"
+
+
+def test_bug_12_a_late_answer_is_void(tmp_path: Path) -> None:
+    play(tmp_path, bug_12)
+
+
+async def bug_12_offset(cluster: Cluster) -> None:
+    """The epoch is the same, but the log was cut while the answer was under way: it would leave a hole."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate()
+    for value in "ab":
+        cluster.produce(1, value, acks=1)
+    await cluster.replicate(2)
+    cluster.produce(1, "c", acks=1)
+    cluster.before_answer = lambda: cluster.nodes[2].partition().truncate(1)
+    (fetcher,) = cluster.nodes[2].manager.fetchers()
+    await fetcher.fetch_once()
+    assert cluster.nodes[2].records() == ["a"]
+    await cluster.replicate(2)
+    assert cluster.nodes[2].records() == ["a", "b", "c"]
+
+
+def test_bug_12_an_answer_for_another_offset_is_void(tmp_path: Path) -> None:
+    play(tmp_path, bug_12_offset)
+
+
+async def bug_14(cluster: Cluster) -> None:
+    """Two fast failovers fork the histories twice: one answer of the leader does not tell where they agree."""
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 0, (1, 2, 3))
+    await cluster.replicate()
+    cluster.produce(1, "x")
+    await cluster.replicate(rounds=2)
+    cluster.produce(1, "1 alone", "1 alone", acks=1)
+    cluster.lead(2, 1, (2, 3), to=(2,))
+    cluster.produce(2, "2 alone", acks=1)
+    cluster.lead(1, 2, (1,), to=(1,))  # unclean, so that both histories fork
+    cluster.produce(1, "1 again", acks=1)
+    cluster.lead(2, 3, (2,))
+    (fetcher,) = cluster.nodes[1].manager.fetchers()
+    for _ in range(5):
+        await fetcher.truncate_once()
+    assert cluster.nodes[1].records() == ["x"]
+    cluster.produce(2, "2 again", acks=1)
+    await cluster.settle()
+    assert [cluster.nodes[broker].records() for broker in (1, 2, 3)] == [["x", "2 alone", "2 again"]] * 3
+
+
+def test_bug_14_truncation_is_repeated_until_the_epochs_match(tmp_path: Path) -> None:
+    play(tmp_path, bug_14)
+
+
+async def bug_15(cluster: Cluster) -> None:
+    """A leader's epoch gets no record. Asked for an epoch that it never had, it would know of none, and 3 cut to its HW."""
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 0, (1, 2, 3))
+    await cluster.replicate()
+    answer = cluster.produce(1, "x")
+    await cluster.replicate()
+    for follower in (2, 3):
+        cluster.follower_fetch(1, follower, 1, epoch=0)
+    assert answer[0].error == ErrorCode.NONE
+    cluster.lead(3, 1, (3, 2), to=(3,))
+    cluster.produce(3, "3 alone", acks=1)
+    assert cluster.nodes[3].partition().high_watermark == 0
+    cluster.lead(2, 2, (2, 3), to=(2, 3))
+    (fetcher,) = cluster.nodes[3].manager.fetchers()
+    for _ in range(3):
+        await fetcher.truncate_once()
+    cluster.kill(2)
+    cluster.lead(3, 3, (3,), to=(3,))
+    assert values_of(cluster.consume(3, 0)[0]) == ["x"], "an acknowledged record is gone"
+
+
+def test_bug_15_an_epoch_without_records_is_kept(tmp_path: Path) -> None:
+    play(tmp_path, bug_15)
+
+
+async def bug_19(cluster: Cluster) -> None:
+    """The HW moves while a consumer's fetch is read: what it gets lies below the HW that it is told (INV-15)."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate()
+    for value in "ab":
+        cluster.produce(1, value, acks=1)
+    partition = cluster.nodes[1].partition()
+    partition.high_watermark = 1
+    partition.__class__ = MovingPartition
+    (data,) = cluster.consume(1, 0)
+    partition.__class__ = Partition
+    assert len(values_of(data)) <= data.high_watermark
+    assert data.high_watermark <= data.last_stable_offset
+
+
+class MovingPartition(Partition):
+    """Whenever its HW is looked at, it has moved by the next look."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "high_watermark":
+            self.__dict__[name] = min(value + 1, 2)
+        return value
+
+
+def test_bug_19_the_high_watermark_is_read_once(tmp_path: Path) -> None:
+    play(tmp_path, bug_19)
+
+
+async def bug_19_divergence(cluster: Cluster) -> None:
+    """A follower's log diverges below the leader's HW: the HW in that answer is not for what the follower has."""
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 0, (1, 2, 3))
+    await cluster.replicate()
+    cluster.produce(1, "x")
+    await cluster.replicate(rounds=2)
+    cluster.cuts = {(2, 1)}
+    cluster.lead(3, 1, (3, 1), to=(1, 3))
+    cluster.produce(3, "theirs", acks=1)
+    cluster.cuts = set()
+    await cluster.replicate(1, rounds=3)
+    assert cluster.nodes[3].partition().high_watermark == 2
+    partition = cluster.nodes[2].partition()
+    cluster.lead(3, 2, (3, 1), to=(2, 3))
+    (fetcher,) = cluster.nodes[2].manager.fetchers()
+    await fetcher.truncate_once()
+    # Since it agreed with the leader, a record of a lost leader's: as after a late write, or a repair by hand.
+    assert partition.log is not None
+    cluster.nodes[3].partition().advance_high_watermark()
+    stray = build_batch([(None, b"mine", (), 1000)])
+    partition.log.append_as_leader(stray, 0)
+    await fetcher.fetch_once()
+    assert partition.high_watermark <= 1, "a record that the leader does not have counts as committed"
+    await cluster.replicate(2, rounds=3)
+    assert cluster.nodes[2].records() == ["x", "theirs"]
+
+
+def test_bug_19_divergence_comes_before_the_high_watermark(tmp_path: Path) -> None:
+    play(tmp_path, bug_19_divergence)
+
+
+async def bug_22_append(cluster: Cluster) -> None:
+    """Alone in the ISR, nobody's fetch moves the HW: the append has to."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1,), replicas=(1, 2))
+    answer = cluster.produce(1, "a", timeout_ms=60_000)
+    assert [result.error for result in answer] == [ErrorCode.NONE]
+
+
+async def bug_22_shrink(cluster: Cluster) -> None:
+    """The last member that the HW waited for leaves the ISR."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate()
+    answer = cluster.produce(1, "a", timeout_ms=60_000)
+    cluster.pass_time(LAG_S + 1)
+    cluster.nodes[1].manager.check_lag()
+    assert answer == []
+    assert cluster.isr.apply() == [(1,)]
+    cluster.time.turn()
+    assert [result.error for result in answer] == [ErrorCode.NONE]
+
+
+async def bug_22_become_leader(cluster: Cluster) -> None:
+    """A new leader alone in the ISR: what it has is committed, and consumers see it, without any produce."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    await cluster.replicate()
+    cluster.produce(1, "a", acks=1)
+    await cluster.replicate(2)
+    assert cluster.nodes[2].partition().high_watermark == 0
+    cluster.kill(1)
+    cluster.lead(2, 1, (2,), replicas=(1, 2))
+    assert values_of(cluster.consume(2, 0)[0]) == ["a"]
+
+
+BUG_22 = [bug_22_append, bug_22_shrink, bug_22_become_leader]
+
+
+@pytest.mark.parametrize("scenario", BUG_22)
+def test_bug_22_the_high_watermark_is_computed_anew(tmp_path: Path, scenario: Scenario) -> None:
+    play(tmp_path, scenario)
+
+
+class Rule(NamedTuple):
+    """`text` of `owner.function` is replaced by `instead`."""
+
+    owner: Any
+    function: str
+    text: str
+    instead: str
+
+
+CHECK_EPOCH = Rule(Partition, "check_epoch", "current_leader_epoch == self.leader_epoch", "True")
+NO_DIVERGENCE = Rule(Partition, "divergence", "last_fetched_epoch == NO_EPOCH", "True")
+
+REMOVALS: dict[str, tuple[Scenario, list[Rule]]] = {
+    "01 truncation by epochs": (
+        bug_01,
+        [Rule(truncation, "decide", "leader.end_offset == UNDEFINED_OFFSET", "True")],
+    ),
+    "02 the maximal ISR": (
+        bug_02,
+        [Rule(Partition, "maximal_isr", "self.isr + self._proposal.state.isr", "self._proposal.state.isr")],
+    ),
+    "03 epochs of fetches": (bug_03, [CHECK_EPOCH, NO_DIVERGENCE]),
+    "03 fencing": (bug_03_fencing, [CHECK_EPOCH]),
+    "09 the start of the epoch": (
+        bug_09,
+        [Rule(replica_state, "has_reached_isr", " and state.log_end_offset >= epoch_start_offset", "")],
+    ),
+    "10 the generation of a waiter": (
+        bug_10,
+        [
+            Rule(Partition, "acknowledgement", "if self.role is not Role.LEADER or self.log is None:", "if False:"),
+            Rule(Partition, "acknowledgement", "generation < self._leadership_began", "False"),
+        ],
+    ),
+    "12 ownership after an await": (
+        bug_12,
+        [
+            Rule(ReplicaFetcher, "fetch_once", "self._positions.is_as_asked(tp)", "True"),
+            Rule(ReplicaFetcher, "fetch_once", "self._followed[tp]", "followed_then[tp]"),
+            Rule(ReplicaFetcher, "fetch_once", "self._positions[tp]", "positions_then[tp]"),
+            Rule(
+                ReplicaFetcher,
+                "fetch_once",
+                "answers = await",
+                "followed_then, positions_then = dict(self._followed), dict(self._positions)\n    answers = await",
+            ),
+            Rule(ReplicaFetcher, "_take_data", "not self._is_mine(followed) or ", ""),
+            Rule(
+                FollowedPartition,
+                "log",
+                "self.partition.follows(self.leader_epoch, self.generation)",
+                "self.partition.log",
+            ),
+        ],
+    ),
+    "12 the LEO after an await": (
+        bug_12_offset,
+        [Rule(ReplicaFetcher, "_take_data", "partition_log.log_end_offset != fetch_offset", "False")],
+    ),
+    "14 asking again": (
+        bug_14,
+        [
+            Rule(
+                truncation,
+                "decide",
+                "min(local.end_offset, log_end_offset), False",
+                "min(local.end_offset, log_end_offset), True",
+            )
+        ],
+    ),
+    "15 the epoch of a new leader": (
+        bug_15,
+        [
+            Rule(
+                Partition,
+                "make_leader",
+                "self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)",
+                "pass",
+            )
+        ],
+    ),
+    "19 one read of the HW": (
+        bug_19,
+        [Rule(FetchReads, "_read", "else high_watermark\n", "else partition.high_watermark\n")],
+    ),
+    "19 divergence first": (
+        bug_19_divergence,
+        [Rule(ReplicaFetcher, "_take_data", "data.diverging_epoch is not None", "False")],
+    ),
+    "22 after an append": (bug_22_append, [Rule(Partition, "append_as_leader", "len(self.isr) == 1", "False")]),
+    "22 after a shrink": (
+        bug_22_shrink,
+        [Rule(Partition, "_isr_answered", "\n    self.advance_high_watermark()", "\n")],
+    ),
+    "22 becoming leader": (
+        bug_22_become_leader,
+        [Rule(Partition, "make_leader", "self.advance_high_watermark()", "pass")],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", REMOVALS)
+def test_without_its_rule_each_of_these_fails(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario, removed = REMOVALS[rule]
+    for part in removed:
+        take_out(monkeypatch, *part)
+    with pytest.raises(AssertionError) as caught:
+        play(tmp_path, scenario)
+    print(f"BUG {rule}: {str(caught.value).splitlines()[0]}")

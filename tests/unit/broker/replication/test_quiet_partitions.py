@@ -1,0 +1,287 @@
+"""Partitions of a session that rest: looked at when something happens to them, and their followers still count as in sync."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.apis.fetch_sessions import FetchedPartition
+from broker.replication import fetch_reads
+from broker.replication.fetch_reads import FetchReads
+from broker.replication.fetch_session import FetchPosition, FetchPositions, FetchSession
+from broker.replication.quiet_partitions import LOOK_EVERY_S, QuietPartitions
+from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.replica_manager import FetchParams
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.types import TopicPartition
+from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+
+Scenario = Callable[[Cluster, "SessionOf"], Awaitable[None]]
+
+
+class SessionOf:
+    """A session with one partition, of a follower or (-1) of a consumer, as the API keeps it."""
+
+    def __init__(self, cluster: Cluster, replica: int) -> None:
+        self.cluster = cluster
+        self.replica = replica
+        self.quiet: QuietPartitions = cluster.nodes[1].manager.quiet.open(replica)
+        self.offset = 0
+        self.answers: list[list[FetchPartitionData]] = []
+        self.partition: FetchedPartition | None = None
+        self.is_awake = True
+
+    def fetch(self, *, max_wait_ms: int = 500, to: int | None = None) -> None:
+        """The next request of the session; `to`: with another offset."""
+        manager = self.cluster.nodes[1].manager
+        epoch = self.cluster.nodes[self.replica].epoch if self.replica >= 0 else -1
+        manager.begin_fetch(self.quiet, epoch)
+        if self.quiet.take_woken():
+            self.is_awake = True
+        if to is not None or self.partition is None:
+            self.quiet.wake(TP)
+            self.offset = self.offset if to is None else to
+            wanted = FetchRequestPartition(TP.partition, 0, self.offset, -1, 0, 2**20)
+            self.partition = FetchedPartition("t", wanted, TP)
+            self.is_awake = True
+        partition = self.partition
+
+        def respond(found: list[tuple[TopicPartition, FetchPartitionData]]) -> None:
+            self.answers.append([data for _, data in found])
+            if self.quiet.woken.pop(TP, None) is not None:
+                self.is_awake = True
+            if TP in self.quiet.idle and self.quiet.rest(TP, partition):
+                self.is_awake = False
+            self.quiet.idle = []
+
+        params = FetchParams(self.replica, epoch, max_wait_ms, 1, 2**20)
+        entries = [(TP, partition.wanted)] if self.is_awake else []
+        manager.fetch(params, entries, respond, self.quiet)
+
+    def rest(self) -> None:
+        """Fetches until there is nothing more to tell."""
+        self.fetch(max_wait_ms=0)
+        assert not self.is_awake
+        assert len(self.quiet) == 1
+
+
+def play(directory: Path, replica: int, scenario: Scenario) -> None:
+    cluster = Cluster(directory)
+
+    async def run() -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        await scenario(cluster, SessionOf(cluster, replica))
+
+    try:
+        asyncio.run(run())
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+
+
+def test_who_rests_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[TopicPartition] = []
+    original = FetchReads._read
+
+    def counted(self: FetchReads, params: FetchParams, tp: TopicPartition, *rest: object) -> fetch_reads.PartitionRead:
+        reads.append(tp)
+        return original(self, params, tp, *rest)  # type: ignore[arg-type]
+
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        cluster.time.turn()  # becoming leader touches
+        session.rest()
+        session.quiet.looked_at = cluster.time.monotonic() + 3600
+        reads.clear()
+        for _ in range(5):
+            session.fetch()
+            cluster.pass_time(0.6)
+        assert session.answers[-1] == []
+        assert reads == []
+
+    monkeypatch.setattr(FetchReads, "_read", counted)
+    play(tmp_path, 2, scenario)
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_an_append_is_answered_to_who_rests(tmp_path: Path, is_parked: bool) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        if is_parked:
+            session.fetch()
+        cluster.produce(1, "a")
+        if not is_parked:
+            session.fetch()  # in the same turn of the loop
+        cluster.time.turn()
+        assert values_of(session.answers[-1][0]) == ["a"]
+        assert session.is_awake
+
+    play(tmp_path, 2, scenario)
+
+
+def test_a_consumer_rests_until_the_high_watermark_moves(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        session.fetch()
+        cluster.produce(1, "a")
+        cluster.time.turn()
+        assert len(session.answers) == 1
+        cluster.follower_fetch(1, 2, 1, epoch=0)
+        cluster.time.turn()
+        assert values_of(session.answers[-1][0]) == ["a"]
+
+    play(tmp_path, -1, scenario)
+
+
+def test_a_follower_that_rests_is_told_the_high_watermark(tmp_path: Path) -> None:
+    """Not at once, but with the next answer."""
+
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        cluster.produce(1, "a", acks=1)
+        session.fetch(to=1, max_wait_ms=0)
+        partition = cluster.nodes[1].partition()
+        partition.high_watermark = 0
+        partition.advance_high_watermark()
+        session.fetch()
+        cluster.pass_time(0.6)
+        assert [data.high_watermark for data in session.answers[-1]] == [1]
+
+    play(tmp_path, 2, scenario)
+
+
+def test_resting_is_being_in_sync_and_silence_is_not(tmp_path: Path) -> None:
+    """REP-3: the lag counts from the last fetch of the session before the append that the follower does not get."""
+
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        leader = cluster.nodes[1].manager
+        session.rest()
+        for _ in range(30):
+            session.fetch()
+            cluster.pass_time(0.6)
+        cluster.produce(1, "a", acks=1)
+        cluster.time.turn()
+        leader.check_lag()
+        assert cluster.isr.proposals == [], "it had everything 0.6 s ago"
+        cluster.pass_time(LAG_S - 1)
+        leader.check_lag()
+        assert cluster.isr.proposals == []
+        cluster.pass_time(1.5)
+        leader.check_lag()
+        assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
+
+    play(tmp_path, 2, scenario)
+
+
+def test_who_fetches_on_without_getting_on_leaves_the_isr(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        cluster.produce(1, "a", acks=1)
+        cluster.time.turn()
+        for _ in range(20):
+            session.fetch()  # at its old offset
+            cluster.pass_time(0.6)
+        cluster.nodes[1].manager.check_lag()
+        assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
+        assert session.is_awake
+
+    play(tmp_path, 2, scenario)
+
+
+def test_a_change_of_leadership_wakes(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        session.fetch()
+        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
+        cluster.time.turn()
+        assert session.answers[-1][0].error
+
+    play(tmp_path, 2, scenario)
+
+
+def test_another_life_of_the_follower_is_looked_at(tmp_path: Path) -> None:
+    """INV-14: the sessions of the old one are no proof for the new one."""
+
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        assert len(cluster.nodes[1].manager.quiet) == 1
+        cluster.kill(2)
+        await cluster.start_broker(2)
+        assert len(cluster.nodes[1].manager.quiet) == 0
+
+    play(tmp_path, 2, scenario)
+
+
+def test_everybody_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    """What touches nothing, as retention, is told all the same."""
+
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        cluster.produce(1, "a", acks=1)
+        session.fetch(to=1, max_wait_ms=0)
+        session.fetch(max_wait_ms=0)
+        log = cluster.nodes[1].partition().log
+        assert log is not None
+        log.increment_log_start(1)
+        cluster.pass_time(2 * LOOK_EVERY_S)
+        session.fetch(max_wait_ms=0)
+        assert session.answers[-1][0].log_start_offset == 1
+
+    play(tmp_path, 2, scenario)
+
+
+def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        session.quiet.close()
+        assert len(cluster.nodes[1].manager.quiet) == 0
+        assert cluster.nodes[1].partition().followers[2].heartbeat is None
+
+    play(tmp_path, 2, scenario)
+
+
+TOPIC_ID = uuid.UUID(int=1)
+
+
+def position(offset: int, topic_id: uuid.UUID = TOPIC_ID) -> FetchPosition:
+    return FetchPosition(topic_id, FetchRequestPartition(0, 0, offset, -1, 0, 1000))
+
+
+def test_a_followers_request_has_what_changed() -> None:
+    session, positions = FetchSession(), FetchPositions()
+    tps = [TopicPartition(f"t{number}", 0) for number in range(3)]
+    ids = [uuid.UUID(int=number + 1) for number in range(3)]
+    for tp, topic_id in zip(tps, ids, strict=True):
+        positions[tp] = position(0, topic_id)
+    told: dict[tuple[uuid.UUID, int], FetchRequestPartition] = {}
+
+    def ask() -> int:
+        positions.begin_request()
+        request = session.next_request(positions)
+        told.update(request.partitions)
+        for key in request.forgotten:
+            told.pop(key)
+        session.answered(9)
+        assert told == {(p.topic_id, 0): p.wanted for p in positions.values()}
+        return len(request.partitions)
+
+    assert ask() == 3
+    assert ask() == 0
+    positions[tps[0]] = position(5, ids[0])
+    positions[tps[1]] = position(0, ids[1])  # as it was
+    assert not positions.is_as_asked(tps[0])
+    assert positions.is_as_asked(tps[1])
+    positions.drop(tps[2])
+    assert ask() == 1
+    positions.drop(tps[0])
+    positions[tps[0]] = position(5, ids[0])  # gone and back
+    positions[tps[1]] = position(1, uuid.UUID(int=9))  # made again
+    assert ask() == 2
+    session.reset()
+    assert ask() == 2

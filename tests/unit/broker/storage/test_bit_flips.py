@@ -1,0 +1,207 @@
+"""One flipped bit at some thousand places of a broker's directory, found after an unclean stop (FLT-27; issue 5 point 2).
+
+OTTLA_FLIPS=n tries n places besides all headers; each start must give the logs, or say clearly why not. What is served:
+
+log            at and above the recovery point the log ends before the broken batch. Below it the bytes are not read at a
+               start (LOG-2), nor by the fetch path, as in Kafka: they are served as they are, and whoever reads them checks
+               the CRC; a follower refuses them (REP-9). Bits of the length are seen by the broker: CORRUPT_MESSAGE.
+indexes        made anew, or right all the same; what is read is right.
+checkpoints    one that has no form is taken as missing. Nothing checks the numbers themselves, as in Kafka: with a wrong log
+               start fewer records are served, never other ones.
+snapshots      have a CRC: one that is broken is not used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from broker.config import TopicConfig
+from broker.storage.log import ASSIGNED_BYTES, Log
+from broker.storage.log_directory import META, LogDirectoryError
+from broker.storage.log_manager import LogManager
+from protocol.errors import KafkaError
+from protocol.kafka.record_batch import HEADER_SIZE, crc_is_valid, iter_batches, parse_header
+from protocol.types import TopicPartition
+from tests.support.crash_points import Workload
+from tests.support.fake_time import FakeTime
+from tests.support.logs import LOG_DIR
+from tests.support.memory_disk import MemoryDisk, run
+
+LED = TopicPartition("led", 0)
+FOLLOWED = TopicPartition("followed", 3)
+SMALL = TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_ms=-1)
+FLIPS = int(os.environ.get("OTTLA_FLIPS", "1500"))
+CLUSTER = "Wxyz0123456789Wxyz0123"
+CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
+
+Stored = set[tuple[TopicPartition, bytes]]
+
+
+def filled() -> tuple[MemoryDisk, Stored, dict[TopicPartition, int]]:
+    """A broker's directory with all kinds of files, what was ever appended, and the recovery points."""
+    work = Workload(7, SMALL, losses=())
+
+    async def scenario() -> None:
+        await work.manager.start()
+        work.manager.ensure_meta(1, CLUSTER)
+        await work.create(LED, "AAAAAAAAAAAAAAAAAAAAAA")
+        await work.create(FOLLOWED, "AAAAAAAAAAAAAAAAAAAABA")
+        for epoch in (1, 2, 5):
+            work.lead(LED, epoch)
+            work.append(LED, 6, epoch=epoch)
+            work.append(FOLLOWED, 4, epoch=epoch, as_follower=True)
+        work.delete_records(LED, 3)
+        await work.flush(LED)
+        await work.flush(FOLLOWED)
+        await work.checkpoint()
+        await work.write_marks()
+        work.append(LED, 7, epoch=5)
+        work.append(FOLLOWED, 7, epoch=5, as_follower=True)
+
+    run(scenario())
+    stored = {(tp, one) for tp in (LED, FOLLOWED) for one in work.life(tp).versions[-1].values()}
+    return work.disk.after_kill(), stored, {tp: work.log(tp).recovery_point for tp in (LED, FOLLOWED)}
+
+
+def places(disk: MemoryDisk) -> Iterator[tuple[str, int]]:
+    """(path, position of a bit): in every byte of headers and small files, and a sample of all the rest."""
+    random = Random(27)
+    everywhere: list[tuple[str, int]] = []
+    for path, inode in sorted(disk.names.items()):
+        if inode is None or not inode.content:
+            continue
+        content = bytes(inode.content)
+        if path.endswith(".log"):
+            for position, _ in iter_batches(content):
+                yield from ((path, (position + at) * 8 + random.randrange(8)) for at in range(HEADER_SIZE))
+        elif not path.endswith(".lock"):
+            yield from ((path, at * 8 + random.randrange(8)) for at in range(len(content)))
+        everywhere += [(path, bit) for bit in range(len(content) * 8)]
+    yield from random.sample(everywhere, min(FLIPS, len(everywhere)))
+
+
+def test_a_flipped_bit_anywhere_never_serves_a_wrong_record(capsys: pytest.CaptureFixture[str]) -> None:
+    disk, stored, points = filled()
+    tried = refused = started = 0
+    logging.disable(logging.CRITICAL)
+    try:
+        for path, bit in places(disk):
+            broken = disk.after_kill()
+            broken.corrupt(path, bit // 8, 1 << bit % 8)
+            manager = LogManager([LOG_DIR], SMALL, broken, FakeTime())
+            run(manager.start())
+            tried += 1
+            try:
+                manager.check_meta(1, CLUSTER)
+            except LogDirectoryError:
+                refused += path.endswith(META)
+                continue
+            started += 1
+            for log in manager.logs():
+                run(_look(log, stored, points[log.topic_partition], path, bit, disk.content(path)))
+    finally:
+        logging.disable(logging.NOTSET)
+    with capsys.disabled():
+        print(f"\n{tried} flipped bits, {refused} starts refused")
+    assert tried == refused + started > 2000
+
+
+async def _look(log: Log, stored: Stored, recovery_point: int, path: str, bit: int, intact: bytes) -> None:
+    """Reads all from all offsets, as fetches do: never other bytes than were appended, but below the recovery point."""
+    is_mine = path.startswith(log.directory + "/") and path.endswith(".log")
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        try:
+            result = await log.read_cold(offset, 2**20, log.log_end_offset, True)
+        except KafkaError:
+            assert is_mine, f"{path}, bit {bit}: offset {offset} of {log.directory}"
+            continue
+        data = b"".join(bytes(part) for part in result.records)
+        try:
+            batches = list(iter_batches(data))
+        except KafkaError:
+            assert is_mine, f"{path}, bit {bit}: a reader sees that offset {offset} of {log.directory} is broken"
+            continue
+        for position, header in batches:
+            one = data[position : position + header.size_in_bytes]
+            if (log.topic_partition, one) not in stored:
+                assert is_mine, f"{path}, bit {bit}: another batch at {header.base_offset}"
+                unread = _is_below(recovery_point, intact, bit)
+                seen = not crc_is_valid(data, position, header)
+                assert unread, f"{path}, bit {bit}: at {header.base_offset}, above the recovery point {recovery_point}"
+                assert seen or _has_no_crc(intact, bit), f"{path}, bit {bit}: the CRC does not tell"
+
+
+def _is_below(recovery_point: int, intact: bytes, bit: int) -> bool:
+    """The broken batch is below the recovery point: what is there counts as synced."""
+    return any(
+        at <= bit // 8 < at + header.size_in_bytes and header.next_offset <= recovery_point
+        for at, header in iter_batches(intact)
+    )
+
+
+def _has_no_crc(content: bytes, bit: int) -> bool:
+    """The bit is in the first 16 bytes of a batch: base offset, length, leader epoch."""
+    return any(at <= bit // 8 < at + ASSIGNED_BYTES for at, _ in iter_batches(content))
+
+
+@pytest.mark.parametrize("tp", [LED, FOLLOWED], ids=str)
+def test_the_last_segment_cut_at_every_byte_of_its_last_batch(tp: TopicPartition) -> None:
+    """FLT-26: all batches before it are there, and appending goes on."""
+    disk, stored, _ = filled()
+    last = max(path for path in disk.names if path.startswith(f"{LOG_DIR}/{tp}/") and path.endswith(".log"))
+    content = disk.content(last)
+    begin, header = list(iter_batches(content))[-1]
+    for size in range(begin, len(content)):
+        torn = disk.after_kill()
+        torn.cut(last, size)
+        manager = LogManager([LOG_DIR], SMALL, torn, FakeTime())
+        run(manager.start())
+        log = manager.get(tp)
+        assert log is not None
+        assert log.log_end_offset == header.base_offset
+        assert len(torn.content(last)) == begin
+        run(_look(log, stored, 0, last, 0, content))
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_without_a_form_is_reset(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    disk, stored, _ = filled()
+    for position in range(4):
+        broken = disk.after_kill()
+        broken.corrupt(f"{LOG_DIR}/{name}", position, 0x80)
+        manager = LogManager([LOG_DIR], SMALL, broken, FakeTime())
+        caplog.clear()
+        run(manager.start())
+        manager.read_high_watermarks()
+        assert f"{name} is broken" in caplog.text
+        led = manager.get(LED)
+        assert led is not None
+        assert led.log_end_offset == max(parse_header(one).next_offset for tp, one in stored if tp == LED)
+
+
+def test_a_follower_refuses_a_broken_batch_and_appends_nothing_of_it() -> None:
+    """REP-9: what its leader serves from below the recovery point is checked where it is copied."""
+    disk, _, _ = filled()
+    manager = LogManager([LOG_DIR], SMALL, disk, FakeTime())
+    run(manager.start())
+    leader = manager.get(LED)
+    assert leader is not None
+    first = leader.segments[0]
+    data = bytes(first.read(0, first.size, may_block=True))
+    begin, header = list(iter_batches(data))[1]
+    for bit in range((begin + 16) * 8, (begin + header.size_in_bytes) * 8, 5):
+        broken = bytearray(data)
+        broken[bit // 8] ^= 1 << bit % 8
+        copy = LogManager([LOG_DIR], SMALL, MemoryDisk(), FakeTime())
+        run(copy.start())
+        follower = copy.get_or_create(LED, None, {})
+        with pytest.raises(KafkaError):
+            follower.append_as_follower(memoryview(broken))
+        assert follower.log_end_offset == 0
+        follower.append_as_follower(memoryview(data))
+        assert follower.log_end_offset == first.next_offset

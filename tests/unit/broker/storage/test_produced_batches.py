@@ -1,0 +1,197 @@
+"""What a leader refuses or changes in a producer's batch: BAD-12, 13, 18, 21, 22, timestamps, keys, `compression.type`."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig, TopicConfig
+from broker.storage import produced_batches
+from broker.storage.produced_batches import RECORDS_CHECKED, accept
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.compression import COMPRESSIONS
+from protocol.kafka.record_batch import HEADER_SIZE, build_batch, crc32c, crc_is_valid, decode_records, parse_header
+from tests.support.logs import SMALL, open_at
+from tests.support.memory_disk import MemoryDisk
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+CONFIG = TopicConfig()
+
+
+def taken(batch: bytes, config: TopicConfig = CONFIG) -> bytes:
+    accepted, header = accept(memoryview(batch), parse_header(batch), config, lambda: NOW)
+    assert parse_header(accepted) == header
+    return bytes(accepted)
+
+
+def refusal(batch: bytes, config: TopicConfig = CONFIG) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        accept(memoryview(batch), parse_header(batch), config, lambda: NOW)
+    return caught.value
+
+
+def with_payload(batch: bytes, payload: bytes) -> bytes:
+    """The batch with other bytes after its header, and a CRC that fits them."""
+    changed = bytearray(batch[:HEADER_SIZE] + payload)
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+def records(count: int = 3, **fields: Any) -> list[tuple[bytes | None, bytes | None, Any, int]]:
+    record = {"key": b"key", "value": b"value" * 20, "headers": [("h", b"1")], "timestamp": NOW} | fields
+    return [(record["key"], record["value"], record["headers"], record["timestamp"])] * count
+
+
+@pytest.mark.parametrize("compression", range(5), ids=COMPRESSIONS)
+@pytest.mark.parametrize("count", [1, RECORDS_CHECKED, RECORDS_CHECKED + 1, 500])
+def test_a_good_batch_is_taken_as_it_is(compression: int, count: int) -> None:
+    batch = build_batch(records(count), compression=compression)
+    assert taken(batch) == batch
+
+
+@pytest.mark.parametrize("compression", range(1, 5), ids=COMPRESSIONS[1:])
+@pytest.mark.parametrize("payload", [b"", b"rubbish", bytes(100)], ids=["nothing", "text", "zeros"])
+def test_a_broken_compressed_payload(compression: int, payload: bytes) -> None:
+    """BAD-21: CORRUPT_MESSAGE; what unpacks to nothing at all is no record either."""
+    batch = with_payload(build_batch(records(), compression=compression), payload)
+    assert refusal(batch).code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+    if payload == b"rubbish":
+        assert refusal(batch).code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("compression", range(1, 5), ids=COMPRESSIONS[1:])
+def test_a_compressed_payload_cut_short(compression: int) -> None:
+    """BAD-21"""
+    whole = build_batch(records(50), compression=compression)
+    assert refusal(with_payload(whole, whole[HEADER_SIZE:-9])).code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("compression", range(1, 5), ids=COMPRESSIONS[1:])
+def test_a_bomb(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BAD-22: 10, upon which a producer splits the batch."""
+    monkeypatch.setattr(produced_batches, "UNPACKED_BYTES_MAX", 100_000)
+    fits = build_batch(records(1, value=bytes(90_000)), compression=compression)
+    assert taken(fits) == fits
+    bomb = build_batch(records(1, value=bytes(110_000)), compression=compression)
+    assert refusal(bomb).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("compression", range(5), ids=COMPRESSIONS)
+def test_records_that_are_not_what_the_header_says(compression: int) -> None:
+    """BAD-12, 13, 18"""
+    batch = bytearray(build_batch(records(2), compression=compression))
+    struct.pack_into(">i", batch, 23, 2)
+    struct.pack_into(">i", batch, 57, 3)
+    assert refusal(bytes(batch)).code == ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_of_a_billion_records_in_few_bytes() -> None:
+    batch = bytearray(build_batch(records(20)))
+    struct.pack_into(">i", batch, 57, 10**9)
+    assert refusal(bytes(batch)).code == ErrorCode.INVALID_RECORD
+
+
+def test_a_compacted_topic_needs_keys() -> None:
+    batch = build_batch([*records(2), *records(1, key=None), *records(1, key=b"")])
+    error = refusal(batch, replace(CONFIG, cleanup_policy="compact,delete"))
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert [index for index, _ in error.record_errors] == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "timestamp", "is_taken"),
+    [
+        ({}, 0, True),
+        ({}, NOW + 10**15, True),
+        ({"message_timestamp_before_max_ms": HOUR}, NOW - HOUR, True),
+        ({"message_timestamp_before_max_ms": HOUR}, NOW - HOUR - 1, False),
+        ({"message_timestamp_before_max_ms": HOUR}, NOW + 10**15, True),
+        ({"message_timestamp_before_max_ms": HOUR}, -1, True),
+        ({"message_timestamp_after_max_ms": HOUR}, NOW + HOUR, True),
+        ({"message_timestamp_after_max_ms": HOUR}, NOW + HOUR + 1, False),
+        ({"message_timestamp_after_max_ms": HOUR}, 0, True),
+        ({"message_timestamp_difference_max_ms": HOUR}, NOW - HOUR - 1, False),
+        (
+            {"message_timestamp_difference_max_ms": HOUR, "message_timestamp_before_max_ms": 2 * HOUR},
+            NOW - HOUR - 1,
+            True,
+        ),
+        ({"message_timestamp_after_max_ms": HOUR, "message_timestamp_type": "LogAppendTime"}, NOW + 10**15, True),
+    ],
+)
+def test_bounds_of_timestamps(settings: dict[str, Any], timestamp: int, is_taken: bool) -> None:
+    batch = build_batch([*records(1), *records(1, timestamp=timestamp)])
+    config = replace(CONFIG, **settings)
+    if is_taken:
+        assert taken(batch, config) == batch
+        return
+    error = refusal(batch, config)
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.record_errors] == [1]
+
+
+def test_an_answer_names_a_bounded_number_of_records() -> None:
+    error = refusal(build_batch(records(5000, key=None)), replace(CONFIG, cleanup_policy="compact"))
+    assert len(error.record_errors) == produced_batches.RECORD_ERRORS_MAX
+    assert "5000 records" in error.message
+
+
+def test_the_defaults_of_a_topic_come_from_the_broker() -> None:
+    broker = BrokerConfig(log_message_timestamp_after_max_ms=5, log_message_timestamp_before_max_ms=6)
+    defaults = broker.topic_defaults()
+    assert (defaults.message_timestamp_after_max_ms, defaults.timestamp_before_max_ms) == (5, 6)
+
+
+@pytest.mark.parametrize("came", range(5), ids=COMPRESSIONS)
+@pytest.mark.parametrize(("name", "number"), [("uncompressed", 0), ("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)])
+def test_a_topic_has_a_compression_of_its_own(came: int, name: str, number: int) -> None:
+    batch = build_batch(records(30), compression=came, producer_id=7, producer_epoch=1, base_sequence=5)
+    stored = taken(batch, replace(CONFIG, compression_type=name))
+    header = parse_header(stored)
+    assert header.compression == number
+    assert crc_is_valid(stored, 0, header)
+    assert decode_records(stored) == decode_records(batch)
+    assert header[6:] == parse_header(batch)[6:]
+    if came == number:
+        assert stored == batch
+
+
+def test_all_records_are_checked_before_they_are_compressed_anew() -> None:
+    whole = build_batch(records(RECORDS_CHECKED + 5))
+    broken = with_payload(whole, whole[HEADER_SIZE:] + b"\x00")
+    assert taken(broken) == broken
+    assert refusal(broken, replace(CONFIG, compression_type="lz4")).code == ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_that_is_too_large_when_it_is_stored_in_another_compression() -> None:
+    batch = build_batch(records(1, value=bytes(5000)), compression=4)
+    config = replace(CONFIG, compression_type="uncompressed", max_message_bytes=1000)
+    assert refusal(batch, config).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_log_stores_the_topics_compression_and_time() -> None:
+    log = open_at(MemoryDisk(), replace(SMALL, compression_type="zstd", message_timestamp_type="LogAppendTime"))
+    info = log.append_as_leader(build_batch(records(5)), 3)
+    stored = memoryview(b"".join(map(bytes, log.read(0, 10_000, log.log_end_offset, True).records)))
+    header = parse_header(stored)
+    assert header.compression == 4
+    assert header.is_log_append_time
+    assert header.max_timestamp == info.log_append_time_ms >= 0
+    assert crc_is_valid(stored, 0, header)
+    assert header.size_in_bytes == info.size_bytes
+    assert {record.timestamp for record in decode_records(stored)} == {info.log_append_time_ms}
+
+
+def test_nothing_of_a_refused_batch_is_appended() -> None:
+    """BAD-21"""
+    log = open_at(MemoryDisk(), SMALL)
+    broken = with_payload(build_batch(records(), compression=3), b"rubbish")
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(broken, 0)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert (log.log_end_offset, log.size, log.leader_epochs.latest_epoch()) == (0, 0, -1)

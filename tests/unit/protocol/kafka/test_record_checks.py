@@ -1,0 +1,123 @@
+"""The walk over records agrees with their decoder, and nothing that no consumer could read gets through (BAD-12, 13, 18)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import record_batch
+from protocol.kafka.record_batch import HEADER_SIZE, build_batch, decode_records, parse_header
+from protocol.kafka.record_checks import check_records
+from tests.support.mutations import mutated
+
+TIME = 1_357_000_000_000
+some_records = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=20),
+        st.none() | st.binary(max_size=20) | st.integers(60, 9000).map(bytes),
+        st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=70)), max_size=3),
+        st.integers(TIME - 10**10, TIME + 10**10),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def payload_of(*records: bytes) -> bytes:
+    return b"".join(bytes((len(record) * 2,)) + record for record in records)
+
+
+def check(data: bytes, count: int, checked: int = 100) -> None:
+    check_records(data, 0, count, checked)
+
+
+@given(some_records, st.integers(1, 12))
+@settings(max_examples=100, deadline=None)
+def test_what_producers_send_is_taken(
+    records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]], some: int
+) -> None:
+    batch = build_batch(records)
+    check_records(memoryview(batch), HEADER_SIZE, len(records), len(records))
+    check_records(batch, HEADER_SIZE, len(records), some)
+
+
+def test_a_batch_of_many_records() -> None:
+    batch = build_batch([(b"k", b"v", (), TIME)] * 20_000)
+    check_records(batch, HEADER_SIZE, 20_000, 20_000)
+
+
+@given(st.data())
+@settings(max_examples=500, deadline=None)
+def test_what_is_taken_can_be_decoded(data: st.DataObject) -> None:
+    records = [(b"k", b"v" * 70, [("h", b"x"), ("n", None)], TIME + n * 100) for n in range(3)]
+    whole = build_batch(records)
+    broken = data.draw(mutated(whole[HEADER_SIZE:]))
+    try:
+        check(broken, len(records))
+    except KafkaError:
+        return
+    batch = bytearray(whole[:HEADER_SIZE] + broken)
+    record_batch._INT.pack_into(batch, 8, len(batch) - 12)
+    assert [record.offset for record in decode_records(batch)] == [0, 1, 2]
+
+
+GOOD = b"\x00\x00\x00\x01\x01\x00"
+BROKEN = [
+    ("header count -1", b"\x00\x00\x00\x01\x01\x01"),
+    ("header count 2^31-1", b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f"),
+    ("more headers than bytes", b"\x00\x00\x00\x01\x01\x0a"),
+    ("a header without a name", b"\x00\x00\x00\x01\x01\x02\x01\x01"),
+    ("a header name beyond the record", b"\x00\x00\x00\x01\x01\x02\x20\x01"),
+    ("a header value of length -2", b"\x00\x00\x00\x01\x01\x02\x00\x03"),
+    ("a key beyond the record", b"\x00\x00\x00\x50\x01\x00"),
+    ("a key of length -2", b"\x00\x00\x00\x03\x01\x00"),
+    ("a value of length -2", b"\x00\x00\x00\x01\x03\x00"),
+    ("bytes after the headers", GOOD + b"\x00"),
+    ("offset delta 1", b"\x00\x00\x02\x01\x01\x00"),
+    ("offset delta -1", b"\x00\x00\x01\x01\x01\x00"),
+    ("a timestamp delta without end", b"\x00" + b"\xff" * 11 + b"\x00\x01\x01\x00"),
+    ("too short", b"\x00\x00\x00\x01"),
+]
+
+
+@pytest.mark.parametrize("record", [case[1] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_a_broken_record_is_refused(record: bytes) -> None:
+    """BAD-12"""
+    with pytest.raises(KafkaError) as caught:
+        check(payload_of(record), 1)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("count", [1, 3, 2**31 - 1])
+def test_another_number_of_records_than_the_header_says(count: int) -> None:
+    """BAD-13, 18"""
+    with pytest.raises(KafkaError) as caught:
+        check(payload_of(GOOD, b"\x00\x00\x02\x01\x01\x00"), count)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_a_record_that_ends_beyond_the_batch() -> None:
+    with pytest.raises(KafkaError) as caught:
+        check(b"\x0e" + GOOD, 1)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_only_the_first_records_of_many_are_looked_at() -> None:
+    records = [b"\x00\x00" + bytes((2 * n,)) + b"\x01\x01\x00" for n in range(5)]
+    records[4] = b"\xff" * 6
+    check(payload_of(*records), 5, checked=4)
+    with pytest.raises(KafkaError):
+        check(payload_of(*records), 5, checked=5)
+    with contextlib.suppress(KafkaError):
+        check(payload_of(*records), 6, checked=4)
+        pytest.fail("five records are too few bytes for six")
+
+
+def test_the_decoder_gives_the_same_answer_to_a_good_batch() -> None:
+    batch = build_batch([(None, None, (), TIME)])
+    assert parse_header(batch).record_count == len(decode_records(batch)) == 1
+    check_records(batch, HEADER_SIZE, 1, 1)

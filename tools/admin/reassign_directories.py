@@ -1,0 +1,149 @@
+"""Moves of replicas between the log directories of their brokers: `log_dirs` in a reassignment file (KIP-113).
+
+Each is asked of its broker, not of the controller. A broker that has no such replica yet remembers the directory, and makes the
+replica there when the reassignment brings it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from protocol.types import TopicPartition
+from tools.admin.reassign_plan import ANY_LOG_DIRECTORY, plan_rows
+
+if TYPE_CHECKING:
+    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+
+POLL_S = 0.1
+PATIENCE_S = 10.0
+"""How long a replica that the reassignment makes may take to be there, as in Kafka's tool."""
+NOT_THERE_YET = "REPLICA_NOT_AVAILABLE"
+
+
+class Replica(NamedTuple):
+    """On one broker."""
+
+    partition: TopicPartition
+    broker: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}-{self.broker}"
+
+
+class Place(NamedTuple):
+    """The directory of a replica, and the one that a copy of it grows in; None: there is none."""
+
+    current: str | None = None
+    future: str | None = None
+
+
+Directories = dict[Replica, str]
+
+
+def parse_directories(text: str, source: str) -> Directories:
+    """What the file says of directories; `any` says nothing. Raises PlanError as `parse_plan`, which is to come first."""
+    return {
+        Replica(partition, broker): directory
+        for partition, replicas, directories in plan_rows(text, source)
+        for broker, directory in zip(replicas, directories, strict=True)
+        if directory != ANY_LOG_DIRECTORY
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryOutcome:
+    """Where the move of one replica stands."""
+
+    replica: Replica
+    target: str
+    place: Place
+
+    @property
+    def is_done(self) -> bool:
+        return self.place.current == self.target
+
+    @property
+    def is_under_way(self) -> bool:
+        return not self.is_done and self.place.future == self.target
+
+    @property
+    def sentence(self) -> str:
+        """As Kafka's tool says it."""
+        if self.is_done:
+            return f"Reassignment of replica {self.replica} completed successfully."
+        if self.is_under_way:
+            return f"Reassignment of replica {self.replica} is still in progress."
+        if self.place.future is not None:
+            return (
+                f"Reassignment of replica {self.replica} failed: it is being moved to {self.place.future} "
+                f"instead of {self.target}."
+            )
+        if self.place.current is None:
+            broker = self.replica.broker
+            return f"Partition {self.replica.partition} cannot be found in any live log directory on broker {broker}."
+        return f"Replica {self.replica} is in {self.place.current} and does not move to {self.target}."
+
+    def as_json(self) -> dict[str, Any]:
+        state = "completed" if self.is_done else "in_progress" if self.is_under_way else "failed"
+        return {
+            "topic": self.replica.partition.topic,
+            "partition": self.replica.partition.partition,
+            "broker": self.replica.broker,
+            "state": state,
+            "target": self.target,
+            "log_dir": self.place.current,
+        }
+
+
+class DirectoryMoves:
+    """`now` and `pause` are the clock, seconds."""
+
+    def __init__(
+        self,
+        python_admin: KafkaPythonAdmin,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._admin = python_admin
+        self._now = now
+        self._pause = pause
+
+    def announce(self, targets: Mapping[Replica, str]) -> None:
+        """Before the reassignment, so that replicas which it makes are made there. Raises AdminError."""
+        if targets:
+            self._admin.alter_log_directories(targets)
+
+    def start(self, targets: Mapping[Replica, str]) -> dict[Replica, str]:
+        """After the reassignment began. Returns the refused ones with the reasons. Raises AdminError."""
+        refused: dict[Replica, str] = {}
+        waiting = dict(targets)
+        deadline = self._now() + PATIENCE_S
+        while waiting:
+            answers = self._admin.alter_log_directories(waiting)
+            late = {replica for replica, error in answers.items() if error is not None and error[0] == NOT_THERE_YET}
+            if self._now() >= deadline:
+                late = set()
+            for replica, error in answers.items():
+                if error is not None and replica not in late:
+                    refused[replica] = f"{replica} to {targets[replica]}: {error[1]}"
+            waiting = {replica: target for replica, target in waiting.items() if replica in late}
+            if waiting:
+                self._pause(POLL_S)
+        return refused
+
+    def outcomes(self, targets: Mapping[Replica, str]) -> list[DirectoryOutcome]:
+        """Raises AdminError."""
+        places = self._admin.log_directories(targets.keys()) if targets else {}
+        return [DirectoryOutcome(replica, target, places.get(replica, Place())) for replica, target in targets.items()]
+
+    def wait(self, targets: Mapping[Replica, str]) -> list[DirectoryOutcome]:
+        """Until none of them moves any more. Raises AdminError."""
+        while True:
+            found = self.outcomes(targets)
+            if not any(outcome.is_under_way for outcome in found):
+                return found
+            self._pause(POLL_S * 5)
