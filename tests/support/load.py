@@ -18,9 +18,9 @@ DIGITS = re.compile(rb"[0-9]+")
 
 @dataclass
 class Acknowledged:
-    """What the broker said yes to: value -> (partition, offset), and when (monotonic seconds)."""
+    """What the broker said yes to: value -> (partition, offset, None if not told), and when (monotonic seconds)."""
 
-    positions: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    positions: dict[bytes, tuple[int, int | None]] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
@@ -167,14 +167,15 @@ def assert_once_and_in_order(acknowledged: Acknowledged, records: list[Any]) -> 
 def assert_nothing_lost(acknowledged: Acknowledged, records: list[Any]) -> int:
     """Every acknowledged record is there, at the offset that was acknowledged. Returns how many records are there twice.
 
-    Of a record whose answer was lost librdkafka knows no offset, when a later one of the same partition was acknowledged.
+    Of a record whose answer was lost librdkafka may know no offset (None): when a later one of the partition was acknowledged,
+    or when a new leader, which knows only a producer's last batch from a snapshot, said DUPLICATE_SEQUENCE_NUMBER.
     """
     at = {(m.partition(), m.offset()): m.value() for m in records}
     somewhere = {(m.partition(), m.value()) for m in records}
     lost = [
         value
         for value, (partition, offset) in acknowledged.positions.items()
-        if (at.get((partition, offset)) != value if offset >= 0 else (partition, value) not in somewhere)
+        if ((partition, value) not in somewhere if offset is None else at.get((partition, offset)) != value)
     ]
     assert not lost, f"{len(lost)} acknowledged records lost, among them {lost[:5]}"
     counts = Counter(m.value() for m in records)
