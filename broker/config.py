@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -231,7 +231,7 @@ class BrokerConfig:
         return TopicConfig(**values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TopicConfig:
     """A topic's settings: the broker's defaults, then `/config/topics/<topic>`."""
 
@@ -311,9 +311,9 @@ class TopicConfig:
         before = self.message_timestamp_before_max_ms
         return before if before != LONG_MAX else self.message_timestamp_difference_max_ms
 
-    @property
+    @cached_property
     def looks_at_each_record(self) -> bool:
-        """Whether a produced batch must be decoded to know if it may be appended."""
+        """Whether a produced batch must be decoded to know if it may be appended. Asked for each one."""
         return (
             "compact" in self.cleanup_policy
             or self.message_timestamp_after_max_ms != LONG_MAX
