@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -87,13 +88,14 @@ def create_topics(wire: Wire, topics: list[dict[str, Any]], **options: Any) -> l
     return [int(topic.error_code) for topic in wire.call(ApiKey.CREATE_TOPICS, 5, body).topics]
 
 
-def led_topic(wire: Wire, port: int, cluster: LocalCluster) -> str:
+def led_topic(wire: Wire, port: int, cluster: LocalCluster, configs: Mapping[str, str] = MappingProxyType({})) -> str:
     """A new topic of one partition that the broker at `port` leads."""
     name = f"bad-{uuid.uuid4().hex[:8]}"
     broker = next(b for b in cluster.broker_ids if cluster.port(b) == port)
     assignment = {"num_partitions": -1, "replication_factor": -1}
     assignment |= {"assignments": [{"partition_index": 0, "broker_ids": [broker]}]}
-    assert create_topics(wire, [{"name": name} | assignment]) == [0]
+    rows = [{"name": key, "value": value} for key, value in configs.items()]
+    assert create_topics(wire, [{"name": name, "configs": rows} | assignment]) == [0]
     return name
 
 
@@ -329,16 +331,9 @@ def test_clients_do_not_write_to_internal_topics(wire: Wire, topic: str) -> None
 def test_the_records_that_a_batch_is_refused_for_are_named(
     wire: Wire, controller_port: int, cluster: LocalCluster
 ) -> None:
-    configs = [{"name": "cleanup.policy", "value": "compact"}]
-    names = [f"compacted-{number}" for number in range(8)]
-    assert create_topics(wire, [{"name": name, "configs": configs} for name in names]) == [0] * len(names)
-    batch = build_batch([(b"k", b"v", [], 1), (None, b"v", [], 1)])
-
-    def refusal() -> Any:
-        answers = [produce(wire, name, batch) for name in names]
-        return next((answer for answer in answers if answer.error_code == ErrorCode.INVALID_RECORD), None)
-
-    refused = eventually(refusal, "a refusal by the leader")
+    topic = led_topic(wire, controller_port, cluster, {"cleanup.policy": "compact"})
+    refused = produce(wire, topic, build_batch([(b"k", b"v", [], 1), (None, b"v", [], 1)]))
+    assert int(refused.error_code) == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in refused.record_errors] == [1]
     assert "without a key" in refused.error_message
 

@@ -158,6 +158,8 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
 
     def check_all() -> None:
         with Wire(cluster.port(zk.state(topic, 0).leader)) as wire:
+            # ZooKeeper may know it before the broker does.
+            eventually(lambda: produce(wire, 14)[0] != ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader leads")
             for number in range(3, 8):
                 assert produce(wire, 2 * number) == (ErrorCode.NONE, 2 * number)
             assert produce(wire, 4) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
