@@ -158,7 +158,7 @@ class LeadershipChanges:
             log.error("LeaderAndIsr names %s, but its replicas are %s", tp, state.replicas)
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            self._discard_other_topic(tp, topic_id)
+            self._set_other_topic_aside(state, topic_id)
             partition = self._hosted.get(tp)
             if partition is not None and partition.role is Role.OFFLINE:
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -195,17 +195,28 @@ class LeadershipChanges:
             )
             self._fetchers.add(state.leader, followed)
 
-    def _discard_other_topic(self, tp: TopicPartition, topic_id: str | None) -> None:
-        """A log of another topic of this name, deleted while this broker was away: it must not come back (FLT-36)."""
+    def _set_other_topic_aside(self, state: PartitionState, topic_id: str | None) -> None:
+        """A log of another topic of this name, deleted while this broker was away: it must not come back (FLT-36).
+
+        It is kept as a stray, as Kafka does: the file that says so has no CRC. A replica that the ISR names is believed to
+        have the records, so an empty log must not stand for them: others lead, and it begins anew once it is out of the ISR.
+        """
+        tp = state.topic_partition
         found = self._log_manager.get(tp)
-        if found is None or topic_id is None or found.topic_id is None or found.topic_id == topic_id:
+        if found is None or self._log_manager.is_of(tp, topic_id):
             return
-        log.warning("%s: the log is of topic id %s, the topic is %s now: deleted", tp, found.topic_id, topic_id)
-        self._events.write("stale_log_deleted", partition=str(tp), old_topic_id=found.topic_id, topic_id=topic_id)
+        is_refused = not state.is_new and self._own_id in state.isr
+        self._events.write(
+            "other_topics_log", partition=str(tp), own_topic_id=found.topic_id, topic_id=topic_id, is_refused=is_refused
+        )
         self._forget(tp)
-        self._log_manager.delete(tp)
-        if self._checkpointed is not None:
-            self._checkpointed.pop(tp, None)
+        if is_refused:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{found.directory} is of topic id {found.topic_id}, not {topic_id}, and yet in the ISR: left as it is",
+            )
+        log.warning("%s: the log is of topic id %s, the topic is %s now", tp, found.topic_id, topic_id)
+        self._remove_stray(tp, is_kept_aside=True)
 
     def _open_log(
         self, partition: Partition, topic_id: str | None, overrides: Mapping[str, str], *, is_new: bool
@@ -237,30 +248,42 @@ class LeadershipChanges:
         others = frozenset(request.other_topics)
         for stray in [found for found in self._log_manager.logs() if found.topic_partition not in named]:
             tp = stray.topic_partition
-            known_id = self._metadata.topic_id(tp.topic)
-            verdict = judge(
-                tp,
-                stray.topic_id,
-                own_id=self._own_id,
-                other_topics=others,
-                is_known=bool(self._metadata.partitions_of(tp.topic)),
-                known_topic_id=topic_id_text(known_id) if known_id is not None else None,
-                state=self._metadata.partition(tp),
-            )
-            log.warning("%s, topic id %s, was not named by the controller: %s", tp, stray.topic_id, verdict.value)
-            self._events.write("stray_replica", partition=str(tp), topic_id=stray.topic_id, verdict=verdict.name)
-            if verdict is not Verdict.KEEP:
-                self._remove_stray(tp, is_kept_aside=verdict is Verdict.SET_ASIDE)
+            if self._log_manager.get(tp) is not stray:
+                continue  # its disk failed meanwhile
+            try:
+                verdict = self._verdict_on(stray, others)
+                log.warning("%s, topic id %s, was not named by the controller: %s", tp, stray.topic_id, verdict.value)
+                self._events.write("stray_replica", partition=str(tp), topic_id=stray.topic_id, verdict=verdict.name)
+                if verdict is not Verdict.KEEP:
+                    self._remove_stray(tp, is_kept_aside=verdict is Verdict.SET_ASIDE)
+            except LogDirFailed as error:
+                self._disk_failed(self._hosted.find_or_make(tp), error)
+
+    def _verdict_on(self, stray: Log, others: frozenset[str]) -> Verdict:
+        """Raises LogDirFailed."""
+        tp = stray.topic_partition
+        known_id = self._metadata.topic_id(tp.topic)
+        known_text = topic_id_text(known_id) if known_id is not None else None
+        own_text = stray.topic_id
+        if own_text is not None and known_text is not None and self._log_manager.is_of(tp, known_text):
+            own_text = known_text
+        return judge(
+            tp,
+            own_text,
+            own_id=self._own_id,
+            other_topics=others,
+            is_known=bool(self._metadata.partitions_of(tp.topic)),
+            known_topic_id=known_text,
+            state=self._metadata.partition(tp),
+        )
 
     def _remove_stray(self, tp: TopicPartition, *, is_kept_aside: bool) -> None:
+        """Raises LogDirFailed."""
         self._forget(tp)
-        try:
-            if is_kept_aside:
-                self._log_manager.set_aside(tp)
-            else:
-                self._log_manager.delete(tp)
-        except LogDirFailed as error:
-            self._disk_failed(self._hosted.find_or_make(tp), error)
+        if is_kept_aside:
+            self._log_manager.set_aside(tp)
+        else:
+            self._log_manager.delete(tp)
         if self._checkpointed is not None:
             self._checkpointed.pop(tp, None)
 

@@ -2,10 +2,11 @@
 
 Its topic was deleted, perhaps made again, or it was reassigned while this broker was away. But a topic is also unnamed when
 the controller cannot read its node, and then its records must not be lost. So a replica is removed only on evidence, which
-is the metadata that the same controller sent before: that the topic of this name is another one now, or that others lead
-this partition and this broker is none of its replicas. It is set aside, as Kafka does, when the topic has no node at all, has
+is the metadata that the same controller sent before: that others lead this partition of the same topic and this broker is
+none of its replicas. It is set aside, as Kafka does, when the topic of this name is another one now or has no node at all, has
 no id to tell it by, or nobody leads the partition now: renamed to `<topic>-<partition>.<hex>-stray` and never removed by us.
-In any other case it stays where it is.
+A topic id stands on the disk without a CRC, and in a ZooKeeper that may have been restored from a copy: a wrong one must not
+cost records. In any other case it stays where it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Verdict(Enum):
 
     KEEP = "in doubt, or still to be told of: it stays where it is"
     SET_ASIDE = "its topic is not there any more, or others should have it: renamed, for a person to look at"
-    DELETE = "it is another topic's, or others have it now"
+    DELETE = "others have it now"
 
 
 def judge(
@@ -43,7 +44,7 @@ def judge(
         return Verdict.KEEP if tp.topic in other_topics else Verdict.SET_ASIDE
     has_ids = own_topic_id is not None and known_topic_id is not None
     if has_ids and own_topic_id != known_topic_id:
-        return Verdict.DELETE
+        return Verdict.SET_ASIDE
     if state is None or own_id in state.replicas or own_id in state.isr:
         return Verdict.KEEP
     return Verdict.DELETE if has_ids and state.leader != NO_LEADER else Verdict.SET_ASIDE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -57,6 +58,11 @@ class LogDirectory:
         self._filesystem.make_directory(self.path)
         for parent in made_in:
             self._filesystem.sync_directory(parent)
+
+    def check_is_there(self) -> None:
+        """One that was taken away is not made anew, empty, below where it was. Raises FileNotFoundError."""
+        if not self._filesystem.is_directory(self.path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def release(self) -> None:
         if self._lock_fd is not None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from broker.clock import Clock
 from broker.config import TopicConfig
-from broker.storage import checkpoints, future_logs, log_opening, recovery
+from broker.storage import checkpoints, future_logs, log_opening, recovery, topic_ids
 from broker.storage.cleaner_checkpoint import CleanerCheckpoint
 from broker.storage.due_flushes import DueFlushes
 from broker.storage.filesystem import FileSystem
@@ -225,6 +224,11 @@ class LogManager:
     def get(self, tp: TopicPartition) -> Log | None:
         return self._logs.get(tp)
 
+    def is_of(self, tp: TopicPartition, topic_id: str | None) -> bool:
+        """Whether the log, if there is one, can be that topic's, though one bit of its id is wrong. Raises LogDirFailed."""
+        found = self._logs.get(tp)
+        return found is None or topic_id is None or topic_ids.is_of(self._filesystem, found, topic_id)
+
     def logs(self) -> Iterable[Log]:
         """Those that are served; copies that are to replace one are `futures.logs()`."""
         return self._logs.values()
@@ -255,19 +259,15 @@ class LogManager:
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: Mapping[str, str]) -> Log:
         """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed.
 
-        An id is written to a log that has none; overrides that are not valid are left out, which is told. A log whose
+        An id is written to a log that has none, or a damaged one; overrides that are not valid are left out, which is told. A log whose
         directory failed is not made anew: an empty one must not stand for what was acknowledged.
         """
         config, usable = self._configs.of(tp.topic, overrides, {})
         found = self._logs.get(tp)
         if found is None:
             found = self._create(tp, topic_id, config)
-        elif found.topic_id is None and topic_id is not None:
-            try:
-                recovery.write_topic_id(self._filesystem, found.directory, topic_id)
-            except OSError as error:
-                raise LogDirFailed(found.log_dir, error) from error
-            found.topic_id = topic_id
+        elif topic_id is not None:
+            topic_ids.adopt(self._filesystem, found, topic_id)
         found.config, found.overrides = config, usable
         return found
 
@@ -301,13 +301,11 @@ class LogManager:
     def _make(
         self, directory: LogDirectory, tp: TopicPartition, name: str, topic_id: str | None, config: TopicConfig
     ) -> Log:
-        if not self._filesystem.is_directory(directory.path):
-            # One that was taken away is not made anew, empty, below where it was.
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory.path)
+        directory.check_is_there()
         path = f"{directory.path}/{name}"
         self._filesystem.make_directory(path)
         if topic_id is not None:
-            recovery.write_topic_id(self._filesystem, path, topic_id)
+            topic_ids.write(self._filesystem, path, topic_id)
         return self._open(directory, tp, path, config, 0, 0, 0)
 
     # -- moves between directories: see `future_logs` -------------------------------------------------------------

@@ -20,9 +20,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from broker.config import TopicConfig
-from broker.storage import checkpoints, log_producers
+from broker.storage import checkpoints, log_producers, topic_ids
 from broker.storage.filesystem import FileSystem
-from broker.storage.log_types import PARTITION_METADATA, LogParts
+from broker.storage.log_types import LogParts
 from broker.storage.producer_snapshots import offset_of
 from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
 from broker.storage.segment import Segment
@@ -31,7 +31,6 @@ from broker.storage.segment_swap import finish_swaps
 log = logging.getLogger(__name__)
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|snapshot|txnindex)")
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _LEFTOVER = re.compile(r".*\.(deleted|cleaned|swap|tmp)")
 
 
@@ -100,7 +99,7 @@ def open_log(
         end_offset=end,
         believed_up_to=end if is_clean else recovery_point,
     )
-    topic_id = read_topic_id(filesystem, directory)
+    topic_id = topic_ids.read(filesystem, directory)
     return LogParts(segments, start, recovery_point, epochs, topic_id, is_synced=is_clean, producers=producers)
 
 
@@ -162,22 +161,3 @@ def _recover(
 def _epochs_of(segments: Sequence[Segment]) -> list[EpochEntry]:
     headers = (header for segment in segments for _, header in segment.headers())
     return rising((header.partition_leader_epoch, header.base_offset) for header in headers)
-
-
-def read_topic_id(filesystem: FileSystem, directory: str) -> str | None:
-    """The id in `partition.metadata` (KIP-516); None when there is none."""
-    data = filesystem.read_file(f"{directory}/{PARTITION_METADATA}")
-    if data is None:
-        return None
-    for line in data.decode(errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "topic_id" and _TOPIC_ID.fullmatch(value.strip()):
-            return value.strip()
-    log.warning("%s/%s is broken: taken as missing", directory, PARTITION_METADATA)
-    return None
-
-
-def write_topic_id(filesystem: FileSystem, directory: str, topic_id: str) -> None:
-    """Not synced: the first flush of the log does it."""
-    data = f"version: 0\ntopic_id: {topic_id}".encode()
-    filesystem.write_atomically(f"{directory}/{PARTITION_METADATA}", data, sync=False)

@@ -9,6 +9,7 @@ indexes        made anew, or right all the same; what is read is right.
 checkpoints    one that has no form is taken as missing. Nothing checks the numbers themselves, as in Kafka: with a wrong log
                start fewer records are served, never other ones.
 snapshots      have a CRC: one that is broken is not used.
+topic ids      one with a wrong bit is that topic's all the same: its log is never put aside for it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LED = TopicPartition("led", 0)
 FOLLOWED = TopicPartition("followed", 3)
 SMALL = TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_ms=-1)
 FLIPS = int(os.environ.get("OTTLA_FLIPS", "1500"))
+TOPIC_IDS = {LED: "rgmBuxmSTYeWd-0SyDUM3w", FOLLOWED: "qK2jlmhTQcuDVtQ7zJ_nNw"}
 CLUSTER = "Wxyz0123456789Wxyz0123"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
 
@@ -49,8 +51,8 @@ def filled() -> tuple[MemoryDisk, Stored, dict[TopicPartition, int]]:
     async def scenario() -> None:
         await work.manager.start()
         work.manager.ensure_meta(1, CLUSTER)
-        await work.create(LED, "AAAAAAAAAAAAAAAAAAAAAA")
-        await work.create(FOLLOWED, "AAAAAAAAAAAAAAAAAAAABA")
+        for tp, topic_id in TOPIC_IDS.items():
+            await work.create(tp, topic_id)
         for epoch in (1, 2, 5):
             work.lead(LED, epoch)
             work.append(LED, 6, epoch=epoch)
@@ -102,13 +104,23 @@ def test_a_flipped_bit_anywhere_never_serves_a_wrong_record(capsys: pytest.Captu
                 refused += path.endswith(META)
                 continue
             started += 1
+            assert {log.topic_partition for log in manager.logs()} == TOPIC_IDS.keys()
             for log in manager.logs():
+                _tell(manager, log)
                 run(_look(log, stored, points[log.topic_partition], path, bit, disk.content(path)))
     finally:
         logging.disable(logging.NOTSET)
     with capsys.disabled():
         print(f"\n{tried} flipped bits, {refused} starts refused")
     assert tried == refused + started > 2000
+
+
+def _tell(manager: LogManager, log: Log) -> None:
+    """As LeaderAndIsr does, with the ids that ZooKeeper has."""
+    topic_id = TOPIC_IDS[log.topic_partition]
+    assert manager.is_of(log.topic_partition, topic_id)
+    assert manager.get_or_create(log.topic_partition, topic_id, {}) is log
+    assert log.topic_id == topic_id
 
 
 async def _look(log: Log, stored: Stored, recovery_point: int, path: str, bit: int, intact: bytes) -> None:
