@@ -47,7 +47,7 @@ class DirectoryFailures:
         """A read or a write of this partition failed."""
         if partition.role is not Role.OFFLINE:
             log.error("%s: %s", partition.tp, error)
-        if partition.log is None or partition.log.log_dir == error.directory:
+        if partition.log is None or partition.log.log_dir == error.directory or partition.log.is_deleted:
             self._take_offline(partition)
         self.directory_failed(error.directory)
 

@@ -223,6 +223,8 @@ class LeadershipChanges:
     ) -> None:
         """Finds or makes the log. A log that is gone because its disk failed is not made anew elsewhere."""
         tp = partition.tp
+        if self._checkpointed is None:
+            self._checkpointed = dict(self._log_manager.read_high_watermarks())
         found: Log | None = self._log_manager.get(tp)
         if found is None:
             if not is_new and self._log_manager.offline_dirs:
@@ -233,8 +235,6 @@ class LeadershipChanges:
             high_watermark = 0
         else:
             found = self._log_manager.get_or_create(tp, topic_id, overrides)
-            if self._checkpointed is None:
-                self._checkpointed = dict(self._log_manager.read_high_watermarks())
             high_watermark = self._checkpointed.get(tp, 0)
         partition.attach(found, topic_id or found.topic_id, high_watermark)
 

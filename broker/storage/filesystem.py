@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 
 Buffer = bytes | bytearray | memoryview
@@ -138,10 +139,19 @@ class FileSystem:
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        """Raises OSError when the disk does not tell: a log that cannot be looked at is not one that is not there."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Raises OSError as `is_directory`."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def read_file(self, path: str) -> bytes | None:
         """All of it, or None when it is not there."""

@@ -179,8 +179,12 @@ def _scan(
         for name in names:
             match = pattern.fullmatch(name)
             path = f"{directory.path}/{name}"
-            if match is not None and filesystem.is_directory(path):
-                is_complete = filesystem.exists(f"{path}/{REPLACES_CURRENT}")
+            if match is None:
+                continue
+            with _failures_in(directory):
+                is_log = filesystem.is_directory(path)
+                is_complete = is_log and filesystem.exists(f"{path}/{REPLACES_CURRENT}")
+            if is_log:
                 yield TopicPartition(match[1], int(match[2])), _Found(directory, path, is_complete)
 
 

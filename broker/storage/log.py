@@ -364,15 +364,15 @@ class Log:
 
     def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
         """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them. Raises LogDirFailed."""
-        self._check_usable()
-        count = deletable_segments(
-            self._segments,
-            self.config,
-            high_watermark=high_watermark,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            now_ms=now_ms,
-        )
+        with self._using_disk():
+            count = deletable_segments(
+                self._segments,
+                self.config,
+                high_watermark=high_watermark,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+                now_ms=now_ms,
+            )
         if count:
             self._drop_oldest(count)
         for segment in self._segments[:-1]:

@@ -180,21 +180,11 @@ class LogManager:
 
     def check_meta(self, broker_id: int, cluster_id: str) -> None:
         """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
-        self._of_each(lambda directory: directory.check_meta(broker_id, cluster_id))
+        log_opening.of_each(self._directories, lambda d: d.check_meta(broker_id, cluster_id), self._report)
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""
-        self._of_each(lambda directory: directory.ensure_meta(broker_id, cluster_id))
-
-    def _of_each(self, look: Callable[[LogDirectory], object]) -> None:
-        for directory in self._online():
-            try:
-                look(directory)
-            except OSError as error:
-                log.error("%s: %s", directory.path, error)
-                self.on_log_dir_failure(directory.path)
-        if not self._online():
-            raise LogDirectoryError(f"no log directory can be used any more: {', '.join(self.directories)} have failed")
+        log_opening.of_each(self._directories, lambda d: d.ensure_meta(broker_id, cluster_id), self._report)
 
     async def shutdown(self) -> None:
         """Flushes and closes every log, writes the checkpoints and, where all went well, the clean-shutdown marker."""
@@ -274,10 +264,10 @@ class LogManager:
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
         if tp in self._offline:
             raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
+        if tp in self._checkpoints.forgotten:
+            self._checkpoints.forget_deleted(self._report)
         directory = self._directory_for_new(tp)
         try:
-            if tp in self._checkpoints.forgotten:
-                self._checkpoints.forget_deleted()
             created = self._make(directory, tp, str(tp), topic_id, config)
         except OSError as error:
             raise LogDirFailed(directory.path, error) from error
@@ -333,7 +323,17 @@ class LogManager:
         """The copy, which is complete, takes the log's place. Returns it, and what `futures.finish` removes. Raises LogDirFailed."""
         current = self._logs[tp]
         self._flushes.forget(current)
-        swapped, removed = self.futures.swap(current)
+        future = self.futures.get(tp)
+        try:
+            swapped, removed = self.futures.swap(current)
+        except LogDirFailed as error:
+            # The copy waits for its disk's return; a log that was closed for it is opened at the next start.
+            if future is not None:
+                self._fail(future)
+            if current.is_deleted:
+                self._fail(current)
+                self._offline[tp] = error.directory
+            raise
         self._logs[tp] = swapped
         self._points_are_behind = True
         return swapped, removed
@@ -410,7 +410,8 @@ class LogManager:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        return self._checkpoints.high_watermarks({tp: found.log_dir for tp, found in self._logs.items()})
+        """A directory that cannot be read has failed."""
+        return self._checkpoints.high_watermarks({tp: log.log_dir for tp, log in self._logs.items()}, self._report)
 
     async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """`marks` of other directories' logs are not mixed up. Raises LogDirFailed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from broker.storage import checkpoints, future_logs
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
-from broker.storage.log_directory import LogDirectory
+from broker.storage.log_directory import LogDirectory, LogDirectoryError
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,23 @@ def cannot_be_used(directory: LogDirectory, error: OSError) -> str:
     return f"{directory.path}: {error.strerror or error}"
 
 
+def of_each(
+    directories: Sequence[LogDirectory],
+    look: Callable[[LogDirectory], object],
+    report: Callable[[LogDirFailed], None],
+) -> None:
+    """Those that are online; what fails is reported. Raises LogDirectoryError when none is left, and what `look` raises."""
+    for directory in directories:
+        if directory.is_online:
+            try:
+                look(directory)
+            except OSError as error:
+                report(LogDirFailed(directory.path, error))
+    if not any(directory.is_online for directory in directories):
+        paths = ", ".join(directory.path for directory in directories)
+        raise LogDirectoryError(f"no log directory can be used any more: {paths} have failed")
+
+
 def open_all(
     directory: LogDirectory, open_log: OpenLog, *, keeps_deleted: bool
 ) -> tuple[list[Log], set[TopicPartition]]:
@@ -51,10 +68,14 @@ def open_all(
     starts = directory.read_offsets(checkpoints.LOG_STARTS)
     marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
     cleaned = directory.read_offsets(checkpoints.CLEANED)
-    opened = [
-        open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0))
-        for tp, path in directory.partitions(keeps_deleted=keeps_deleted)
-    ]
+    opened: list[Log] = []
+    try:
+        for tp, path in directory.partitions(keeps_deleted=keeps_deleted):
+            opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0)))
+    except OSError:
+        for found in opened:
+            found.close()
+        raise
     if any(found.recovery_point < points.get(found.topic_partition, 0) for found in opened):
         # Before anything is appended: what comes there is not synced.
         lowered = {found.topic_partition: found.recovery_point for found in opened}

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from broker.storage import checkpoints
-from broker.storage.log import Log
+from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_directory import LogDirectory
 from protocol.types import TopicPartition
+
+Report = Callable[[LogDirFailed], None]
+"""Is told of a log directory that failed."""
 
 ALL = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS)
 
@@ -26,12 +29,16 @@ class OffsetCheckpoints:
         self._directories = directories
         self._turns = itertools.count(1)
 
-    def high_watermarks(self, directories: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
-        """Of the logs that lie where `directories` says. Raises OSError."""
+    def high_watermarks(self, directories: Mapping[TopicPartition, str], report: Report) -> dict[TopicPartition, int]:
+        """Of the logs that lie where `directories` says. A directory that cannot be read is reported, and left out."""
         marks: dict[TopicPartition, int] = {}
         for directory in self._directories:
             if directory.is_online:
-                offsets = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
+                try:
+                    offsets = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
+                except OSError as error:
+                    report(LogDirFailed(directory.path, error))
+                    continue
                 marks |= {tp: mark for tp, mark in offsets.items() if directories.get(tp) == directory.path}
         return marks
 
@@ -45,11 +52,14 @@ class OffsetCheckpoints:
         directory.write_offsets(checkpoints.RECOVERY_POINTS, recovery_points(logs), next(self._turns))
         directory.write_offsets(checkpoints.LOG_STARTS, log_starts(logs), next(self._turns))
 
-    def forget_deleted(self) -> None:
-        """Before a log is made. Raises OSError."""
+    def forget_deleted(self, report: Report) -> None:
+        """Before a log is made. A directory where that is not possible is reported: nothing is made there any more."""
         for directory in self._directories:
             if directory.is_online:
-                self.forget(directory, self.forgotten)
+                try:
+                    self.forget(directory, self.forgotten)
+                except OSError as error:
+                    report(LogDirFailed(directory.path, error))
         self.forgotten.clear()
 
     def forget(self, directory: LogDirectory, partitions: Collection[TopicPartition]) -> None:

@@ -45,22 +45,45 @@ def open_log(
     wall_ms: Callable[[], int],
     cleaned_up_to: int = 0,
 ) -> LogParts:
-    """The segments and what belongs to them; makes what is missing in a new directory. Raises OSError.
+    """The segments and what belongs to them; makes what is missing in a new directory. Raises OSError; no file is open then.
 
     Holes below `cleaned_up_to` are compaction's, even if the recovery point was lost (FLT-27).
     """
-    finish_swaps(filesystem, directory, config.index_interval_bytes)
-    bases, snapshots = _tidy(filesystem, directory)
+    opened: list[Segment] = []
 
     def segment_at(base: int) -> Segment:
-        return Segment(
-            filesystem,
-            directory,
-            base,
-            index_interval_bytes=config.index_interval_bytes,
-            created_ms=wall_ms(),
+        opened.append(
+            Segment(
+                filesystem,
+                directory,
+                base,
+                index_interval_bytes=config.index_interval_bytes,
+                created_ms=wall_ms(),
+            )
         )
+        return opened[-1]
 
+    try:
+        finish_swaps(filesystem, directory, config.index_interval_bytes)
+        return _open_parts(
+            filesystem, directory, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
+        )
+    except OSError:
+        for segment in opened:
+            segment.close()
+        raise
+
+
+def _open_parts(
+    filesystem: FileSystem,
+    directory: str,
+    segment_at: Callable[[int], Segment],
+    was_clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    cleaned_up_to: int,
+) -> LogParts:
+    bases, snapshots = _tidy(filesystem, directory)
     segments = [segment_at(base) for base in bases or [log_start_offset]]
     if not bases:
         segments[0].rebuild_indexes()

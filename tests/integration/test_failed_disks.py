@@ -1,4 +1,4 @@
-"""FLT-28 and FLT-29 on real file systems: a full volume, and EIO on write or fsync, under one of two log directories.
+"""FLT-28 and FLT-29 on real file systems: a full volume, and EIO on write, fsync or read, under one of two log directories.
 
 Leaders move, nothing acknowledged is lost, the broker and its other directory go on, and after the repair and a restart the
 replicas come back by themselves.
@@ -74,10 +74,16 @@ def give_two_directories(cluster: LocalCluster, broker: int) -> None:
     file.write_text("\n".join([*lines, f"log.dirs={directories}", ""]))
 
 
-def make_topic(cluster: LocalCluster, **config: str) -> str:
+def make_topic(cluster: LocalCluster, *, leader: int | None = None, **config: str) -> str:
+    """`leader` leads all partitions; None: each broker leads some."""
     name = f"disks-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    new = NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2", **config})
+    settings = {"min.insync.replicas": "2", **config}
+    if leader is None:
+        new = NewTopic(name, PARTITIONS, 3, config=settings)
+    else:
+        replicas = sorted(cluster.broker_ids, key=lambda broker: broker != leader)
+        new = NewTopic(name, PARTITIONS, replica_assignment=[replicas] * PARTITIONS, config=settings)
     for future in admin.create_topics([new]).values():
         future.result(30)
     return name
@@ -206,6 +212,48 @@ def test_flt_29_eio(
     with capsys.disabled():
         print(
             f"\n  FLT-29, {what}: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
+            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
+        )
+
+
+def test_flt_29_eio_on_read(
+    cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A leader's disk that cannot be read any more: by followers and consumers, and then by the recovery after a crash.
+
+    What cannot be read is no torn tail: nothing of it is cut, and once the disk is well again it is all there.
+    """
+    disk, other = directories_of(cluster, VICTIM)
+    topic = make_topic(cluster, leader=VICTIM)
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+        producer.wait_for_acks(500)
+        lost = partitions_in(disk, topic)
+        assert 0 < len(lost) < PARTITIONS
+        faults.begin("read", disk)
+        eventually(lambda: describe(cluster, VICTIM)[str(disk)][0] == ErrorCode.KAFKA_STORAGE_ERROR, "it has failed")
+        producer.wait_for_acks(500)
+        assert_only_that_disk_is_gone(cluster, zk, topic, lost)
+        cluster.kill(VICTIM)
+        logs = {path: path.stat().st_size for path in disk.rglob("*.log")}
+        cluster.start_broker(VICTIM)
+        cluster.wait_ready()
+        assert_only_that_disk_is_gone(cluster, zk, topic, lost)
+        assert {path: path.stat().st_size for path in disk.rglob("*.log")} == logs, "left alone"
+        assert partitions_in(other, topic) == set(range(PARTITIONS)) - lost
+        producer.wait_for_acks(200)
+        acknowledged = producer.stop()
+    assert acknowledged.failed == []
+
+    faults.end()
+    cluster.stop_broker(VICTIM)
+    cluster.start_broker(VICTIM)
+    cluster.wait_ready()
+    assert_healed(cluster, zk, topic)
+    assert partitions_in(disk, topic) == lost
+    doubled = assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+    with capsys.disabled():
+        print(
+            f"\n  FLT-29, read: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
             f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
         )
 

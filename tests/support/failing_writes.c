@@ -1,4 +1,4 @@
-/* LD_PRELOAD: writes or syncs of files below a directory fail with EIO while a control file says so (FLT-29).
+/* LD_PRELOAD: writes, syncs or reads of files below a directory fail with EIO while a control file says so (FLT-29).
  *
  * FAILING_WRITES_CONTROL names the control file; its content is "<what> <directory>", what being write, fsync or read.
  * It is looked at before every call, so that a test can begin and end a fault while the process runs.
@@ -70,6 +70,19 @@ PWRITEV(pwritev64)
     }
 PWRITEV2(pwritev2)
 PWRITEV2(pwritev64v2)
+
+ssize_t read(int fd, void *data, size_t size) {
+    REAL(ssize_t, "read", int, void *, size_t);
+    return fails("read", fd) ? -1 : real(fd, data, size);
+}
+
+#define PREAD(name) \
+    ssize_t name(int fd, void *data, size_t size, off_t at) { \
+        REAL(ssize_t, #name, int, void *, size_t, off_t); \
+        return fails("read", fd) ? -1 : real(fd, data, size, at); \
+    }
+PREAD(pread)
+PREAD(pread64)
 
 #define PREADV2(name) \
     ssize_t name(int fd, const struct iovec *parts, int count, off_t at, int flags) { \

@@ -97,22 +97,24 @@ class MemoryDisk(FileSystem):
         self._changes = 0
         self._journaled = 0
         self._open: dict[int, Inode] = {}
+        self._opened_as: dict[int, str] = {}
         self._next_fd = 100
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def fail(self, operation: str, number: int = errno.EIO) -> None:
-        """From now on that method raises."""
-        self.failures[operation] = OSError(number, os.strerror(number))
+    def fail(self, operation: str, number: int = errno.EIO, *, below: str = "/") -> None:
+        """From now on that method raises, for what lies below that path."""
+        self.failures[operation] = OSError(number, os.strerror(number), below)
 
-    def _call(self, operation: str) -> None:
+    def _call(self, operation: str, path: str) -> None:
         self.calls += 1
         if self.calls_left is not None:
             if self.calls_left == 0:
                 raise PowerLost
             self.calls_left -= 1
-        if operation in self.failures:
-            raise self.failures[operation]
+        failure = self.failures.get(operation)
+        if failure is not None and path.startswith(failure.filename):
+            raise OSError(failure.errno, failure.strerror, path)
 
     def after_power_loss(self, random: Random, loss: Loss = ANY_LOSS) -> MemoryDisk:
         """What a machine finds that lost power now."""
@@ -175,16 +177,17 @@ class MemoryDisk(FileSystem):
     # -- FileSystem ---------------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> int:
-        self._call("open")
+        self._call("open", path)
         directory, name = self._parent(path)
         if name not in directory.entries:
             self._change(directory, {name: Inode()})
         self._next_fd += 1
         self._open[self._next_fd] = self._file(path)
+        self._opened_as[self._next_fd] = path
         return self._next_fd
 
     def close(self, fd: int) -> None:
-        del self._open[fd]
+        del self._open[fd], self._opened_as[fd]
 
     def lock(self, path: str) -> int:
         fd = self.open(path)
@@ -197,7 +200,7 @@ class MemoryDisk(FileSystem):
         return len(self._open[fd].content)
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
-        self._call("write")
+        self._call("write", self._opened_as[fd])
         inode = self._open[fd]
         data = b"".join(parts)
         _apply(inode.content, position, data)
@@ -205,7 +208,7 @@ class MemoryDisk(FileSystem):
         self.on_change()
 
     def read(self, fd: int, size: int, position: int) -> bytes:
-        self._call("read")
+        self._call("read", self._opened_as[fd])
         self.is_cold = False
         return bytes(self._open[fd].content[position : position + size])
 
@@ -213,7 +216,7 @@ class MemoryDisk(FileSystem):
         return None if self.is_cold else self.read(fd, size, position)
 
     def truncate(self, fd: int, size: int) -> None:
-        self._call("truncate")
+        self._call("truncate", self._opened_as[fd])
         inode = self._open[fd]
         _apply(inode.content, size, None)
         inode.pending.append((size, None, self._changes))
@@ -221,7 +224,7 @@ class MemoryDisk(FileSystem):
         self.on_change()
 
     def sync(self, fd: int) -> None:
-        self._call("sync")
+        self._call("sync", self._opened_as[fd])
         inode = self._open[fd]
         self._settle(inode)
         self._journaled = self._changes
@@ -234,7 +237,7 @@ class MemoryDisk(FileSystem):
             self.close(fd)
 
     def sync_directory(self, path: str) -> None:
-        self._call("sync_directory")
+        self._call("sync_directory", path)
         directory = self._find(path)
         if isinstance(directory, Directory):
             directory.durable = dict(directory.entries)
@@ -243,7 +246,7 @@ class MemoryDisk(FileSystem):
             self.on_change()
 
     def rename(self, old: str, new: str) -> None:
-        self._call("rename")
+        self._call("rename", old)
         directory, name = self._parent(old)
         target, new_name = self._parent(new)
         assert directory is target, "a rename to another directory is two changes"
@@ -256,7 +259,7 @@ class MemoryDisk(FileSystem):
         self._change(directory, {name: None, new_name: moved})
 
     def remove(self, path: str) -> None:
-        self._call("remove")
+        self._call("remove", path)
         if isinstance(self._find(path), Inode):
             directory, name = self._parent(path)
             self._change(directory, {name: None})
@@ -267,19 +270,19 @@ class MemoryDisk(FileSystem):
             for name in list(node.entries):
                 self.remove_tree(f"{path}/{name}")
         if node is not None:
-            self._call("remove_tree")
+            self._call("remove_tree", path)
             directory, name = self._parent(path)
             self._change(directory, {name: None})
 
     def make_directory(self, path: str) -> None:
         if self._find(path) is None:
             self.make_directory(posixpath.dirname(path))
-            self._call("make_directory")
+            self._call("make_directory", path)
             directory, name = self._parent(path)
             self._change(directory, {name: Directory()})
 
     def list(self, path: str) -> list[str]:
-        self._call("list")
+        self._call("list", path)
         directory = self._find(path)
         if not isinstance(directory, Directory):
             raise FileNotFoundError(errno.ENOENT, path)
@@ -295,7 +298,7 @@ class MemoryDisk(FileSystem):
         return self._find(path) is not None
 
     def read_file(self, path: str) -> bytes | None:
-        self._call("read_file")
+        self._call("read_file", path)
         node = self._find(path)
         return bytes(node.content) if isinstance(node, Inode) else None
 

@@ -97,3 +97,19 @@ def test_locks(tmp_path: Path) -> None:
         files.lock(path)
     files.close(fd)
     files.close(files.lock(path))
+
+
+def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> None:
+    """A log whose directory's inode cannot be read must not be made anew (LOG-6)."""
+    disk = FileSystem()
+    (tmp_path / "file").touch()
+    os.symlink(tmp_path / "loop", tmp_path / "loop")
+    assert disk.is_directory(str(tmp_path))
+    assert not disk.is_directory(str(tmp_path / "file"))
+    assert disk.exists(str(tmp_path / "file"))
+    for name in ("nothing", "file/below"):
+        assert not disk.is_directory(str(tmp_path / name))
+        assert not disk.exists(str(tmp_path / name))
+    for look in (disk.is_directory, disk.exists):
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            look(str(tmp_path / "loop"))
