@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from protocol.types import Assignment, TopicPartition
-from tools.admin import kafka_admin, kafka_python_admin, reassign_run
+from tools.admin import kafka_admin, kafka_python_admin, reassign_directories, reassign_run
 from tools.admin.cluster_view import ClusterView, NodeView
 from tools.admin.config_values import TOPICS, ConfigValue, Entity
 from tools.admin.failures import AdminError
+from tools.admin.reassign_directories import Place, Replica
 from tools.admin.topic_views import PartitionView, TopicView
 
 KNOWN_KEYS = {"retention.ms": "604800000", "min.insync.replicas": "1"}
@@ -36,6 +37,8 @@ class FakeCluster:
     looks_per_move: int = 2
     silent_looks: int = 0
     interrupt_at_look: int | None = None
+    places: dict[Replica, Place] = field(default_factory=dict)
+    refused_directories: dict[Replica, tuple[str, str]] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -49,6 +52,7 @@ class FakeCluster:
         monkeypatch.setattr(kafka_admin, "KafkaAdmin", lambda *_arguments, **_options: self)
         monkeypatch.setattr(kafka_python_admin, "KafkaPythonAdmin", lambda *_arguments, **_options: self)
         monkeypatch.setattr(reassign_run, "POLL_S", 0.0)
+        monkeypatch.setattr(reassign_directories, "POLL_S", 0.0)
         monkeypatch.setattr(reassign_run, "SETTLE_S", 0.0)
         return self
 
@@ -155,6 +159,21 @@ class FakeCluster:
             for broker in set(move.replicas) & set(brokers):
                 sizes[broker, partition] = LEADER_BYTES // 2 if broker in move.adding else LEADER_BYTES
         return sizes
+
+    def alter_log_directories(self, targets: Mapping[Replica, str]) -> dict[Replica, tuple[str, str] | None]:
+        """A copy begins; it is in its place at the second look."""
+        self.calls.append(("directories", {str(replica): target for replica, target in targets.items()}))
+        for replica, target in targets.items():
+            place = self.places.get(replica, Place("/old"))
+            if replica not in self.refused_directories and place.current != target:
+                self.places[replica] = Place(place.current, target)
+        return {replica: self.refused_directories.get(replica) for replica in targets}
+
+    def log_directories(self, replicas: Collection[Replica]) -> dict[Replica, Place]:
+        found = {replica: self.places[replica] for replica in replicas if replica in self.places}
+        for replica, place in found.items():
+            self.places[replica] = Place(place.future or place.current)
+        return found
 
     def elect_leaders(
         self, *, unclean: bool, partitions: Collection[TopicPartition] | None

@@ -125,6 +125,13 @@ def generate(
 @plan_option
 @click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES/S", help="each broker moves at most so much")
 @click.option(
+    "--replica-alter-log-dirs-throttle",
+    "directory_throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES/S",
+    help="each broker moves at most so much between its log directories",
+)
+@click.option(
     "--additional", is_flag=True, help="although other reassignments are under way; also changes the throttle"
 )
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="N partitions at a time, each batch waited for")
@@ -134,6 +141,7 @@ def generate(
 def execute(
     file: str,
     throttle: int | None,
+    directory_throttle: int | None,
     additional: bool,
     batch: int | None,
     watch: bool,
@@ -156,6 +164,10 @@ def execute(
                 "or give --additional to add these, which also changes the throttle"
             )
         todo = check_plan(plan, views, cluster.live_brokers, under_way, may_be_done=bool(directories))
+        is_watched = watch or batch is not None
+        if directory_throttle is not None:
+            movers = {replica.broker for replica in directories}
+            reassignments.set_directory_throttle(movers, directory_throttle, cluster.live_brokers)
         directory_moves = DirectoryMoves(reassignments.python_admin)
         directory_moves.announce(directories)
         originals = {partition: original_replicas(views[partition], under_way.get(partition)) for partition in plan}
@@ -164,16 +176,32 @@ def execute(
             click.echo("Save this to use as the --reassignment-json-file option during rollback")
         if throttle is not None:
             reassignments.set_throttles(moves(todo, originals, under_way), throttle, cluster.live_brokers)
-            if output == "text":
-                if not (watch or batch):
-                    click.echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
-                click.echo(f"The inter-broker throttle limit was set to {throttle} B/s")
-        if (watch or batch) and todo:
-            _execute_and_watch(reassignments, todo, originals, batch, file, preserve_throttles, output)
+        if output == "text":
+            _echo_throttles(throttle, directory_throttle, is_watched=is_watched)
+        if is_watched and todo:
+            # Throttles of moves between directories stay until these are done.
+            stay = preserve_throttles or bool(directories)
+            _execute_and_watch(reassignments, todo, originals, batch, file, stay, output)
         elif todo:
-            _execute(reassignments, todo, originals, throttle, under_way, output)
+            _execute(reassignments, todo, originals, throttle, under_way, output, is_all=not directories)
         if directories:
-            _move_directories(directory_moves, directories, output, is_watched=watch or batch is not None)
+            _move_directories(directory_moves, directories, output, is_watched=is_watched)
+        if directories and is_watched:
+            cleared = _clear(reassignments, plan, reassignments.python_admin.reassignments(), preserve_throttles)
+            if output == "json":
+                print_event("throttles", **_cleared_json(cleared))
+            else:
+                _echo_cleared(cleared)
+
+
+def _echo_throttles(throttle: int | None, directory_throttle: int | None, *, is_watched: bool) -> None:
+    """As Kafka's tool says it."""
+    if (throttle, directory_throttle) != (None, None) and not is_watched:
+        click.echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
+    if throttle is not None:
+        click.echo(f"The inter-broker throttle limit was set to {throttle} B/s")
+    if directory_throttle is not None:
+        click.echo(f"The replica-alter-dir throttle limit was set to {directory_throttle} B/s")
 
 
 def _move_directories(
@@ -200,11 +228,14 @@ def _execute(
     throttle: int | None,
     under_way: Mapping[TopicPartition, Assignment],
     output: str,
+    *,
+    is_all: bool,
 ) -> None:
+    """`is_all`: there are no moves between directories, which need the brokers' throttles too."""
     refused = reassignments.start(todo)
     started = [partition for partition in todo if partition not in refused]
     if not started and not under_way and throttle is not None:
-        reassignments.clear_throttles(partition.topic for partition in todo)
+        reassignments.clear_throttles((partition.topic for partition in todo), brokers_too=is_all)
     if output == "json":
         print_json(
             {

@@ -18,6 +18,7 @@ from tools.admin.reassign_throttles import (
     TOPIC_THROTTLES,
     Move,
     broker_rates,
+    directory_rate,
     throttled_brokers,
     topic_throttles,
 )
@@ -162,6 +163,11 @@ class Reassignments:
         for broker in throttled_brokers(moving):
             if broker in live_brokers:
                 self.admin.alter_broker_configs(broker, broker_rates(rate))
+
+    def set_directory_throttle(self, brokers: Iterable[int], rate: int, live_brokers: Collection[int]) -> None:
+        """Before replicas move between the log directories of these. Raises AdminError."""
+        for broker in sorted(set(brokers) & set(live_brokers)):
+            self.admin.alter_broker_configs(broker, directory_rate(rate))
 
     def clear_throttles(self, topics: Iterable[str], *, brokers_too: bool = True) -> Cleared:
         """Removes what is set of them, on the topics and, if nothing moves any more, on all live brokers. Raises AdminError."""

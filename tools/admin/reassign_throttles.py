@@ -1,4 +1,4 @@
-"""Which throttles a reassignment needs (KIP-73): the replicas that send, those that receive, the brokers' rates. Pure."""
+"""Which throttles a reassignment needs (KIP-73, KIP-113): the replicas that send, those that receive, the brokers' rates. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ TOPIC_THROTTLES = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
-BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE)
+DIRECTORY_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, DIRECTORY_RATE)
+"""All that is removed in the end, whichever was set, as Kafka's tool does."""
 
 
 class Move(NamedTuple):
@@ -65,7 +67,12 @@ def throttled_brokers(moving: Mapping[TopicPartition, Move]) -> list[int]:
 
 def broker_rates(bytes_per_second: int) -> dict[str, str | None]:
     """The configs of each throttled broker."""
-    return dict.fromkeys(BROKER_THROTTLES, str(bytes_per_second))
+    return dict.fromkeys((LEADER_RATE, FOLLOWER_RATE), str(bytes_per_second))
+
+
+def directory_rate(bytes_per_second: int) -> dict[str, str | None]:
+    """The config of each broker that moves replicas between its log directories."""
+    return {DIRECTORY_RATE: str(bytes_per_second)}
 
 
 def _replica_list(replicas: Iterable[tuple[int, int]]) -> str:

@@ -1,0 +1,90 @@
+"""`ottla reassign execute --replica-alter-log-dirs-throttle`: set before a replica moves, removed once all is done (KIP-113)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from protocol.types import TopicPartition
+from tests.support.fake_admin import FakeCluster, three_brokers
+from tools.admin.config_values import Entity
+from tools.admin.reassign_commands import reassign
+from tools.admin.reassign_directories import Place, Replica
+
+RATE = {"replica.alter.log.dirs.io.max.bytes.per.second": "700"}
+STAYING = {"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["/new", "any"]}
+"""Only broker 1's replica moves, between its directories."""
+LEAVING = {"topic": "orders", "partition": 1, "replicas": [3, 1], "log_dirs": ["any", "/new"]}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    return three_brokers().install(monkeypatch)
+
+
+def run(command: str, *options: str, rows: tuple[dict[str, object], ...] = (STAYING,)) -> Result:
+    file = json.dumps({"partitions": rows})
+    return CliRunner().invoke(reassign, [command, "--reassignment-json-file", "-", *options], input=file)
+
+
+def configured(fake: FakeCluster) -> dict[str, dict[str, str]]:
+    return {entity.name: dict(own) for entity, own in fake.configs.items() if own}
+
+
+def test_it_is_set_on_the_brokers_concerned_before_anything_moves(fake: FakeCluster) -> None:
+    result = run("execute", "--replica-alter-log-dirs-throttle", "700")
+    assert result.exit_code == 0
+    assert [call[0] for call in fake.calls] == ["configs", "directories", "directories"]
+    assert fake.calls[0] == ("configs", str(Entity("brokers", "1")), RATE)
+    lines = result.output.splitlines()
+    assert "Warning: run `ottla reassign verify` when all is done: it removes the throttle." in lines
+    assert "The replica-alter-dir throttle limit was set to 700 B/s" in lines
+    assert not any("inter-broker" in line for line in lines)
+
+
+def test_verify_removes_it_once_nothing_moves(fake: FakeCluster) -> None:
+    run("execute", "--replica-alter-log-dirs-throttle", "700")
+    fake.places[Replica(TopicPartition("orders", 0), 1)] = Place("/old", "/new")
+    moving = run("verify")
+    assert "still in progress" in moving.output
+    assert configured(fake) == {"1": RATE}
+    done = run("verify", "--preserve-throttles")
+    assert "completed successfully" in done.output
+    assert configured(fake) == {"1": RATE}
+    done = run("verify")
+    assert "Clearing broker-level throttles on brokers 1" in done.output
+    assert configured(fake) == {}
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_watched_moves_keep_it_to_their_end(fake: FakeCluster, output: str) -> None:
+    """The reassignment ends first: what it clears would let the directories' moves run at full speed."""
+    rates: list[dict[str, dict[str, str]]] = []
+    look = fake.log_directories
+    fake.log_directories = lambda replicas: (rates.append(configured(fake)), look(replicas))[1]  # type: ignore[method-assign]
+    options = ("--watch", "--throttle", "500", "--replica-alter-log-dirs-throttle", "700", "--format", output)
+    result = run("execute", *options, rows=(STAYING, LEAVING))
+    assert result.exit_code == 0, result.output
+    assert rates
+    assert all(rate["1"].items() >= RATE.items() for rate in rates)
+    assert configured(fake) == {}
+    if output == "json":
+        last = json.loads(result.stdout.splitlines()[-1])
+        assert last["throttles_removed"] == {"topics": ["orders"], "brokers": [1, 2, 3]}
+    else:
+        assert result.output.splitlines()[-1] == "Clearing topic-level throttles on topics orders"
+
+
+def test_a_dead_broker_is_left_out(fake: FakeCluster) -> None:
+    del fake.live[1]
+    run("execute", "--replica-alter-log-dirs-throttle", "700")
+    assert configured(fake) == {}
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "fast"])
+def test_what_is_no_rate(fake: FakeCluster, rate: str) -> None:
+    result = run("execute", "--replica-alter-log-dirs-throttle", rate)
+    assert result.exit_code == 2
+    assert fake.calls == []
