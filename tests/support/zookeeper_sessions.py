@@ -1,0 +1,65 @@
+"""Sessions with a real ZooKeeper, for the gateway's tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from protocol.zk.session import SessionState, ZooKeeperSession
+
+TIMEOUT_S = 20.0
+
+Test = Callable[[ZooKeeperSession], Coroutine[Any, Any, None]]
+
+
+def run_in_session(hosts: str, test: Test) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(TIMEOUT_S), open_session(hosts) as session:
+            await test(session)
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def open_session(hosts: str, session_timeout_ms: int = 4000) -> AsyncIterator[ZooKeeperSession]:
+    session = ZooKeeperSession(hosts, session_timeout_ms=session_timeout_ms)
+    await session.start(10)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+class States:
+    """Records the changes of state, with the session id at that moment."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.seen: list[tuple[SessionState, int]] = []
+        self._session = session
+        self._changed = asyncio.Event()
+        session.add_listener(self._note)
+
+    def _note(self, state: SessionState) -> None:
+        self.seen.append((state, self._session.session_id))
+        self._changed.set()
+
+    async def wait_for(self, state: SessionState) -> None:
+        """Until it is, or has been since the last wait, in that state."""
+        while state not in (seen for seen, _ in self.seen):
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def session_is(session: ZooKeeperSession, state: SessionState) -> None:
+    reached = asyncio.Event()
+
+    def listener(new: SessionState) -> None:
+        if new is state:
+            reached.set()
+
+    session.add_listener(listener)
+    if session.state is not state:
+        await reached.wait()
+    session.remove_listener(listener)
