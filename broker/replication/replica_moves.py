@@ -203,7 +203,10 @@ class ReplicaMoves:
             raise LogDirFailed(future.log_dir, error) from error
 
     def _catch_up(self, current: Log, future: Log) -> bool:
-        """Copies what came during the sync, without a wait. False when that is too much, or not in memory."""
+        """Copies what came during the sync, without a wait. False when that is too much, or not in memory.
+
+        Also when something of it was synced where the log is now: it must be so in its new place before the old one goes.
+        """
         self._align(current, future)
         for _ in range(LAST_BYTES_MAX // COPY_BYTES):
             if future.log_end_offset < current.log_end_offset:
@@ -212,7 +215,8 @@ class ReplicaMoves:
                 except WouldBlock:
                     return False
                 self._append(future, read.records)
-        return future.log_end_offset == current.log_end_offset
+        is_complete = future.log_end_offset == current.log_end_offset
+        return is_complete and future.recovery_point >= current.recovery_point
 
     async def _swap(self, tp: TopicPartition, current: Log) -> None:
         """The copy takes the log's place; then the disk is told, and the old log goes."""

@@ -86,6 +86,12 @@ class FutureLogs:
         if future is not None and future is not current:
             future.truncate_to(current.log_end_offset)
 
+    def align(self, current: Log) -> None:
+        """After a start: a crash may have left in the copy what the log was cut of, or has lost. Raises LogDirFailed."""
+        future = self._futures.get(current.topic_partition)
+        if future is not None:
+            future.truncate_to(_agreed_end(current, future))
+
     # -- taking the place of the log ------------------------------------------------------------------------------
 
     def declare_complete(self, future: Log) -> None:
@@ -125,8 +131,24 @@ class FutureLogs:
         """Step 3. Blocks: for a thread. Raises OSError."""
         self._filesystem.sync_directory(swapped.log_dir)
         self._filesystem.sync_directory(removed.rpartition("/")[0])
-        self._filesystem.remove(f"{swapped.directory}/{REPLACES_CURRENT}")
+        _unmark(self._filesystem, swapped.directory)
         self._filesystem.remove_tree(removed)
+
+
+def _agreed_end(current: Log, future: Log) -> int:
+    """Up to where the copy has the log's records: up to the lower end of the newest epoch that both have (REP-6)."""
+    ends = dict(_epoch_ends(current))
+    for epoch, end in reversed(_epoch_ends(future)):
+        if epoch in ends:
+            return min(end, ends[epoch])
+    return future.log_start_offset
+
+
+def _epoch_ends(log: Log) -> list[tuple[int, int]]:
+    """(epoch, the offset after its last record), in order."""
+    entries = log.leader_epochs.entries
+    ends = [*(start for _, start in entries[1:]), log.log_end_offset]
+    return [(epoch, end) for (epoch, _), end in zip(entries, ends, strict=False)]
 
 
 def directory_name(tp: TopicPartition) -> str:
@@ -151,7 +173,7 @@ def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
                 filesystem.sync_directory(found.directory.path)
                 plain[tp] = [found._replace(path=target)]
             elif found.is_complete:
-                filesystem.remove(f"{found.path}/{REPLACES_CURRENT}")
+                _unmark(filesystem, found.path)
     for tp, places in plain.items():
         complete = [found for found in places if found.is_complete]
         if len(complete) == 1:
@@ -167,7 +189,7 @@ def _keep(filesystem: FileSystem, tp: TopicPartition, complete: _Found, places: 
                 filesystem.sync_directory(found.directory.path)
     with _failures_in(complete.directory):
         filesystem.sync_directory(complete.directory.path)
-        filesystem.remove(f"{complete.path}/{REPLACES_CURRENT}")
+        _unmark(filesystem, complete.path)
 
 
 def _scan(
@@ -186,6 +208,12 @@ def _scan(
                 is_complete = is_log and filesystem.exists(f"{path}/{REPLACES_CURRENT}")
             if is_log:
                 yield TopicPartition(match[1], int(match[2])), _Found(directory, path, is_complete)
+
+
+def _unmark(filesystem: FileSystem, path: str) -> None:
+    """Synced: a file that comes back after the next move would make two logs complete. Raises OSError."""
+    filesystem.remove(f"{path}/{REPLACES_CURRENT}")
+    filesystem.sync_directory(path)
 
 
 def _name_of_removed(tp: TopicPartition) -> str:

@@ -116,10 +116,10 @@ class LogManager:
         return None
 
     def _align_futures(self) -> None:
-        """After a crash a log may have lost more than its copy."""
+        """After a crash a log and its copy may have lost different things."""
         for current in list(self._logs.values()):
             try:
-                self.futures.follow(current)
+                self.futures.align(current)
             except LogDirFailed as error:
                 self.fail_directory(error.directory)
 

@@ -48,6 +48,7 @@ class Life:
     epochs: set[int] = field(default_factory=set)
     may_be_gone: bool = True
     is_compacted: bool = False
+    has_moved: bool = False
 
     def may_become(self, base: int, batch: bytes) -> None:
         """It is going to be appended."""
@@ -89,7 +90,13 @@ class Crash:
 class Workload:
     """The storage layer with its logs, and what is known of them."""
 
-    def __init__(self, seed: int, defaults: TopicConfig, losses: Sequence[Loss] = LOSSES) -> None:
+    def __init__(
+        self,
+        seed: int,
+        defaults: TopicConfig,
+        losses: Sequence[Loss] = LOSSES,
+        log_dirs: Sequence[str] = (LOG_DIR,),
+    ) -> None:
         self.random = Random(seed)
         self.time = FakeTime()
         self.disk = MemoryDisk()
@@ -98,6 +105,7 @@ class Workload:
         self.overrides: dict[TopicPartition, Mapping[str, str]] = {}
         self.mark = 0
         self.points = 0
+        self.log_dirs = log_dirs
         self._defaults = defaults
         self._losses = losses
         self._step = "before the first"
@@ -105,7 +113,7 @@ class Workload:
         self.manager = self.new_manager(self.disk)
 
     def new_manager(self, disk: MemoryDisk) -> LogManager:
-        manager = LogManager([LOG_DIR], self._defaults, disk, self.time)
+        manager = LogManager(self.log_dirs, self._defaults, disk, self.time)
         manager.high_watermark_of = lambda tp: 0 if (found := manager.get(tp)) is None else found.log_end_offset
         return manager
 
@@ -243,7 +251,7 @@ class Workload:
         await self.manager.shutdown()
         for tp, lives in self.lives.items():
             lives[-1].is_flushed(2**62)
-            if self.disk.is_directory(f"{LOG_DIR}/{tp}"):
+            if any(self.disk.is_directory(f"{path}/{tp}") for path in self.log_dirs):
                 lives[-1].may_be_gone = False
         self.manager = self.new_manager(self.disk)
         await self.manager.start()
@@ -276,7 +284,9 @@ def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bo
         disk = disk.after_power_loss(random, random.choice(LOSSES))
     manager = workload.new_manager(disk)
     run(manager.start())
-    assert not disk.exists(f"{LOG_DIR}/{CLEAN_SHUTDOWN}"), "BUG-18"
+    assert not any(disk.exists(f"{path}/{CLEAN_SHUTDOWN}") for path in workload.log_dirs), "BUG-18"
+    for copy in manager.futures.logs():
+        _look_at_copy(copy, manager)
     found = {log.topic_partition: _look(log, manager, crash.promises) for log in manager.logs()}
     for tp, promises in crash.promises.items():
         assert tp in found or promises[-1].may_be_gone, f"{tp} is gone"
@@ -308,6 +318,17 @@ def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Seque
     return _recovered(log)
 
 
+def _look_at_copy(copy: Log, manager: LogManager) -> None:
+    """LOG-6: it is the log's begin, or a part of it: what it has, it has not from an earlier epoch."""
+    log = manager.get(copy.topic_partition)
+    if log is not None and copy.log_end_offset > log.log_start_offset:
+        of_log = set(split(everything_with_holes(log)))
+        of_copy = [
+            one for one in split(everything_with_holes(copy)) if parse_header(one).next_offset > log.log_start_offset
+        ]
+        assert of_log.issuperset(of_copy), f"the copy in {copy.directory} has what the log has not"
+
+
 def _recovered(log: Log) -> Recovered:
     return Recovered(
         tuple(split(everything_with_holes(log))),
@@ -334,7 +355,7 @@ def _compare(log: Log, promise: Promise, high_watermark: int) -> None:
         if parse_header(one).next_offset > start:
             assert found.get(base) == one, f"the batch at {base} was synced, the log has {start} to {end}"
     assert start <= promise.start_max, f"log start {start}, {promise.start_max} was the highest"
-    _compare_producers(log, version)
+    _compare_producers(log, version, has_moved=life.has_moved)
 
 
 def _compare_keys(log: Log, promise: Promise) -> None:
@@ -355,8 +376,11 @@ def _part(version: Batches, start: int, end: int) -> Batches:
     return {base: one for base, one in version.items() if base < end and parse_header(one).next_offset > start}
 
 
-def _compare_producers(log: Log, version: Batches) -> None:
-    """INV-21. Of records that were deleted the first segment's snapshot tells, where that was synced."""
+def _compare_producers(log: Log, version: Batches, *, has_moved: bool) -> None:
+    """INV-21. Of records that were deleted the first segment's snapshot tells, where that was synced.
+
+    A log that has moved was copied from its start on: it knows no producers whose records were deleted before, as in Kafka.
+    """
     whole, left = ProducerState(), ProducerState()
     for base in sorted(version):
         header = parse_header(version[base])
@@ -366,7 +390,9 @@ def _compare_producers(log: Log, version: Batches) -> None:
                 left.append(header, base)
     found = log.producers.state
     assert found.end_offset == log.log_end_offset
-    if log.segments[0].base_offset <= log.recovery_point or not found.producers.keys() - left.producers.keys():
+    if has_moved:
+        assert left.producers.keys() <= found.producers.keys() <= whole.producers.keys()
+    elif log.segments[0].base_offset <= log.recovery_point or not found.producers.keys() - left.producers.keys():
         expected = whole if log.segments[0].base_offset <= log.recovery_point else left
         assert found.producers == expected.producers, "the producer state is not that of the log"
 

@@ -57,6 +57,7 @@ class Loss(NamedTuple):
             all      everything
             journal  a prefix of the changes, all directories in one order, and any sync keeps all before (ext4, xfs)
             each     a prefix of the changes of each directory
+            volumes  as journal, but each directory in the root is a volume with a journal of its own
     data    none, all
             zeros    the files have their new sizes, and zeros where no data was synced
             first    the first writes, and the last of them torn
@@ -96,6 +97,7 @@ class MemoryDisk(FileSystem):
         self.on_change: Callable[[], None] = lambda: None
         self._changes = 0
         self._journaled = 0
+        self._journaled_in: dict[str, int] = {}
         self._open: dict[int, Inode] = {}
         self._opened_as: dict[int, str] = {}
         self._next_fd = 100
@@ -121,16 +123,23 @@ class MemoryDisk(FileSystem):
         survivor = MemoryDisk()
         fixed_end = {"all": self._changes, "none": 0, "journal": random.randint(self._journaled, self._changes)}
 
-        def copied(directory: Directory) -> Directory:
+        def volume_end(name: str) -> dict[str, int]:
+            if loss.names != "volumes":
+                return fixed_end
+            return {"volumes": random.randint(self._journaled_in.get(name, 0), self._changes)}
+
+        def copied(directory: Directory, fixed_end: dict[str, int]) -> Directory:
             numbers = [number + 1 for number, _ in directory.pending]
             end = fixed_end[loss.names] if loss.names in fixed_end else random.choice([0, *numbers, self._changes])
             entries: dict[str, Node] = {
-                name: _survived(node, loss.data, end, random) if isinstance(node, Inode) else copied(node)
+                name: _survived(node, loss.data, end, random)
+                if isinstance(node, Inode)
+                else copied(node, volume_end(name) if directory is self.root else fixed_end)
                 for name, node in _names_left(directory, end).items()
             }
             return Directory(entries, dict(entries))
 
-        survivor.root = copied(self.root)
+        survivor.root = copied(self.root, volume_end(""))
         return survivor
 
     def after_kill(self) -> MemoryDisk:
@@ -227,7 +236,7 @@ class MemoryDisk(FileSystem):
         self._call("sync", self._opened_as[fd])
         inode = self._open[fd]
         self._settle(inode)
-        self._journaled = self._changes
+        self._has_synced(self._opened_as[fd])
         self.on_change()
 
     def sync_path(self, path: str) -> None:
@@ -242,7 +251,7 @@ class MemoryDisk(FileSystem):
         if isinstance(directory, Directory):
             directory.durable = dict(directory.entries)
             directory.pending.clear()
-            self._journaled = self._changes
+            self._has_synced(path)
             self.on_change()
 
     def rename(self, old: str, new: str) -> None:
@@ -321,6 +330,9 @@ class MemoryDisk(FileSystem):
         if not isinstance(directory, Directory):
             raise FileNotFoundError(errno.ENOENT, path)
         return directory, posixpath.basename(path)
+
+    def _has_synced(self, path: str) -> None:
+        self._journaled = self._journaled_in[path.split("/")[1]] = self._changes
 
     def _change(self, directory: Directory, names: dict[str, Node | None]) -> None:
         directory.pending.append((self._changes, names))

@@ -13,7 +13,7 @@ from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, check, everything, fill
-from tests.support.memory_disk import MemoryDisk, PowerLost, run
+from tests.support.memory_disk import Loss, MemoryDisk, PowerLost, run
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -257,3 +257,51 @@ def test_the_name_of_a_copy_is_kafkas() -> None:
     assert name.startswith("orders-0.")
     assert name.endswith("-future")
     assert len(name) == len("orders-0.") + 32 + 7
+
+
+def test_a_copy_that_a_crash_left_with_an_earlier_epochs_records_is_cut_to_where_it_agrees() -> None:
+    """REP-6: the log was cut, and filled in a later epoch; of its copy, on the other disk, the cut was lost."""
+    disk = MemoryDisk()
+    manager = with_a_copy(disk)
+    log, future = manager.get(TP), manager.futures.get(TP)
+    assert log is not None
+    assert future is not None
+    run(future.flush())
+    path = future.segments[-1].path
+    manager.futures.remove(TP)  # as if the cut below had not come to its disk
+    agreed = future.segments[-1].base_offset + 2
+    log.truncate_to(agreed)
+    fill(log, 8, epoch=9)
+    run(log.flush())
+    again = started(disk.after_kill())
+    found, copy = again.get(TP), again.futures.get(TP)
+    assert found is not None
+    assert copy is not None
+    assert copy.segments[-1].path == path
+    assert copy.log_end_offset == agreed
+    assert everything(found).startswith(everything(copy))
+
+
+def test_a_copy_that_shares_no_epoch_with_the_log_begins_anew() -> None:
+    disk = MemoryDisk()
+    manager = with_a_copy(disk)
+    log, future = manager.get(TP), manager.futures.get(TP)
+    assert log is not None
+    assert future is not None
+    run(future.flush())
+    manager.futures.remove(TP)
+    log.truncate_fully_and_start_at(0)
+    fill(log, 8, epoch=9)
+    copy = started(disk.after_kill()).futures.get(TP)
+    assert copy is not None
+    assert copy.log_end_offset == 0
+
+
+def test_the_file_that_says_complete_does_not_come_back() -> None:
+    """After the next move two logs would be complete, and none the newer one."""
+    disk = MemoryDisk()
+    manager = with_a_copy(disk)
+    take_place(manager)
+    survivor = disk.after_power_loss(Random(1), Loss("none", "all"))
+    assert survivor.is_directory(f"{B}/{TP}")
+    assert not survivor.exists(f"{B}/{TP}/{REPLACES_CURRENT}")
