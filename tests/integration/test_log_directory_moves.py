@@ -189,6 +189,33 @@ def throttle(cluster: LocalCluster, broker: int, rate: str | None) -> None:
         future.result(30)
 
 
+def test_ottla_reassign_throttles_the_moves_and_verify_removes_it(
+    cluster: LocalCluster, cli: Cli, tmp_path: Path
+) -> None:
+    """`--replica-alter-log-dirs-throttle`: so slow that the copy is seen; raised by a second execute, as with Kafka's tool."""
+    topic = make_topic(cluster)
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 5000) as producer:
+        producer.wait_for_acks(1000)
+        producer.stop()
+    replicas = assignment_of(cluster, topic)[0]
+    broker = replicas[0]
+    target = other(cluster, broker, where(cluster, broker, topic, 0))
+    directories = [target, *["any"] * (len(replicas) - 1)]
+    row = {"topic": topic, "partition": 0, "replicas": replicas, "log_dirs": directories}
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+    execute = ("reassign", "execute", "--reassignment-json-file", str(plan), "--replica-alter-log-dirs-throttle")
+    verify = ("reassign", "verify", "--reassignment-json-file", str(plan))
+    shown = ("config", "describe", "--entity-type", "brokers", "--entity-name", str(broker))
+    assert "The replica-alter-dir throttle limit was set to 1 B/s" in cli.output(*execute, "1")
+    assert "still in progress" in cli.output(*verify)
+    assert "replica.alter.log.dirs.io.max.bytes.per.second=1" in cli.output(*shown)
+    cli.output(*execute, "1000000000")
+    eventually(lambda: "completed successfully" in cli.output(*verify), "it has moved")
+    assert "replica.alter.log.dirs.io.max.bytes.per.second" not in cli.output(*shown)
+    assert places(cluster, broker, topic)[0] == [(target, False, 0)]
+
+
 def test_kafkas_own_tool_moves_a_replica(cluster: LocalCluster, peer_kafka: Path, tmp_path: Path) -> None:
     """kafka-reassign-partitions with log_dirs, against ottla's brokers."""
     topic = make_topic(cluster)

@@ -1,7 +1,8 @@
 """Power lost after every call to the disk while replicas move between log directories (LOG-6, INV-21, FLT-24; KIP-113).
 
-The directories are two volumes: their names come back from a power loss in any mixture. After each one every replica is there
-exactly once, with all that was synced, wherever it was synced; copies go on from what agrees with their log.
+The workload runs the real `ReplicaMoves`. The directories are two volumes: their names come back from a power loss in any
+mixture. After each one every replica is there exactly once, with all that was synced, wherever it was synced; copies go on
+from what agrees with their log.
 OTTLA_CRASH_SEEDS=n tries n seeds.
 """
 
