@@ -137,19 +137,29 @@ def checked(buffer: Buffer, position: int, header: BatchHeader) -> BatchHeader:
 class Transactions:
     """Which transactional batches were aborted, and which markers end a transaction of which something is left.
 
-    `note` takes every control batch below the first uncleanable offset, in order. Then the pass that copies calls `saw`
+    `note` takes every batch of the log, in order, up to the high watermark: also those behind the part that is cleaned,
+    or an aborted batch in it whose marker lies behind it would count as committed. Then the pass that copies calls `saw`
     for each transactional data batch and `is_of_nothing` for each control batch, in order.
     """
 
     def __init__(self) -> None:
         self._ends: dict[int, list[tuple[int, bool]]] = {}
+        self._open: dict[int, int] = {}
         self._seen: set[int] = set()
 
     def note(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
-        """A marker: `header.is_control`."""
-        kind = marker_kind(buffer, position, header)
-        if kind in (ABORT, COMMIT):
-            self._ends.setdefault(header.producer_id, []).append((header.base_offset, kind == ABORT))
+        """Data batches begin transactions, markers end them."""
+        if header.is_control:
+            kind = marker_kind(buffer, position, header)
+            if kind in (ABORT, COMMIT):
+                self._ends.setdefault(header.producer_id, []).append((header.base_offset, kind == ABORT))
+                self._open.pop(header.producer_id, None)
+        elif header.is_transactional:
+            self._open.setdefault(header.producer_id, header.base_offset)
+
+    def first_open(self, end_offset: int) -> int:
+        """Where the first transaction begins that none of these markers ends, `end_offset` at the most."""
+        return min([end_offset, *self._open.values()])
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Of a data batch: True when its transaction's marker says abort."""

@@ -282,27 +282,46 @@ class Cleaning:
         return self._transactions
 
     async def _read_markers(self) -> Transactions:
+        """Of the whole log, as far as it is replicated: what is cleaned may belong to a transaction that ended behind it.
+
+        Where one is that has no such end, the cleaning stops before its segment: the end may still be cut off.
+        """
+        high_watermark_of = self._manager.high_watermark_of
+        high_watermark = high_watermark_of(self._log.topic_partition) if high_watermark_of is not None else 0
         found = Transactions()
 
         def note(data: Buffer, at: int, header: BatchHeader) -> bool:
-            if header.is_control:
-                found.note(data, at, header)
+            if header.next_offset > high_watermark:
+                return False
+            found.note(data, at, header)
             return True
 
-        for source in self._sources:
+        following = [s for s in self._log.segments if s.base_offset >= self._work.first_uncleanable]
+        for source in [*self._sources, *following]:
             await self._walk(source, (source,), note)
+        self._stop_before(found.first_open(self._work.first_uncleanable))
         return found
+
+    def _stop_before(self, offset: int) -> None:
+        """Only whole segments before it are cleaned. Raises GaveUp when nothing of them is dirty."""
+        bases = [*(source.base_offset for source in self._sources), self._work.first_uncleanable]
+        end = max((base for base in bases if base <= offset), default=0)
+        self._work = self._work._replace(first_uncleanable=end)
+        self._sources = [source for source in self._sources if source.base_offset < end]
+        if end <= self._work.first_dirty:
+            raise GaveUp("a transaction in it has no replicated end")
 
     async def _walk(self, source: Segment, pinned: Sequence[Segment], each: EachBatch) -> None:
         """Calls `each` for the batches of a segment, in a thread, slice by slice."""
         position = 0
+        end = source.size  # of the active segment: what comes behind it may be half written
         goes_on = True
 
         def work() -> None:
             nonlocal position, goes_on
-            position, goes_on = _slice(source, position, each)
+            position, goes_on = _slice(source, position, end, each)
 
-        while goes_on and position < source.size:
+        while goes_on and position < end:
             start = position
             await in_thread(pinned, work)
             self._look_again(self._sources)
@@ -399,7 +418,7 @@ class Cleaning:
 
         def work() -> None:
             nonlocal position
-            position, _ = _slice(source, position, copy)
+            position, _ = _slice(source, position, source.size, copy)
             if parts:
                 target.append((b"".join(parts),), headers)
                 parts.clear()
@@ -426,15 +445,16 @@ class Cleaning:
         await in_thread((target,), sync)
 
 
-def _slice(source: Segment, position: int, each: EachBatch) -> tuple[int, bool]:
-    """Some batches from `position` on: where the next slice begins, and False when `each` wanted to stop.
+def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:
+    """Some batches of [position, end_position): where the next slice begins, and False when `each` wanted to stop.
 
     For a thread. Raises KafkaError(CORRUPT_MESSAGE) for what is no batch, OSError.
     """
-    data = source.read(position, SLICE_BYTES, may_block=True)
+    left = end_position - position
+    data = source.read(position, min(SLICE_BYTES, left), may_block=True)
     if len(data) >= LOG_OVERHEAD:
         first = int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
-        if len(data) < first <= source.size - position:
+        if len(data) < first <= left:
             data = source.read(position, first, may_block=True)
     records = 0
     end = 0

@@ -15,7 +15,6 @@ from tests.support.compaction import (
     CompactedLog,
     everything_with_holes,
     headers_of,
-    keyed,
     records_of,
     table_of,
 )
@@ -305,46 +304,6 @@ def test_a_disk_that_fails_takes_its_directory_offline() -> None:
         it.disk.fail("sync")
         assert await it.clean() == 0
         assert failed == [LOG_DIR]
-
-    run(scenario())
-
-
-def test_an_aborted_transaction_replaces_nothing_and_goes_with_its_marker() -> None:
-    abort = b"\x00\x00\x00\x00"
-    commit = b"\x00\x00\x00\x01"
-
-    async def scenario() -> None:
-        it = await new()
-        log = it.log
-
-        def write(*records: tuple[bytes, bytes | None], producer: int, control: bool = False) -> None:
-            data = keyed(
-                *records,
-                timestamp=it.time.wall_ms(),
-                base_offset=log.log_end_offset,
-                leader_epoch=0,
-                producer_id=producer,
-                producer_epoch=0,
-                base_sequence=-1 if control else log.log_end_offset,
-                attributes=0x30 if control else 0x10,
-            )
-            log.append_as_follower(memoryview(data))
-
-        write((b"a", b"good"), producer=1)
-        write((commit, b"\x00\x00\x00\x00\x00\x00"), producer=1, control=True)
-        write((b"a", b"bad"), (b"b", b"bad"), producer=2)
-        write((b"c", b"good"), producer=1)
-        write((abort, b"\x00\x00\x00\x00\x00\x00"), producer=2, control=True)
-        write((commit, b"\x00\x00\x00\x00\x00\x00"), producer=1, control=True)
-        write((b"open", b"1"), producer=3)
-        it.roll()
-        assert await it.clean() == 0, "the first open transaction begins in the first segment"
-        write((commit, b"\x00\x00\x00\x00\x00\x00"), producer=3, control=True)
-        it.roll()
-        assert await it.clean() == 1
-        data = [(h.base_offset, h.record_count) for h in headers_of(log) if not h.is_control]
-        assert data == [(0, 1), (2, 0), (4, 1), (7, 1)], "the aborted producer's last batch keeps its header"
-        assert [h.base_offset for h in headers_of(log) if h.is_control] == [1, 5, 6, 8]
 
     run(scenario())
 
