@@ -83,8 +83,8 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
     """The checkpoint at `path`; empty when there is none or it cannot be read, which is told."""
     data = filesystem.read_file(path)
-    if data is None:
-        return {}
+    if not data:
+        return {}  # Kafka makes them empty, until there is something to note
     try:
         return decode_offsets(data)
     except ValueError as error:

@@ -11,11 +11,14 @@ import fcntl
 import os
 import shutil
 import stat
+import struct
 from collections.abc import Sequence
 
 Buffer = bytes | bytearray | memoryview
 
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_WHOLE_FILE = struct.Struct("hhqqi")
+"""Linux' struct flock: type, whence, start, length (0: to the end), pid."""
 
 
 class FileSystem:
@@ -32,10 +35,14 @@ class FileSystem:
         os.close(fd)
 
     def lock(self, path: str) -> int:
-        """A descriptor of the file, which no other process may lock until it is closed. Raises BlockingIOError."""
+        """A descriptor of the file, which no other process may lock until it is closed. Raises BlockingIOError.
+
+        Nor may a Kafka: Java takes another kind of lock, which does not see the first.
+        """
         fd = self.open(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_for_java(fd)
         except OSError:
             self.close(fd)
             raise
@@ -175,3 +182,14 @@ class FileSystem:
         self.rename(temporary, path)
         if sync:
             self.sync_directory(os.path.dirname(path))
+
+
+def _lock_for_java(fd: int) -> None:
+    """fcntl's lock of the whole file, where the system has the kind that another close of the file does not give back."""
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise

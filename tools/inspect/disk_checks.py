@@ -72,7 +72,7 @@ def read_checkpoints(log_dir: Path) -> tuple[Checkpoints, list[Finding]]:
     """Raises OSError."""
     findings = []
     found: dict[str, dict[TopicPartition, int]] = {}
-    for name in (disk_files.RECOVERY_POINTS, disk_files.HIGH_WATERMARKS, disk_files.LOG_STARTS):
+    for name in (disk_files.RECOVERY_POINTS, disk_files.HIGH_WATERMARKS, disk_files.LOG_STARTS, disk_files.CLEANED):
         try:
             found[name] = disk_files.offsets(log_dir / name)
         except BadFile as error:
@@ -84,7 +84,7 @@ def read_checkpoints(log_dir: Path) -> tuple[Checkpoints, list[Finding]]:
         advice = "write it again as the other log directories of this broker have it"
         findings.append(Finding(str(log_dir / disk_files.META), "", str(error), advice))
     was_clean = (log_dir / disk_files.CLEAN_SHUTDOWN).exists()
-    points, marks, starts = found.values()
+    points, marks, starts, _ = found.values()
     return Checkpoints(points, marks, starts, disk_files.is_in_use(log_dir), was_clean), findings
 
 
@@ -120,7 +120,7 @@ def look(tp: TopicPartition, directory: Path, known: Checkpoints) -> LogFacts:
         epochs = _epochs(facts)
         scan = _Scan(facts, known, tp, epochs)
         bases = [base for base, suffixes in files.items() if "log" in suffixes]
-        for base, following in zip(bases, [*bases[1:], None], strict=True):
+        for base, following in itertools.zip_longest(bases, bases[1:]):
             scan.segment(base, following)
         scan.finish(bases[0] if bases else 0)
         for base, suffixes in files.items():
@@ -211,7 +211,7 @@ class _Scan:
             name,
             position,
         )
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and not header.is_control:
             last = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
             self.last_of_producer.setdefault(header.producer_id, []).append((header.last_offset, last))
         at = bisect.bisect_right(self._epochs, header.base_offset, key=lambda entry: entry[1]) - 1
@@ -228,6 +228,16 @@ class _Scan:
         advice = FOLLOWER_COPIES if following is not None or below else TAIL
         self._facts.add(name, f"position {found.position}", found.reason, advice)
 
+    def may_be_torn(self, base: int) -> bool:
+        """The end of the last segment may be lost after an unclean stop, its indexes not: the next start makes them anew."""
+        return base == max(self.positions) and not self._known.was_clean
+
+    def holds(self, offset: int) -> bool:
+        """True when there is a batch with that offset; False for one that compaction took. After all segments."""
+        bases = list(self._facts.digests)
+        at = bisect.bisect_right(bases, offset) - 1
+        return at >= 0 and offset <= self._facts.digests[bases[at]][0]
+
     def finish(self, first_base: int) -> None:
         facts, tp = self._facts, self._tp
         facts.end_offset = max(self._end, 0)
@@ -242,7 +252,9 @@ class _Scan:
                 problem = f"it says {offsets[tp]}, the log ends at {facts.end_offset}"
                 advice = "records are lost here: let the next start copy them from the leader, and look at the disk"
                 facts.findings.append(Finding(str(facts.directory.parent / name), str(tp), problem, advice))
-        if self._epochs and self._epochs[-1][1] > facts.end_offset:
+        # The next start cuts it with the log, if the tail was lost that it was noted for.
+        is_sure = self._known.was_clean or self._known.is_running
+        if self._epochs and self._epochs[-1][1] > facts.end_offset and is_sure:
             problem = f"epoch {self._epochs[-1][0]} begins at {self._epochs[-1][1]}, the log ends at {facts.end_offset}"
             facts.add(disk_files.LEADER_EPOCHS, "", problem, CHECKPOINT_REMOVED)
 
@@ -250,8 +262,9 @@ class _Scan:
 def _check_companions(facts: LogFacts, base: int, suffixes: set[str], scan: _Scan) -> None:
     """The indexes and the snapshot of a base offset."""
     checks: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
-        "index": lambda: _wrong_positions(facts.directory, base, scan.positions[base]),
-        "timeindex": lambda: _wrong_times(facts.directory, base, scan.positions[base]),
+        "index": lambda: _wrong_positions(facts.directory, base, scan),
+        "timeindex": lambda: _wrong_times(facts.directory, base, scan),
+        "txnindex": lambda: _wrong_aborted(facts.directory, base, scan.positions[base]),
         "snapshot": lambda: _wrong_producers(facts.directory, base, scan),
     }
     for suffix, wrong in checks.items():
@@ -268,7 +281,8 @@ def _check_companions(facts: LogFacts, base: int, suffixes: set[str], scan: _Sca
             facts.add(name, "", str(error), INDEX_REMOVED)
 
 
-def _wrong_positions(directory: Path, base: int, placed: Mapping[int, BatchHeader]) -> Iterator[tuple[str, str]]:
+def _wrong_positions(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[str, str]]:
+    placed = scan.positions[base]
     end = max((at + header.size_in_bytes for at, header in placed.items()), default=0)
     before = (base - 1, -1)
     for entry in disk_files.offset_index(directory / f"{base:020d}.index", base) or ():
@@ -279,13 +293,13 @@ def _wrong_positions(directory: Path, base: int, placed: Mapping[int, BatchHeade
             yield f"offset {offset}", f"no batch begins at position {position}"
         elif position in placed and placed[position].base_offset > offset:
             yield f"offset {offset}", f"the batch at position {position} begins at {placed[position].base_offset}"
-        elif position >= end and placed:
+        elif position >= end and placed and not scan.may_be_torn(base):
             yield f"offset {offset}", f"position {position}, the batches end at {end}"
         before = entry
 
 
-def _wrong_times(directory: Path, base: int, placed: Mapping[int, BatchHeader]) -> Iterator[tuple[str, str]]:
-    headers = list(placed.values())
+def _wrong_times(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[str, str]]:
+    headers = list(scan.positions[base].values())
     newest = list(itertools.accumulate((header.max_timestamp for header in headers), max))
     ends = [header.last_offset for header in headers]
     before = (-1, base - 1)
@@ -294,6 +308,8 @@ def _wrong_times(directory: Path, base: int, placed: Mapping[int, BatchHeader]) 
         at = bisect.bisect_left(ends, offset)
         if timestamp < before[0] or offset < before[1]:
             yield f"offset {offset}", f"{timestamp} ms after {before[0]} ms at offset {before[1]}: not in order"
+        elif at == len(ends) and scan.may_be_torn(base):
+            pass
         elif at == len(ends):
             yield f"offset {offset}", f"the batches end at {ends[-1] if ends else base}"
         elif at and newest[at - 1] > timestamp:
@@ -301,8 +317,19 @@ def _wrong_times(directory: Path, base: int, placed: Mapping[int, BatchHeader]) 
         before = entry
 
 
+def _wrong_aborted(directory: Path, base: int, placed: Mapping[int, BatchHeader]) -> Iterator[tuple[str, str]]:
+    """Each entry names an abort marker of the segment, and where its transaction began."""
+    markers = {header.base_offset: header.producer_id for header in placed.values() if header.is_control}
+    for row in disk_files.transaction_index(directory / f"{base:020d}.txnindex") or ():
+        where = f"offset {row.last_offset}"
+        if markers.get(row.last_offset) != row.producer_id:
+            yield where, f"no marker of producer {row.producer_id} is there"
+        elif row.first_offset > row.last_offset:
+            yield where, f"its transaction begins at {row.first_offset}, behind it"
+
+
 def _wrong_producers(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[str, str]]:
-    """The newest entry of each producer that has batches below the snapshot's offset names the last of them."""
+    """The newest entry of each producer names its last batch below the snapshot's offset, unless compaction took that."""
     newest = {}
     for row in disk_files.producer_snapshot(directory / f"{base:020d}.snapshot") or ():
         if row.last_offset >= base:
@@ -310,11 +337,8 @@ def _wrong_producers(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[
         newest[row.producer_id] = row
     for producer_id, row in newest.items():
         batches = [batch for batch in scan.last_of_producer.get(producer_id, ()) if batch[0] < base]
-        if (
-            batches
-            and row.last_offset >= 0
-            and batches[-1] != (row.last_offset, row.last_sequence)
-            and batches[-1][1] >= 0
-        ):
+        if not batches or row.last_offset < 0 or batches[-1] == (row.last_offset, row.last_sequence):
+            continue
+        if batches[-1][0] >= row.last_offset or scan.holds(row.last_offset):
             told = f"sequence {row.last_sequence} at offset {row.last_offset}"
             yield f"producer {producer_id}", f"it says {told}, the log has {batches[-1][1]} at {batches[-1][0]}"

@@ -19,6 +19,7 @@ from protocol.types import TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META = "meta.properties"
@@ -33,6 +34,9 @@ _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+_ABORTED_ENTRY = struct.Struct(">hqqqq")
+_LOCK_KINDS = ("FLOCK", "OFDLCK", "POSIX")
+"""ottla takes the first two, Kafka the last."""
 
 
 class BadFile(ValueError):
@@ -68,6 +72,15 @@ class ProducerRow(NamedTuple):
     timestamp: int
     coordinator_epoch: int
     transaction_first_offset: int
+
+
+class AbortedRow(NamedTuple):
+    """An entry of a transaction index; `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
 
 
 def partition_of(name: str) -> TopicPartition | None:
@@ -141,6 +154,8 @@ def batches(path: Path) -> Iterator[StoredBatch | Damage]:
 
 
 def _rows(data: bytes, columns: int) -> list[list[str]]:
+    if not data:
+        return []  # as Kafka makes them, until there is something to note
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError:
@@ -211,10 +226,23 @@ def _entries(path: Path, layout: struct.Struct) -> list[tuple[int, int]] | None:
         return None
     if len(data) % layout.size:
         raise BadFile(f"{len(data)} bytes are no whole entries of {layout.size}")
-    rows: list[tuple[int, int]] = list(layout.iter_unpack(data))
-    while rows and rows[-1] == (0, 0) and (len(rows) > 1 or layout is _TIME_ENTRY):
-        rows.pop()
+    # A running or killed Kafka has 10 MB of zeros there. No entry is all zero: a segment's first batch gets none.
+    used = len(data.rstrip(b"\0"))
+    rows: list[tuple[int, int]] = list(layout.iter_unpack(data[: -(-used // layout.size) * layout.size]))
     return rows
+
+
+def transaction_index(path: Path) -> list[AbortedRow] | None:
+    """None when it is not there. Raises BadFile, OSError."""
+    data = read(path)
+    if data is None:
+        return None
+    if len(data) % _ABORTED_ENTRY.size:
+        raise BadFile(f"{len(data)} bytes are no whole entries of {_ABORTED_ENTRY.size}")
+    rows = list(_ABORTED_ENTRY.iter_unpack(data))
+    if any(version != 0 for version, *_ in rows):
+        raise BadFile("an entry has not version 0")
+    return [AbortedRow._make(row[1:]) for row in rows]
 
 
 def producer_snapshot(path: Path) -> list[ProducerRow] | None:
@@ -239,4 +267,4 @@ def is_in_use(log_dir: Path) -> bool:
         rows = Path("/proc/locks").read_text().splitlines()
     except OSError:
         return False
-    return any(row.split()[1] == "FLOCK" and f":{inode} " in row for row in rows)
+    return any(row.split()[1] in _LOCK_KINDS and f":{inode} " in row for row in rows)

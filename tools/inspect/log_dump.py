@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from tools.inspect.disk_files import BadFile, Damage, StoredBatch
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COLUMNS = ("POSITION", "OFFSETS", "COUNT", "BYTES", "EPOCH", "TIMESTAMP", "CODEC", "PRODUCER", "SEQUENCE", "FLAGS")
+MARKERS = {0: "abort", 1: "commit"}
 VALUE_CHARACTERS = 120
 _TIME_MAX = 253_402_300_799_999
 
@@ -40,6 +42,17 @@ def flags_of(header: BatchHeader) -> list[str]:
     ]
 
 
+def _marker(found: StoredBatch) -> list[str]:
+    """What a control batch says of its transaction."""
+    if not found.header.is_control:
+        return []
+    try:
+        keys = [record.key or b"" for record in decode_records(found.data)]
+    except KafkaError:
+        return []
+    return [MARKERS.get(int.from_bytes(key[2:4], "big"), "other marker") for key in keys]
+
+
 # -- reading: plain values, as the JSON has them ------------------------------------------------------------------------
 
 
@@ -49,7 +62,7 @@ def directory_content(directory: Path, *, records: bool, from_offset: int) -> di
     bases = [base for base, suffixes in files.items() if "log" in suffixes]
     shown = [
         base
-        for base, following in zip(bases, [*bases[1:], None], strict=True)
+        for base, following in itertools.zip_longest(bases, bases[1:])
         if following is None or following > from_offset
     ]
     return {
@@ -88,7 +101,7 @@ def _or_error(read: Any) -> Any:
 
 
 def segment_content(path: Path, *, records: bool, from_offset: int) -> dict[str, Any]:
-    """`{file, base_offset, size, batches, damage, index, time_index}`. Raises OSError."""
+    """`{file, base_offset, size, batches, damage, index, time_index, aborted_transactions}`. Raises OSError."""
     base = int(path.stem)
     batches: list[dict[str, Any]] = []
     damage = None
@@ -108,6 +121,9 @@ def segment_content(path: Path, *, records: bool, from_offset: int) -> dict[str,
         "damage": damage,
         "index": _or_error(lambda: disk_files.offset_index(path.with_suffix(".index"), base)),
         "time_index": _or_error(lambda: disk_files.time_index(path.with_suffix(".timeindex"), base)),
+        "aborted_transactions": _or_error(
+            lambda: [row._asdict() for row in disk_files.transaction_index(path.with_suffix(".txnindex")) or ()]
+        ),
     }
 
 
@@ -125,7 +141,7 @@ def _batch(found: StoredBatch, *, records: bool) -> dict[str, Any]:
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
         "base_sequence": header.base_sequence,
-        "flags": flags_of(header),
+        "flags": [*flags_of(header), *_marker(found)],
         "crc_is_valid": found.is_intact,
     }
     if records:
@@ -198,6 +214,11 @@ def segment_lines(segment: dict[str, Any]) -> Iterator[str]:
         yield f"  {line}"
         if batch is not None and "records" in batch:
             yield from _record_lines(batch["records"])
+    aborted = segment["aborted_transactions"]
+    if isinstance(aborted, dict):
+        yield f"  aborted transactions: unreadable ({aborted['error']})"
+    for row in aborted if isinstance(aborted, list) else ():
+        yield f"  aborted: producer {row['producer_id']}, offsets {row['first_offset']}-{row['last_offset']}"
     if segment["damage"]:
         yield f"  position {segment['damage']['position']}: {segment['damage']['reason']}"
 

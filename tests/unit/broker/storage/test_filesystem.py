@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -113,3 +116,35 @@ def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> No
     for look in (disk.is_directory, disk.exists):
         with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
             look(str(tmp_path / "loop"))
+
+
+IN_JAVAS_WAY = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("locked", flush=True)
+except BlockingIOError:
+    print("refused", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="this system has not the kind of lock")
+def test_a_lock_and_that_of_a_kafka_exclude_each_other(tmp_path: Path) -> None:
+    files = FileSystem()
+    path = str(tmp_path / ".lock")
+    command = [sys.executable, "-c", IN_JAVAS_WAY, path]
+    fd = files.lock(path)
+    files.close(files.open(path))  # gives nothing back
+    refused = subprocess.run(command, input="", capture_output=True, text=True, check=True)
+    assert refused.stdout == "refused\n"
+    files.close(fd)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(BlockingIOError):
+            files.lock(path)
+        other.stdin.close()
+    files.close(files.lock(path))

@@ -185,6 +185,19 @@ def test_verify_of_a_torn_tail(tmp_path: Path) -> None:
     assert found["problem"] == "zeros"
 
 
+def test_verify_of_a_lost_tail(tmp_path: Path) -> None:
+    """The indexes may name more than the log has after an unclean stop; after a clean one they do not."""
+    asyncio.run(write(tmp_path / "b", batches=23, is_clean=False))
+    last = max((tmp_path / "b" / "orders-0").glob("*.log"))
+    last.write_bytes(last.read_bytes()[:97])
+    (tmp_path / "b" / ".lock").unlink()  # this process has it still
+    for checkpoint in (tmp_path / "b").glob("*-checkpoint"):
+        checkpoint.unlink()
+    assert findings(tmp_path / "b") == []
+    (tmp_path / "b" / ".kafka_cleanshutdown").touch()
+    assert any("the batches end at 97" in found["problem"] for found in findings(tmp_path / "b"))
+
+
 def test_verify_compares_replicas_as_far_as_they_are_committed(tmp_path: Path, log_dir: Path) -> None:
     other = tmp_path / "b"
     shutil.copytree(log_dir, other)
