@@ -24,7 +24,6 @@ def test_text_is_kafkas() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"\x00" * 40,
         b"1\n0\n",
         b"0\n",
@@ -49,6 +48,13 @@ def test_broken_offsets_are_taken_as_empty_with_a_warning(data: bytes, caplog: p
     disk.write_atomically("/c", data)
     assert checkpoints.read_offsets(disk, "/c") == {}
     assert "/c is broken" in caplog.text
+
+
+def test_an_empty_file_of_offsets_is_one_in_which_kafka_has_noted_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    disk.write_atomically("/c", b"")
+    assert checkpoints.read_offsets(disk, "/c") == {}
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
