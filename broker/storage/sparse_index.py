@@ -109,6 +109,13 @@ class OffsetIndex(SparseIndex):
     layout = struct.Struct(">ii")
     key_type = "i"
 
+    def load(self) -> None:
+        """As SparseIndex. A segment's first batch gets no entry: position 0 is what a power loss left of another."""
+        super().load()
+        if self._values and self._values[0] == 0:
+            self.unload()
+            raise IndexCorrupt(f"{self.path}: the first entry is empty")
+
     def append(self, offset: int, position: int) -> None:
         """`offset` is the last of the batch at `position` (as Kafka writes it)."""
         relative = offset - self._base

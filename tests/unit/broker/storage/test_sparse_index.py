@@ -93,6 +93,12 @@ def test_what_is_no_index_is_refused(data: bytes) -> None:
         offset_index(data)
 
 
+def test_an_empty_entry_is_refused() -> None:
+    """What a power loss may leave of the first one (FLT-27); found by the test of power losses, seed 167418961."""
+    with pytest.raises(IndexCorrupt):
+        offset_index(bytes(8))
+
+
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(IndexCorrupt):
         OffsetIndex(MemoryDisk(), "/x.index", BASE).load()
