@@ -196,7 +196,8 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
     rollback = tmp_path / "rollback.json"
     rollback.write_text(json.dumps(current))
     of_plan = ["--reassignment-json-file", str(plan)]
-    with BackgroundProducer(servers, topic, 2) as producer:
+    # Records of 2 KB: the first fetch, which no throttle holds up, is far from all.
+    with BackgroundProducer(servers, topic, 2, bytes(2000)) as producer:
         producer.wait_for_acks(500)
         started = tools.reassign(servers, "--execute", *of_plan, "--throttle", "10000000")
         assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in started
