@@ -23,6 +23,7 @@ from kafka import TopicPartition as PythonTopicPartition
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from tests.support.invariants import eventually, metadata_of
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -67,6 +68,11 @@ def new_topic(cluster: LocalCluster) -> str:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})]).values():
         future.result(30)
+    # The controller answers when it knows the topic itself: the others may hear of it a moment later, as with Kafka.
+    for broker in cluster.broker_ids:
+        eventually(
+            lambda asked=broker: len(metadata_of(cluster, name, asked)[2]) == PARTITIONS, f"{broker} knows {name}"
+        )
     return name
 
 
