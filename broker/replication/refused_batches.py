@@ -9,8 +9,9 @@ the second alone:
    anew under it what another partition may have in its log already: records are there twice (librdkafka's issue 4953).
 
 So what comes behind a refused batch is refused for the same reason until that one comes again: the producer repeats all in order.
-Batches before it, which may be in the log, are answered as ever. A note ends when the log shows that its batch came by
-another way (another broker led meanwhile), when the producer has a new epoch, and after a minute: then it is as with Kafka.
+Batches before it, which may be in the log, are answered as ever. A note ends when its batch is in the log (it was there before,
+or another broker led meanwhile), when the producer has a new epoch, and after a minute: then it is as with Kafka. Of several
+refused ones each is noted: the first may be a duplicate, and the second not.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from typing import NamedTuple
 
 from broker.storage.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from protocol.kafka.record_batch import HEADER_SIZE, Buffer, parse_header
 from protocol.types import TopicPartition
 
 REMEMBERED_S = 60.0
 """Longer than what was sent behind a refused batch can be on its way."""
 PRODUCERS_MAX = 10_000
 """Of producers and partitions. What comes beyond is answered as Kafka does."""
+BATCHES_MAX = 10
+"""Of one producer and partition; it has five in flight."""
 
 FOR_NOW = frozenset(
     (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -34,10 +37,10 @@ FOR_NOW = frozenset(
 
 
 class Refused(NamedTuple):
-    """The first sequence of the earliest refused batch, and when that was refused last (monotonic seconds)."""
+    """`sequences`: the first ones of the refused batches, in their order; `at_s`: when the first was refused last (monotonic)."""
 
     epoch: int
-    sequence: int
+    sequences: tuple[int, ...]
     at_s: float
 
 
@@ -57,18 +60,26 @@ class RefusedBatches:
         if len(records) < HEADER_SIZE:
             return
         header = parse_header(records)
-        if header.producer_id < 0 or header.base_sequence < 0:
+        sequence = header.base_sequence
+        if header.producer_id < 0 or sequence < 0:
             return
         self._forget_old(now_s)
         key = (tp, header.producer_id)
         known = self._refused.get(key)
-        if known is not None:
-            if known.epoch == header.producer_epoch and _is_after(header.base_sequence, known.sequence):
+        if known is None or known.epoch < header.producer_epoch:
+            if known is None and len(self._refused) >= PRODUCERS_MAX:
                 return
-            del self._refused[key]
-        elif len(self._refused) >= PRODUCERS_MAX:
+            known = Refused(header.producer_epoch, (), now_s)
+        elif known.epoch > header.producer_epoch:
             return
-        self._refused[key] = Refused(header.producer_epoch, header.base_sequence, now_s)
+        before = [other for other in known.sequences if _is_after(sequence, other)]
+        behind = [other for other in known.sequences if _is_after(other, sequence)]
+        sequences = (*before, sequence, *behind)[:BATCHES_MAX]
+        if before:  # those that wait for the first do not prolong it
+            self._refused[key] = known._replace(sequences=sequences)
+        else:
+            self._refused.pop(key, None)
+            self._refused[key] = Refused(known.epoch, sequences, now_s)
 
     def check(self, tp: TopicPartition, records: Buffer, producers: ProducerState, now_s: float) -> None:
         """Before an append. Raises KafkaError(NOT_ENOUGH_REPLICAS) for a batch behind a refused one."""
@@ -78,15 +89,20 @@ class RefusedBatches:
         header = parse_header(records)
         key = (tp, header.producer_id)
         refused = self._refused.get(key)
-        if refused is None:
+        if refused is None or header.producer_epoch < refused.epoch:
             return
-        if header.base_sequence == refused.sequence or _is_over(refused, header, producers):
-            del self._refused[key]
-        elif _is_after(header.base_sequence, refused.sequence):
+        missing = () if header.producer_epoch > refused.epoch else _not_in_log(refused, producers, header.producer_id)
+        if missing and _is_after(header.base_sequence, missing[0]):
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"the batch with sequence {refused.sequence}, before this one of {header.base_sequence}, was refused",
+                f"the batch with sequence {missing[0]}, before this one of {header.base_sequence}, was refused",
             )
+        if missing and header.base_sequence == missing[0]:
+            missing = missing[1:]
+        if not missing:
+            del self._refused[key]
+        else:
+            self._refused[key] = refused._replace(sequences=missing)
 
     def _forget_old(self, now_s: float) -> None:
         while self._refused:
@@ -96,13 +112,15 @@ class RefusedBatches:
             del self._refused[key]
 
 
-def _is_over(refused: Refused, header: BatchHeader, producers: ProducerState) -> bool:
-    if header.producer_epoch != refused.epoch:
-        return True
-    entry = producers.producers.get(header.producer_id)
+def _not_in_log(refused: Refused, producers: ProducerState, producer_id: int) -> tuple[int, ...]:
+    """Some may have come by another way, or have been there already: the refusal does not look."""
+    entry = producers.producers.get(producer_id)
     if entry is None or entry.epoch < refused.epoch:
-        return False
-    return entry.epoch > refused.epoch or (entry.last_sequence + 1) & SEQUENCE_MAX != refused.sequence
+        return refused.sequences
+    if entry.epoch > refused.epoch:
+        return ()
+    following = (entry.last_sequence + 1) & SEQUENCE_MAX
+    return tuple(sequence for sequence in refused.sequences if not _is_after(following, sequence))
 
 
 def _is_after(sequence: int, other: int) -> bool:

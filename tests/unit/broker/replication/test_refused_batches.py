@@ -52,7 +52,11 @@ def after(*sequences: int) -> RefusedBatches:
         ([3, 4], [5], 4, False),  # one that is in the log
         ([4, 5], [5], 6, False),  # it came by another way
         ([4, 5], [5], 7, False),
-        ([3], [5], 6, False),  # the log was cut since
+        ([4, 5], [5, 6], 7, True),  # the first was there before, the second was not
+        ([4, 5], [6, 5], 6, False),
+        ([4, 5, 6], [5, 6], 7, False),
+        ([3], [5], 6, True),  # the log was cut since: what is missing comes again too
+        ([3], [5], 4, False),
         ([SEQUENCE_MAX], [0], 1, True),
         ([SEQUENCE_MAX - 1], [SEQUENCE_MAX], 0, True),
         ([SEQUENCE_MAX], [0], SEQUENCE_MAX, False),
@@ -67,6 +71,15 @@ def test_the_refused_one_ends_it_and_what_waits_does_not() -> None:
     for _ in range(3):
         assert is_refused(refused, batch(6), log_with(4))
     assert not is_refused(refused, batch(5), log_with(4))
+    assert not refused
+
+
+def test_each_refused_one_is_waited_for_in_its_turn() -> None:
+    refused = after(7, 5, 6)
+    for missing in (5, 6, 7):
+        log = log_with(missing - 1)
+        assert is_refused(refused, batch(missing + 1), log)
+        assert not is_refused(refused, batch(missing), log)
     assert not refused
 
 
