@@ -308,6 +308,10 @@ class ModelBroker:
         """LogManager.get: the log that is on the disk."""
         return self.log if self.disk.is_there else None
 
+    def is_of(self, tp: TopicPartition, topic_id: str | None) -> bool:
+        """LogManager.is_of: there is but one topic."""
+        return True
+
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: object) -> ModelLog:
         self.disk.is_there = True
         return self.log
