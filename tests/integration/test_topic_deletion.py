@@ -32,7 +32,9 @@ CHECKPOINTS = ("replication-offset-checkpoint", "recovery-point-offset-checkpoin
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     running = LocalCluster(tmp_path_factory.mktemp("topic-deletion"))
     try:
-        running.create(brokers=3, overrides={"auto.create.topics.enable": "false"})
+        # What a killed broker had in its checkpoints is in them until they are written the next time.
+        often = {"log.flush.offset.checkpoint.interval.ms": "1000"}
+        running.create(brokers=3, overrides={"auto.create.topics.enable": "false", **often})
         running.start()
         yield running
     finally:
