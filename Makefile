@@ -27,12 +27,15 @@ check: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The unit tests need a processor, the others mostly wait for time-outs and starts: both at once, one's output after the other's.
 test: check
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/sim $(PYTEST_OPTIONS) >.unit-tests.log 2>&1 & unit=$$!; \
+	trap 'kill $$unit' INT TERM; status=0; $(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/sim $(PYTEST_OPTIONS) || status=$$?; \
+	wait $$unit || status=$$?; cat .unit-tests.log; exit $$status
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .unit-tests.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -187,6 +187,35 @@ class BrokerConfig:
     alter_log_dirs_replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX)
     alter_log_dirs_replication_quota_window_size_seconds: int = setting(1, minimum=1, maximum=INT_MAX)
 
+    # groups
+    group_min_session_timeout_ms: int = setting(6000, minimum=0, maximum=INT_MAX)
+    group_max_session_timeout_ms: int = setting(1_800_000, minimum=0, maximum=INT_MAX)
+    group_initial_rebalance_delay_ms: int = setting(
+        3000, minimum=0, maximum=INT_MAX, doc="how long the first rebalance of an empty group waits for more members"
+    )
+    group_max_size: int = setting(INT_MAX, minimum=1, maximum=INT_MAX)
+    offset_metadata_max_bytes: int = setting(
+        4096, minimum=0, maximum=INT_MAX, doc="how long a commit's metadata may be, in characters as in Kafka"
+    )
+    offsets_commit_timeout_ms: int = setting(
+        5000, minimum=1, maximum=INT_MAX, doc="how long a commit waits until all in-sync replicas have it"
+    )
+    offsets_load_buffer_size: int = setting(
+        5 * 1024**2, minimum=1, maximum=INT_MAX, doc="bytes read at a time when groups are loaded"
+    )
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, minimum=1, maximum=INT_MAX, doc="how long offsets are kept that no member uses"
+    )
+    offsets_retention_check_interval_ms: int = setting(600_000, minimum=1)
+    offsets_topic_num_partitions: int = setting(
+        50, minimum=1, maximum=INT_MAX, doc="of __consumer_offsets; not to be changed once it is there"
+    )
+    offsets_topic_replication_factor: int = setting(3, minimum=1, maximum=32767)
+    offsets_topic_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
+    offsets_topic_compression_codec: int = setting(
+        0, minimum=0, maximum=4, doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
+    )
+
     # network
     num_network_threads: int = setting(
         3, minimum=1, maximum=INT_MAX, doc="processors of a listener; all run on the broker's one loop"

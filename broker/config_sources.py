@@ -205,3 +205,8 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError("zookeeper.connect is not set: host:port[,host:port...][/chroot]")
     if not config.log_directories:
         raise ConfigError("log.dirs is empty: name at least one directory")
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        raise ConfigError(
+            f"group.min.session.timeout.ms={config.group_min_session_timeout_ms} is more than "
+            f"group.max.session.timeout.ms={config.group_max_session_timeout_ms}: no member could join"
+        )

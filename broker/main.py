@@ -1,7 +1,8 @@
 """The composition root: builds a broker from its settings, starts and stops its parts in order (STA-1, STA-2).
 
     start  log directories -> ZooKeeper -> cluster id -> ports bound -> control listener -> znode -> controller -> clients served
-    stop   leaderships moved away -> controller resigns -> waiters answered, clients closed -> logs flushed -> session closed
+    stop   leaderships moved away -> groups given up -> controller resigns -> waiters answered, clients closed -> logs flushed
+           -> session closed
 
 Nothing else makes threads, reads clocks, or chooses what talks to what.
 """
@@ -36,6 +37,8 @@ from broker.control.listener import ControlListener
 from broker.controller_client import ControllerClient
 from broker.dynamic_configs import DynamicConfigs, TopicOverrides
 from broker.event_log import EventLog
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.ownership import Surroundings as GroupSurroundings
 from broker.leader_doubts import LeaderDoubts
 from broker.listeners import listeners_of
 from broker.metadata_cache import MetadataCache
@@ -112,6 +115,11 @@ class Broker:
             self._events,
             own_broker_epoch=self._broker_epoch,
         )
+        self._groups = GroupCoordinator(
+            GroupSurroundings(config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease)
+        )
+        self._replicas.on_leadership_change = self._groups.leadership_changed
+        self._metadata.on_change(self._groups.metadata_changed)
         self._log_dir_events = LogDirEvents(self._zk, config.broker_id)
         self._replicas.failures.on_failure = self._log_dir_events.announce
         self._replicas.failures.on_all_failed = self._all_log_directories_failed
@@ -209,6 +217,7 @@ class Broker:
             producer_ids=ProducerIds(config.broker_id, self._zk),
             controller=self._controller,
             doubts=self._doubts,
+            groups=self._groups,
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(
@@ -251,6 +260,7 @@ class Broker:
             self._zk, broker, self._clock, self._events, self._replicas.step_down_all, self._registered
         )
         await self._replicas.start()
+        self._groups.start()
         self._zk.add_listener(self._session_changed)
         await self._registration.start()
         # Not before: directories of a broker whose id was refused can still be another's.
@@ -289,6 +299,7 @@ class Broker:
         may_ask = self._config.controlled_shutdown_enable and self._fatal is None
         if may_ask and self._zk.state is SessionState.CONNECTED:
             await self._ask_to_leave()
+        await self._groups.close()
         self._registration.stop_watching()
         if self._peers is not None:
             self._peers.close()
@@ -322,6 +333,7 @@ class Broker:
             acceptor.close()
         if self._handler is not None:
             await self._handler.close()
+        await self._groups.close()
         await self._controller.stop()
         await self._control.close()
         await self._log_dir_events.close()

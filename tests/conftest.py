@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.cli import Cli
     from tools.cluster.local_cluster import LocalCluster
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEER_KAFKA = REPOSITORY.parent / "shared" / "bin" / "peer-kafka"
 START_TIMEOUT_S = 60.0
+SHARED_KAFKA_SETTINGS = {
+    "group.max.size": "2",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "2",
+}
+"""Of `shared_kafka`, as test_group_apis.py needs them; they are the same to the other tests."""
 
 ClusterFactory = Callable[..., "LocalCluster"]
 
@@ -65,6 +72,15 @@ def peer_kafka() -> Path:
     if not PEER_KAFKA.exists():
         pytest.skip(f"no real Kafka to compare with: {PEER_KAFKA.name} is not at this workplace")
     return PEER_KAFKA
+
+
+@pytest.fixture(scope="session")
+def shared_kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """A real Kafka of three brokers for all tests that harm none of them; names of topics and groups are each test's own."""
+    from tests.support.cli import running_kafka
+
+    with running_kafka(peer_kafka, tmp_path_factory.mktemp("shared-kafka"), overrides=SHARED_KAFKA_SETTINGS) as cli:
+        yield cli
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
+
+INTERRUPTED = 130
 
 
 class Subcommand(NamedTuple):
@@ -25,11 +28,14 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
         "cluster": Subcommand("tools.cluster.commands", "Start, look at, harm and stop a cluster on this machine."),
         "completion": Subcommand("tools.completion", "Print the script that completes commands in bash, zsh or fish."),
         "config": Subcommand("tools.admin.config_commands", "Describe and alter configs of topics and brokers."),
+        "consume": Subcommand("tools.clients.consume_command", "Print the records of a topic, as they come."),
         "demo": Subcommand("tools.replay.commands", "A cluster, a replayed event stream, a killed leader, a report."),
         "elect": Subcommand("tools.admin.elect_commands", "Elect leaders: the preferred ones, or unclean."),
+        "group": Subcommand("tools.groups.commands", "List, describe, reset and delete consumer groups."),
         "inspect": Subcommand(
             "tools.inspect.commands", "Look into logs on disk, check them, compare ZooKeeper with the brokers."
         ),
+        "produce": Subcommand("tools.clients.produce_command", "Write the lines of standard input to a topic."),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
         "replay": Subcommand("tools.replay.commands", "Replay a real event stream through a cluster with Spark."),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
@@ -48,6 +54,14 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(SUBCOMMANDS[cmd_name].module), cmd_name)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """A Ctrl-C that no command has taken, such as one while modules are imported, is exit code 130 (click's is 1)."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            sys.exit(INTERRUPTED)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The subcommands with their lines, without importing any, and the options."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,11 +13,22 @@ from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.dynamic_configs import DynamicConfigs
+from broker.groups.group_types import (
+    CommittedOffset,
+    FetchedOffset,
+    GroupDescription,
+    GroupListing,
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+)
 from broker.leader_doubts import LeaderDoubts
 from broker.metadata_cache import MetadataCache
 from broker.replication.replica_manager import ReplicaManager
 from broker.storage.log_manager import LogManager
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.types import Assignment, TopicPartition
 
@@ -48,6 +59,60 @@ class ControllerRequests(Protocol):
         ...
 
 
+class GroupRequests(Protocol):
+    """What members and admins ask of the coordinator of a group (CLI-2). None of it waits: `respond` is called once, now or later.
+
+    Every answer may be COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or INVALID_GROUP_ID.
+    """
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` whose leader is the group's coordinator."""
+        ...
+
+    def join(self, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None: ...
+
+    def sync(self, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None: ...
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode: ...
+
+    def leave(
+        self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
+    ) -> None:
+        """`respond` takes the group's error, and one for each of the members when that is NONE."""
+        ...
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        respond: Callable[[dict[TopicPartition, ErrorCode]], None],
+    ) -> None: ...
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool
+    ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
+        """`partitions` None: all that the group has committed."""
+        ...
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition],
+        respond: Callable[[ErrorCode, dict[TopicPartition, ErrorCode]], None],
+    ) -> None: ...
+
+    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> tuple[ErrorCode, list[GroupListing]]:
+        """Empty sets: of any state, of any type."""
+        ...
+
+    def describe(self, group_id: str) -> GroupDescription: ...
+
+    def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """`controller` is this process's own, active or not; who the others think it is stands in the metadata cache."""
@@ -65,6 +130,7 @@ class ApiContext:
     producer_ids: ProducerIds
     controller: ControllerRequests
     doubts: LeaderDoubts
+    groups: GroupRequests
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """Where a live broker serves clients of that listener."""

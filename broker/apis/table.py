@@ -17,21 +17,32 @@ from broker.apis.api_versions import api_versions
 from broker.apis.context import ApiContext
 from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
+from broker.apis.delete_groups import delete_groups
 from broker.apis.delete_records import delete_records
 from broker.apis.delete_topics import delete_topics
 from broker.apis.describe_cluster import describe_cluster
 from broker.apis.describe_configs import describe_configs
+from broker.apis.describe_groups import describe_groups
 from broker.apis.describe_log_dirs import describe_log_dirs
 from broker.apis.describe_producers import describe_producers
 from broker.apis.elect_leaders import elect_leaders
 from broker.apis.fetch import fetch
+from broker.apis.find_coordinator import find_coordinator
+from broker.apis.heartbeat import heartbeat
 from broker.apis.incremental_alter_configs import incremental_alter_configs
 from broker.apis.init_producer_id import init_producer_id
+from broker.apis.join_group import join_group
+from broker.apis.leave_group import leave_group
+from broker.apis.list_groups import list_groups
 from broker.apis.list_offsets import list_offsets
 from broker.apis.list_partition_reassignments import list_partition_reassignments
 from broker.apis.metadata import metadata
+from broker.apis.offset_commit import offset_commit
+from broker.apis.offset_delete import offset_delete
+from broker.apis.offset_fetch import offset_fetch
 from broker.apis.offset_for_leader_epoch import offset_for_leader_epoch
 from broker.apis.produce import produce
+from broker.apis.sync_group import sync_group
 from broker.network.request_channel import Request
 from protocol.kafka.api_keys import ApiKey
 
@@ -43,6 +54,15 @@ HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType(
         ApiKey.FETCH: fetch,
         ApiKey.LIST_OFFSETS: list_offsets,
         ApiKey.METADATA: metadata,
+        ApiKey.OFFSET_COMMIT: offset_commit,
+        ApiKey.OFFSET_FETCH: offset_fetch,
+        ApiKey.FIND_COORDINATOR: find_coordinator,
+        ApiKey.JOIN_GROUP: join_group,
+        ApiKey.HEARTBEAT: heartbeat,
+        ApiKey.LEAVE_GROUP: leave_group,
+        ApiKey.SYNC_GROUP: sync_group,
+        ApiKey.DESCRIBE_GROUPS: describe_groups,
+        ApiKey.LIST_GROUPS: list_groups,
         ApiKey.API_VERSIONS: api_versions,
         ApiKey.CREATE_TOPICS: create_topics,
         ApiKey.DELETE_TOPICS: delete_topics,
@@ -54,10 +74,12 @@ HANDLERS: Mapping[ApiKey, Handler] = MappingProxyType(
         ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
         ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
         ApiKey.CREATE_PARTITIONS: create_partitions,
+        ApiKey.DELETE_GROUPS: delete_groups,
         ApiKey.ELECT_LEADERS: elect_leaders,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+        ApiKey.OFFSET_DELETE: offset_delete,
         ApiKey.DESCRIBE_CLUSTER: describe_cluster,
         ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from broker.apis import partition_additions
 from broker.config import BrokerConfig, ConfigError
+from broker.groups.group_types import OFFSETS_TOPIC
 from broker.metadata_cache import MetadataCache
 from protocol import replica_placement
 from protocol.errors import ErrorCode, KafkaError
@@ -228,7 +229,10 @@ class TopicAdmin:
         return stat.version
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Makes each topic with the broker's defaults. The error for each name: LEADER_NOT_AVAILABLE when it is on its way."""
+        """Makes each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`.
+
+        The error for each name: LEADER_NOT_AVAILABLE when it is on its way.
+        """
         return {name: await self._create_automatically(name) for name in dict.fromkeys(names)}
 
     async def _create_automatically(self, name: str) -> ErrorCode:
@@ -236,7 +240,7 @@ class TopicAdmin:
             return ErrorCode.LEADER_NOT_AVAILABLE
         self._being_made.add(name)
         try:
-            await self.write(self.plan(NewTopic(name)))
+            await self.write(self.plan(self._automatic_topic(name)))
             log.info("made topic %s, asked for by a client", name)
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -247,6 +251,21 @@ class TopicAdmin:
         finally:
             self._being_made.discard(name)
         return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def _automatic_topic(self, name: str) -> NewTopic:
+        if name != OFFSETS_TOPIC:
+            return NewTopic(name)
+        config = self._config
+        return NewTopic(
+            name,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
 
     def _check_collision(self, name: str, others: Sequence[str]) -> None:
         if "." not in name and "_" not in name:

@@ -26,6 +26,7 @@ class Connection(Protocol):
     """What a request, and its handler, need of the connection it came on."""
 
     listener: str
+    remote_address: str
     hold: int
     waiting: deque[Request]
 

@@ -11,6 +11,10 @@ work asks the lease, and the lease compares the clock with its last tick:
 
 ZooKeeper merely away does not make it suspect (CTL-14): without a gap nobody can have missed the loss of the session
 for longer than the client library needs to tell.
+
+What is answered from memory alone, as a group's offsets, needs more: a leader that is cut off does not know that there is another
+one. So a round trip is made regularly, and `is_proven` as long as the last one is younger than half a session: within that
+time nobody else can have been elected because of a session that ended.
 """
 
 from __future__ import annotations
@@ -44,6 +48,8 @@ class LeadershipLease:
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
         self._monotonic = clock.monotonic
         self._limit_s = min(session_timeout_ms / 2000, LIMIT_S_MAX)
+        self._proof_holds_s = session_timeout_ms / 2000
+        self._proven_at = clock.monotonic()
         self._last_tick = clock.monotonic()
         self._suspect = False
         self._stalls = 0
@@ -65,6 +71,14 @@ class LeadershipLease:
             self._note_stall()
         return self._suspect
 
+    def is_proven(self) -> bool:
+        """True while a round trip to ZooKeeper, not long ago, has shown that the session lives."""
+        return self._monotonic() - self._proven_at <= self._proof_holds_s
+
+    def prove(self, began: float) -> None:
+        """The session lived after `began`, monotonic seconds."""
+        self._proven_at = max(self._proven_at, began)
+
     def tick(self, session_id: int | None = None) -> None:
         """The loop runs. While all is well, `session_id` is the session that a later confirmation must be of."""
         if not self.is_suspect():
@@ -78,23 +92,28 @@ class LeadershipLease:
 
     async def confirm(self, session: SessionHeartbeat) -> bool:
         """One attempt to trust again, by one round trip. False: still suspect."""
-        stalls = self._stalls
+        stalls, began = self._stalls, self._monotonic()
         await session.heartbeat()
         # A gap during the round trip, or another session: what came back proves nothing about now.
         # Without a known session everything was given up before, and `reset` has come with it.
         is_same_session = session.session_id == self._session_id or not self._session_id
         if self.is_suspect() and stalls == self._stalls and is_same_session:
             self._trust()
+        if is_same_session and stalls == self._stalls:
+            self.prove(began)
         return not self._suspect
 
     async def run(self, session: SessionHeartbeat) -> None:
-        """Ticks until cancelled; confirms when suspect. Nothing is led before it runs: the wait for ZooKeeper was no standstill."""
-        self._last_tick = self._monotonic()
+        """Ticks until cancelled; confirms when suspect, and regularly. Nothing is led before it runs: the wait for ZooKeeper was no
+        standstill."""
+        self._last_tick = asked_at = self._monotonic()
         confirming: asyncio.Task[None] | None = None
         try:
             while True:
                 self.tick(session.session_id)
-                if self._suspect and (confirming is None or confirming.done()):
+                is_due = self._suspect or self._last_tick - asked_at >= self._proof_holds_s / 3
+                if is_due and (confirming is None or confirming.done()):
+                    asked_at = self._last_tick
                     confirming = asyncio.create_task(self._confirm_quietly(session))
                 await asyncio.sleep(TICK_S)
         finally:
@@ -105,6 +124,9 @@ class LeadershipLease:
         try:
             await self.confirm(session)
         except ZkError as error:
+            if not self._suspect:
+                log.debug("ZooKeeper does not confirm the session: %s", error)
+                return
             log.warning("leaderships stay suspended: ZooKeeper does not confirm the session (%s)", error)
 
     def _note_stall(self) -> None:

@@ -231,6 +231,11 @@ class Partition:
             return self.isr
         return tuple(dict.fromkeys(self.isr + self._proposal.state.isr))
 
+    def is_followed_since(self, since: float) -> bool:
+        """Has every other member of the ISR fetched from this leader since then? None of them led at that time."""
+        others = (self.followers.get(replica) for replica in self.maximal_isr() if replica != self._world.own_id)
+        return all(follower is not None and follower.heard_at >= since for follower in others)
+
     def advance_high_watermark(self) -> bool:
         """Moves the HW as far as the maximal ISR allows; tells the replica manager. True: it moved."""
         if self._isr_is_stale or self.log is None or self.role is not Role.LEADER:

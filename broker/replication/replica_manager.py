@@ -149,6 +149,8 @@ class ReplicaManager:
         )
         self._is_checkpointing = False
         self.fenced_broker_epoch = -1
+        self.on_leadership_change: Callable[[TopicPartition], None] = _nothing
+        """Told after each change of a partition's role here, when those who waited for it have been answered (LAI-5)."""
         log_manager.high_watermark_of = self._high_watermark_of
         log_manager.on_log_dir_failure = self.failures.directory_failed
         lease.on_stall(self._stood_still)
@@ -215,6 +217,21 @@ class ReplicaManager:
     ) -> ProducePartitionResult:
         hint = self.partitions.leader_hint(tp)
         return ProducePartitionResult(tp.partition, error, -1, -1, -1, message or None, *hint, record_errors=records)
+
+    def when_replicated(
+        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
+    ) -> None:
+        """Answers as for an append with acks=all that ends at `end_offset`: what is in the log already is waited for."""
+        partition = self.partitions.get(tp)
+        if partition is None:
+            respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
+        results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
+        operation = DelayedProduce(
+            awaited, results, lambda found: respond(ErrorCode(found[0].error)), self._lease.is_suspect
+        )
+        self._produces.try_complete_else_watch(operation, (tp,), timeout_ms / 1000)
 
     # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
 
@@ -401,6 +418,7 @@ class ReplicaManager:
         self._produces.check(tp)
         self.record_deletions.check(tp)
         self._touch(tp)
+        self.on_leadership_change(tp)
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None
@@ -472,3 +490,7 @@ class ReplicaManager:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _nothing(tp: TopicPartition) -> None:
+    """Nobody listens."""

@@ -89,6 +89,11 @@ class FollowerState:
         self.fetched_at = NEVER
         self.caught_up_at = now if in_isr else NEVER
 
+    @property
+    def heard_at(self) -> float:
+        """When it last showed that it follows this leader."""
+        return self.fetched_at if self.heartbeat is None else max(self.fetched_at, self.heartbeat.at)
+
     def is_caught_up(self, leader_end_offset: int, now: float, lag_time_max_s: float) -> bool:
         """True while the follower has everything, or had everything less than the lag time ago."""
         caught_up_at = self.caught_up_at if self.heartbeat is None else max(self.caught_up_at, self.heartbeat.at)

@@ -9,7 +9,6 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from confluent_kafka import Producer
 
 from protocol.kafka.api_keys import ApiKey
 from tests.support.admin_wire import TIMEOUT_MS, AdminWire, rows_of
-from tests.support.cli import running_kafka
+from tests.support.cli import Cli
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -43,15 +42,9 @@ def ottla(shared_cluster: LocalCluster) -> Iterator[AdminWire]:
         yield wire
 
 
-@pytest.fixture(scope="module")
-def kafka_address(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_kafka(peer_kafka, tmp_path_factory.mktemp("peer-kafka")) as started:
-        yield started.bootstrap_servers
-
-
 @pytest.fixture
-def kafka(kafka_address: str) -> Iterator[AdminWire]:
-    with AdminWire(kafka_address) as wire:
+def kafka(shared_kafka: Cli) -> Iterator[AdminWire]:
+    with AdminWire(shared_kafka.bootstrap_servers) as wire:
         yield wire
 
 

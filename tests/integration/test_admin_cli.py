@@ -5,6 +5,7 @@ same against a real Kafka, since nothing but the public API is used (CTL-8 to CT
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from confluent_kafka import Producer
 
 from protocol.zk.session import ZooKeeperSession
 from tests.conftest import ClusterFactory
-from tests.support.cli import Cli, running_kafka
+from tests.support.cli import OURS_AND_KAFKAS, Cli
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
 
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.integration
 
 RECORD_BYTES = 10_000
 RECORDS = 600
-SLOW = "400000"
-"""Bytes/s: Kafka lets about eleven seconds' worth through at once, so that 6 MB take some seconds."""
+SLOW, FASTER, FREE = "100000", "300000", "1000000000"
+"""Bytes/s: about eleven seconds' worth goes through at once, so that with the first two 6 MB are not all copied for long."""
 
 
 @pytest.fixture
@@ -37,15 +38,14 @@ def ottla(shared_cluster: LocalCluster) -> Cli:
     return Cli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids), shared_cluster.zookeeper_connect)
 
 
-@pytest.fixture(scope="module")
-def kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    with running_kafka(peer_kafka, tmp_path_factory.mktemp("peer-kafka")) as cli:
-        yield cli
+@pytest.fixture
+def kafka(shared_kafka: Cli) -> Cli:
+    return shared_kafka
 
 
-@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
+@pytest.fixture
 def cli(request: pytest.FixtureRequest) -> Cli:
-    found: Cli = request.getfixturevalue(request.param)
+    found: Cli = request.getfixturevalue(getattr(request, "param", "ottla"))
     return found
 
 
@@ -86,6 +86,7 @@ def plan(topic: str, *replicas: list[int]) -> str:
     return json.dumps({"version": 1, "partitions": rows})
 
 
+@OURS_AND_KAFKAS
 def test_topic_alter_and_delete(cli: Cli) -> None:
     first, second, third = cli.broker_ids
     name = new_topic(cli, [first, second])
@@ -114,6 +115,7 @@ def test_topic_alter_and_delete(cli: Cli) -> None:
     assert "does not exist" in cli.failure("topic", "alter", name, "--partitions", "9")
 
 
+@OURS_AND_KAFKAS
 def test_configs(cli: Cli) -> None:
     name = new_topic(cli, cli.broker_ids[:1])
     topic = ["--entity-type", "topics", "--entity-name", name]
@@ -151,6 +153,7 @@ def has_config(cli: Cli, entity: list[str], key: str, source: str) -> bool:
     return bool(described["configs"].get(key, {}).get("source") == source)
 
 
+@OURS_AND_KAFKAS
 def test_reassign_with_throttle_progress_cancel_and_verify(cli: Cli) -> None:
     first, second, third = cli.broker_ids
     name = new_topic(cli, [first], [second])
@@ -178,13 +181,68 @@ def test_reassign_with_throttle_progress_cancel_and_verify(cli: Cli) -> None:
     assert "not where the file says" in cli.failure("reassign", "verify", *file, stdin=target)
     eventually(lambda: not throttles(cli, name), "no throttles")
 
-    watched = cli.output("reassign", "execute", *file, "--throttle", SLOW, "--watch", stdin=target)
-    assert any("%" in line and "left" in line for line in watched.splitlines()), watched
+    with watching(cli, target) as watch:
+        told = read_until(watch, "0 of 1 partitions")
+        alter_throttle(cli, FASTER, first, third)
+        told += read_until(watch, " left")
+        assert "%" in told.splitlines()[-1]
+        alter_throttle(cli, FREE, first, third)
+        rest, complaint = read_the_rest(watch)
+    watched = told + rest
+    assert (watch.returncode, complaint) == (0, ""), watched
     assert f"Reassignment of partition {name}-0 is completed." in watched
     assert f"Clearing topic-level throttles on topics {name}" in watched
     eventually(lambda: not throttles(cli, name), "no throttles")
     assert partition_views(cli, name)[0]["replicas"] == [third]
     assert "nothing to move" in cli.failure("reassign", "execute", *file, stdin=target)
+
+
+@contextlib.contextmanager
+def watching(cli: Cli, target: str) -> Iterator[subprocess.Popen[str]]:
+    """`reassign execute --watch`, slow until `alter_throttle`."""
+    process = subprocess.Popen(
+        cli.command("reassign", "execute", "--reassignment-json-file", "-", "--throttle", SLOW, "--watch"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(target)
+        process.stdin.close()
+        process.stdin = None
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def read_until(process: subprocess.Popen[str], part: str) -> str:
+    """What it says up to the line with `part`."""
+    assert process.stdout is not None
+    told = ""
+    while line := process.stdout.readline():
+        told += line
+        if part in line:
+            return told
+    raise AssertionError(f"no {part!r} in {told}")
+
+
+def read_the_rest(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """(what it says to its end, what it complained of)."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    told = process.stdout.read()
+    complaint = process.stderr.read()
+    process.wait()
+    return told, complaint
+
+
+def alter_throttle(cli: Cli, rate: str, source: int, destination: int) -> None:
+    for role, broker in (("leader", source), ("follower", destination)):
+        entity = ["--entity-type", "brokers", "--entity-name", str(broker)]
+        cli.output("config", "alter", *entity, "--add-config", f"{role}.replication.throttled.rate={rate}")
 
 
 def throttles(cli: Cli, topic: str) -> bool:
@@ -230,6 +288,7 @@ def test_bad_reassignments_are_refused_in_one_line(cli: Cli) -> None:
     assert cli.json("reassign", "list") == []
 
 
+@OURS_AND_KAFKAS
 def test_elect_the_preferred_leader(cli: Cli) -> None:
     first, second, _ = cli.broker_ids
     name = new_topic(cli, [first, second])
@@ -243,6 +302,7 @@ def test_elect_the_preferred_leader(cli: Cli) -> None:
     assert "there is no partition" in cli.failure(*one[:-1], "7")
 
 
+@OURS_AND_KAFKAS
 def test_status_health_and_znodes(cli: Cli) -> None:
     name = new_topic(cli, cli.broker_ids)
     eventually(lambda: cli.run("cluster", "health").returncode == 0, "a healthy cluster")
@@ -314,27 +374,13 @@ def test_watching_goes_on_with_the_next_controller(new_cluster: ClusterFactory) 
     cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids), cluster.zookeeper_connect)
     name = new_topic(cli, [source])
     fill(cli, name, 0)
-    watching = subprocess.Popen(
-        cli.command("reassign", "execute", "--reassignment-json-file", "-", "--throttle", SLOW, "--watch"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert watching.stdin is not None
-        assert watching.stdout is not None
-        watching.stdin.write(plan(name, [destination]))
-        watching.stdin.close()
-        for line in watching.stdout:
-            if "0 of 1 partitions" in line:
-                break
+    with watching(cli, plan(name, [destination])) as watch:
+        read_until(watch, "0 of 1 partitions")
         cluster.kill(controller)
-        told = watching.stdout.read()
-        assert watching.wait(timeout=60) == 0, told
-    finally:
-        watching.kill()
-        watching.wait()
+        eventually(lambda: cluster.controller_id() not in (-1, controller), "the next controller")
+        alter_throttle(cli, FREE, source, destination)
+        told, complaint = read_the_rest(watch)
+    assert watch.returncode == 0, (told, complaint)
     assert f"Reassignment of partition {name}-0 is completed." in told
     assert f"Clearing topic-level throttles on topics {name}" in told
 
@@ -366,24 +412,22 @@ def test_interrupt_leaves_the_move_running(ottla: Cli, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(plan(name, [second]))
     options = ["--reassignment-json-file", str(file)]
-    watching = subprocess.Popen(
+    process = subprocess.Popen(
         ottla.command("reassign", "execute", *options, "--throttle", SLOW, "--watch"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        assert watching.stdout is not None
-        for line in watching.stdout:
-            if "0 of 1 partitions" in line:
-                break
+        read_until(process, "0 of 1 partitions")
         time.sleep(0.2)  # it is in the middle of watching
-        watching.send_signal(signal.SIGINT)
-        _, complaint = watching.communicate(timeout=20)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=20)
     finally:
-        watching.kill()
-    assert watching.returncode == 130
+        process.kill()
+    assert process.returncode == 130
     assert f"ottla reassign verify --reassignment-json-file {file}" in complaint
     assert [row["topic"] for row in ottla.json("reassign", "list")] == [name]
+    alter_throttle(ottla, FREE, first, second)
     eventually(lambda: ottla.json("reassign", "list") == [], "the move is done", timeout_s=60.0)
     assert f"Clearing topic-level throttles on topics {name}" in ottla.output("reassign", "verify", *options)

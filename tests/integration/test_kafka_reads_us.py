@@ -208,7 +208,9 @@ def replica_bytes(replica: Path) -> bytes:
 def test_kafkas_topic_command_lists_our_topics(cluster: LocalCluster, tools: KafkaTools) -> None:
     """It describes them in the test below: while we do not serve DescribeConfigs it refuses, and says why."""
     topic = new_topic(cluster.bootstrap_servers, 3)
-    assert topic in tools.topics(cluster.bootstrap_servers, "--list").splitlines()
+    eventually(
+        lambda: topic in tools.topics(cluster.bootstrap_servers, "--list").splitlines(), "the broker asked lists it"
+    )
 
 
 def shape(value: Any) -> Any:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
+from tests.support.invariants import ZooKeeperView, assert_healed, assert_known_alike, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tools.cluster.local_cluster import LocalCluster
@@ -49,12 +49,16 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def created(tools: KafkaTools, servers: str, name: str, assignment: str, **configs: str) -> str:
-    """Makes a topic with replicas such as `1:2,2:3`."""
+def created(
+    tools: KafkaTools, cluster: LocalCluster, zk: ZooKeeperView, name: str, assignment: str, **configs: str
+) -> str:
+    """Makes a topic with replicas such as `1:2,2:3`; all brokers know it when this returns."""
     topic = unique(name)
+    servers = cluster.bootstrap_servers
     settings = [word for key, value in configs.items() for word in ("--config", f"{key.replace('_', '.')}={value}")]
     printed = tools.topics(servers, "--create", "--topic", topic, "--replica-assignment", assignment, *settings)
     assert printed == f"Created topic {topic}.\n"
+    assert_known_alike(cluster, zk, topic)
     return topic
 
 
@@ -64,6 +68,16 @@ def described(tools: KafkaTools, servers: str, topic: str) -> tuple[str, list[li
     return heading, [line.strip().split("\t") for line in partitions]
 
 
+def configs_when(tools: KafkaTools, servers: str, entity: Sequence[str], part: str, *, is_shown: bool = True) -> str:
+    """What ConfigCommand says when the broker that it asks has heard of a change."""
+
+    def described() -> str | None:
+        text = tools.configs(servers, "--describe", *entity)
+        return text if (part in text) == is_shown else None
+
+    return str(eventually(described, f"{part} described: {is_shown}"))
+
+
 def test_topics_are_created_described_grown_and_deleted(
     cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
 ) -> None:
@@ -71,31 +85,33 @@ def test_topics_are_created_described_grown_and_deleted(
     topic = unique("made-by-kafka")
     new = ["--create", "--topic", topic, "--partitions", "3", "--replication-factor", "2"]
     assert tools.topics(servers, *new, "--config", "retention.ms=100000") == f"Created topic {topic}.\n"
+    assert_known_alike(cluster, zk, topic)
     heading, partitions = described(tools, servers, topic)
     assert f"Topic: {topic}\tTopicId: " in heading
     assert heading.endswith("\tPartitionCount: 3\tReplicationFactor: 2\tConfigs: retention.ms=100000")
     assert [fields[1] for fields in partitions] == ["Partition: 0", "Partition: 1", "Partition: 2"]
     assert tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5") == ""
+    assert_known_alike(cluster, zk, topic)
     assert len(described(tools, servers, topic)[1]) == 5
     refused = tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5", expected_exit_code=1)
     assert "Error while executing topic command : Topic already has 5 partitions." in refused
     assert tools.topics(servers, "--delete", "--topic", topic) == ""
-    assert topic not in tools.topics(servers, "--list").split()
-    assert topic not in zk.topics()
+    eventually(lambda: topic not in zk.topics(), "its znodes are gone")
+    eventually(lambda: topic not in tools.topics(servers, "--list").split(), "no broker lists it")
     again = tools.topics(servers, "--delete", "--topic", topic, expected_exit_code=1)
     assert "does not exist as expected" in again
 
 
-def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTools) -> None:
+def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView) -> None:
     servers = cluster.bootstrap_servers
-    topic = created(tools, servers, "configured", "1:2", retention_ms="100000")
+    topic = created(tools, cluster, zk, "configured", "1:2", retention_ms="100000")
     of_topic = ["--entity-type", "topics", "--entity-name", topic]
     values = "max.message.bytes=70000,cleanup.policy=[compact,delete]"
     assert (
         tools.configs(servers, "--alter", *of_topic, "--add-config", values)
         == f"Completed updating config for topic {topic}.\n"
     )
-    assert tools.configs(servers, "--describe", *of_topic).splitlines() == [
+    assert configs_when(tools, servers, of_topic, "max.message.bytes").splitlines() == [
         f"Dynamic configs for topic {topic} are:",
         (
             "  cleanup.policy=compact,delete sensitive=false "
@@ -110,7 +126,7 @@ def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTo
     bad = tools.configs(servers, "--alter", *of_topic, "--add-config", "max.message.bytes=abc", expected_exit_code=1)
     assert "InvalidConfigurationException" in bad
     tools.configs(servers, "--alter", *of_topic, "--delete-config", "max.message.bytes,cleanup.policy")
-    assert "max.message.bytes" not in tools.configs(servers, "--describe", *of_topic)
+    assert "cleanup.policy" not in configs_when(tools, servers, of_topic, "max.message.bytes", is_shown=False)
 
 
 def test_broker_configs(cluster: LocalCluster, tools: KafkaTools) -> None:
@@ -125,11 +141,11 @@ def test_broker_configs(cluster: LocalCluster, tools: KafkaTools) -> None:
         tools.configs(servers, "--alter", *of_all, "--add-config", "message.max.bytes=2000000")
         == "Completed updating default config for brokers in the cluster.\n"
     )
-    shown = tools.configs(servers, "--describe", *of_broker)
+    shown = configs_when(tools, servers, of_broker, "log.retention.ms")
     assert (
         "  log.retention.ms=3000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=3000000" in shown
     )
-    assert tools.configs(servers, "--describe", *of_all).splitlines() == [
+    assert configs_when(tools, servers, of_all, "message.max.bytes").splitlines() == [
         "Default configs for brokers in the cluster are:",
         "  message.max.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}",
     ]
@@ -143,7 +159,7 @@ def test_broker_configs(cluster: LocalCluster, tools: KafkaTools) -> None:
 
 def test_elections(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView) -> None:
     servers = cluster.bootstrap_servers
-    topic = created(tools, servers, "elected", "1:2")
+    topic = created(tools, cluster, zk, "elected", "1:2")
     partition = ["--topic", topic, "--partition", "0"]
     needless = tools.elections(servers, "--election-type", "preferred", *partition)
     assert needless.strip() == f"Valid replica already elected for partitions {topic}-0"
@@ -160,14 +176,14 @@ def test_elections(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView) 
 def test_an_unclean_election_only_where_nobody_else_can_lead(
     cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
 ) -> None:
-    servers = cluster.bootstrap_servers
-    topic = created(tools, servers, "unclean", "1:2")
+    topic = created(tools, cluster, zk, "unclean", "1:2")
     partition = ["--topic", topic, "--partition", "0"]
     cluster.stop_broker(2)
     eventually(lambda: zk.state(topic, 0).isr == (1,), "broker 2 has left the ISR")
     cluster.stop_broker(1)
     cluster.start_broker(2)
     eventually(lambda: zk.state(topic, 0).leader == -1 and 2 in zk.live_brokers(), "no leader: broker 2 may not")
+    eventually(lambda: 2 not in cluster.problems(), "broker 2 answers")
     address = f"127.0.0.1:{cluster.port(2)}"
     done = tools.elections(address, "--election-type", "unclean", *partition)
     assert done.strip() == f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0"
@@ -180,7 +196,7 @@ def test_an_unclean_election_only_where_nobody_else_can_lead(
 def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path) -> None:
     """generate, execute with a throttle, list, verify, cancel; under load, with the leader among those that move."""
     servers = cluster.bootstrap_servers
-    topic = created(tools, servers, "moved", "1:2,2:1", min_insync_replicas="1")
+    topic = created(tools, cluster, zk, "moved", "1:2,2:1", min_insync_replicas="1")
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
     proposed = tools.reassign(
@@ -204,12 +220,11 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
         assert "The inter-broker throttle limit was set to 10000000 B/s" in started
         eventually(lambda: all(not a.adding and not a.removing for a in zk.assignment(topic).values()), "moved")
         producer.wait_for_acks(500)
+        assert_known_alike(cluster, zk, topic)
         verified = tools.reassign(servers, "--verify", *of_plan)
         assert f"Reassignment of partition {topic}-0 is completed." in verified
         assert "Clearing broker-level throttles on brokers 1,2,3" in verified
-        assert "throttled" not in tools.configs(
-            servers, "--describe", "--entity-type", "topics", "--entity-name", topic
-        )
+        configs_when(tools, servers, ["--entity-type", "topics", "--entity-name", topic], "throttled", is_shown=False)
         assert "No partition reassignments found." in tools.reassign(servers, "--list")
         assert {p: a.replicas for p, a in zk.assignment(topic).items()} == {0: (3, 2), 1: (2, 3)}
 
@@ -231,10 +246,12 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
     )
 
 
-def test_the_java_producer_is_idempotent_by_default(cluster: LocalCluster, tools: KafkaTools) -> None:
+def test_the_java_producer_is_idempotent_by_default(
+    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
+) -> None:
     """LOG-5: ProducerPerformance sets nothing but acks; KIP-664: TransactionsCommand finds it."""
     servers = cluster.bootstrap_servers
-    topic = created(tools, servers, "java-producer", "1:2:3")
+    topic = created(tools, cluster, zk, "java-producer", "1:2:3")
     # fmt: off
     printed = tools.run("org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "3000",
                         "--record-size", "100", "--throughput", "-1", "--producer-props", f"bootstrap.servers={servers}",
@@ -253,7 +270,7 @@ def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
 ) -> None:
     """LOG-5, INV-20, FLT-1."""
     servers = cluster.bootstrap_servers
-    topic = created(tools, servers, "java-kill", "2:3:1", min_insync_replicas="2")
+    topic = created(tools, cluster, zk, "java-kill", "2:3:1", min_insync_replicas="2")
     settings = tmp_path / "producer.properties"
     settings.write_text("enable.idempotence=true\nretries=2147483647\nlinger.ms=1\n")
     count = 4000

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tools.cluster.local_cluster import LocalCluster
 from tools.replay.plan import Fault, OperationRow, OutputDirectory, Plan
 from tools.replay.spark import SparkJob, processes_of_session
 
@@ -128,14 +131,16 @@ def test_the_analysis_counts_what_was_lost_doubled_and_how_long_partitions_were_
     ]
 
 
+@pytest.mark.timeout(480)
 def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     """A day instead of a week, in twenty seconds."""
     out = tmp_path / "out"
     command = [*OTTLA, "demo", "--days", "1", "--speed", "5000", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "summary.json").read_text())
-    assert set(summary) == {"sent", "acknowledged", "read", "lost", "duplicated", "outages", "throughput", "latency_ms"}
+    counted = {"sent", "acknowledged", "read", "lost", "duplicated", "outages", "throughput", "latency_ms"}
+    assert set(summary) == counted | {"group"}
     assert summary["sent"] == summary["acknowledged"] == 1669
     assert summary["read"] == summary["acknowledged"]
     assert summary["lost"] == 0
@@ -143,32 +148,77 @@ def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     assert summary["outages"]
     assert max(outage["seconds"] for outage in summary["outages"]) < 15
     assert "SIGKILL to broker" in done.stdout
-    assert (out / "report.html").read_text().count("<svg") == 4
+    group = summary["group"]
+    assert (group["members"], group["skipped"], group["lag"]) == (3, 0, 0)
+    assert group["read"] - group["read_again"] == 1669
+    assert group["commits"] > 0
+    assert group["coordinator"]["was_killed"]
+    assert group["coordinator"]["after"] not in (None, group["coordinator"]["before"])
+    assert f"and the coordinator of group {group['group']}" in done.stdout
+    assert f"group describe {group['group']} --bootstrap-server" in done.stdout
+    assert (out / "report.html").read_text().count("<svg") == 5
     assert processes_that_mention(out) == []
 
 
-@pytest.mark.parametrize("after_s", [3.0, 8.0, 14.0], ids=["cluster starts", "Spark starts", "replaying"])
-def test_an_interrupted_demo_stops_all_it_started(tmp_path: Path, after_s: float) -> None:
-    out = tmp_path / "out"
-    with (tmp_path / "log").open("w") as log:
-        demo = subprocess.Popen(
-            [*OTTLA, "demo", "--out", str(out)], stdout=log, stderr=log, start_new_session=True, text=True
-        )
-        try:
-            time.sleep(after_s)
-            # As a terminal does it: to the whole foreground group.
-            os.killpg(demo.pid, signal.SIGINT)
-            assert demo.wait(timeout=60) == 128 + signal.SIGINT, (tmp_path / "log").read_text()
-        finally:
-            demo.kill()
-            demo.wait()
-    assert processes_that_mention(out) == []
+MOMENTS = {"cluster starts": "Starting ZooKeeper", "Spark starts": "Spark starts", "replaying": "20 %"}
+"""What the demo says just before the interrupt."""
+
+
+@pytest.mark.parametrize("said", MOMENTS.values(), ids=MOMENTS.keys())
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_an_interrupted_demo_stops_all_it_started(tmp_path: Path, said: str, number: signal.Signals) -> None:
+    with running_demo(tmp_path, said) as demo:
+        # As a terminal does it: to the whole foreground group.
+        os.killpg(demo.pid, number)
+        assert demo.wait(timeout=90) == 128 + number, (tmp_path / "log").read_text()
+    assert processes_that_mention(tmp_path) == []
     assert processes_of_session(demo.pid) == []
 
 
-def processes_that_mention(directory: Path) -> list[str]:
+@pytest.mark.parametrize("said", MOMENTS.values(), ids=MOMENTS.keys())
+def test_nothing_of_a_demo_that_crashed_runs_on(tmp_path: Path, said: str) -> None:
+    """By SIGKILL, which leaves no more chance to tidy up than a fault of a library."""
+    with running_demo(tmp_path, said) as demo:
+        demo.kill()
+        assert demo.wait(timeout=10) == -signal.SIGKILL
+    assert processes_that_mention(tmp_path, within_s=60) == []
+    assert processes_of_session(demo.pid) == []
+
+
+def test_the_demo_leaves_a_cluster_alone_that_runs_already(shared_cluster: LocalCluster, tmp_path: Path) -> None:
+    running = [process.pid() for process in shared_cluster.running()]
+    command = [*OTTLA, "demo", "--dir", str(shared_cluster.directory), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "is in use by a running cluster" in done.stderr
+    assert [process.pid() for process in shared_cluster.running()] == running
+
+
+@contextmanager
+def running_demo(directory: Path, until_it_says: str) -> Iterator[subprocess.Popen[str]]:
+    with (directory / "log").open("w") as log:
+        demo = subprocess.Popen(
+            [*OTTLA, "demo", "--days", "1", "--speed", "5000", "--out", str(directory / "out")],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
+        try:
+            deadline = time.monotonic() + 150
+            while until_it_says not in (said := (directory / "log").read_text()):
+                assert demo.poll() is None, said
+                assert time.monotonic() < deadline, said
+                time.sleep(0.05)
+            yield demo
+        finally:
+            demo.kill()
+            demo.wait()
+
+
+def processes_that_mention(directory: Path, within_s: float = 5.0) -> list[str]:
     """Command lines of live processes that name the directory; given a moment to end."""
-    for _ in range(50):
+    for _ in range(int(within_s * 10)):
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:

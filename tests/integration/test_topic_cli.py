@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
-from tests.support.cli import Cli, running_kafka
+from tests.support.cli import OURS_AND_KAFKAS, Cli
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -49,15 +47,14 @@ def ottla(shared_cluster: LocalCluster) -> TopicCli:
     return TopicCli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids))
 
 
-@pytest.fixture(scope="module")
-def kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicCli]:
-    with running_kafka(peer_kafka, tmp_path_factory.mktemp("peer-kafka")) as cli:
-        yield TopicCli(cli.bootstrap_servers, cli.broker_ids)
+@pytest.fixture
+def kafka(shared_kafka: Cli) -> TopicCli:
+    return TopicCli(shared_kafka.bootstrap_servers, shared_kafka.broker_ids)
 
 
-@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
+@pytest.fixture
 def cli(request: pytest.FixtureRequest) -> TopicCli:
-    found: TopicCli = request.getfixturevalue(request.param)
+    found: TopicCli = request.getfixturevalue(getattr(request, "param", "ottla"))
     return found
 
 
@@ -65,6 +62,7 @@ def new_name() -> str:
     return f"cli-{uuid.uuid4().hex[:8]}"
 
 
+@OURS_AND_KAFKAS
 def test_create_list_describe(cli: TopicCli) -> None:
     name = new_name()
     created = cli.create(name, "--partitions", "4", "--replication-factor", "3", "--config", "retention.ms=60000")

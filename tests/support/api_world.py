@@ -71,6 +71,8 @@ class FakeConnection:
     """Keeps the bytes of the answer."""
 
     listener = "PLAINTEXT"
+    remote_address = "127.0.0.1"
+    peer = "the test"
 
     def __init__(self) -> None:
         self.sent = b""
@@ -122,11 +124,17 @@ class World:
         """The deletion has begun."""
         self.update([gone(name, number) for number in self.metadata.partitions_of(name)])
 
-    async def call(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
+    def begin(
+        self, api_key: ApiKey, version: int, body: Mapping[str, Any]
+    ) -> tuple[FakeConnection, Coroutine[Any, Any, None] | None]:
+        """What the handler does at once; the second is what it goes on with, if anything."""
         frame = memoryview(messages.encode_request(api_key, version, 1, "test", body))
         connection = FakeConnection()
         request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
-        waiting = HANDLERS[api_key](self.context, request)
+        return connection, HANDLERS[api_key](self.context, request)
+
+    async def call(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
+        connection, waiting = self.begin(api_key, version, body)
         if waiting is not None:
             await waiting
         return messages.decode_response(api_key, version, connection.sent[4:])[1]

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,10 +73,12 @@ class Round:
         return f"round {self.number}: {self.kind}, brokers in order {self.victims}, {self.share:.2f}, then {self.then}"
 
 
-def schedule(seed: int, rounds: int, brokers: Sequence[int], kinds: Sequence[str] = tuple(WEIGHTS)) -> list[Round]:
+def schedule(
+    seed: int, rounds: int, brokers: Sequence[int], kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS
+) -> list[Round]:
     """Each kind once, if there are rounds enough, and the rest by weight, shuffled."""
     rng = random.Random(seed)
-    bag = [*kinds, *rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=max(0, rounds - len(kinds)))]
+    bag = [*kinds, *rng.choices(kinds, [weights[kind] for kind in kinds], k=max(0, rounds - len(kinds)))]
     rng.shuffle(bag)
     return [
         Round(
@@ -200,10 +202,10 @@ class Outcome:
 
 
 @contextmanager
-def chaos_cluster(directory: Path) -> Iterator[LocalCluster]:
+def chaos_cluster(directory: Path, settings: Mapping[str, str] = SETTINGS) -> Iterator[LocalCluster]:
     cluster = LocalCluster(directory)
     try:
-        cluster.create(brokers=BROKERS, overrides=SETTINGS)
+        cluster.create(brokers=BROKERS, overrides=settings)
         cluster.start()
         yield cluster
     finally:
@@ -225,7 +227,7 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tu
     zk = ZooKeeperView(cluster.zookeeper_connect)
     try:
         with ExitStack() as stack:
-            producers = {name: stack.enter_context(producer_of(cluster, name)) for name in TOPICS}
+            producers = {name: stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()}
             readers = {name: stack.enter_context(_reader_of(cluster, name)) for name in TOPICS}
             for producer in producers.values():
                 producer.wait_for_acks(FEW_ACKS)
@@ -235,9 +237,9 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tu
                 Faults(cluster, zk).inject(fault)
                 outcome.kinds[fault.kind] += 1
                 _wait(fault.then, cluster, zk, producers)
-                _assert_all_run(cluster)
+                assert_all_run(cluster)
                 for producer in producers.values():
-                    _assert_none_failed(producer)
+                    assert_none_failed(producer)
             cluster.wait_ready()
             for producer in producers.values():
                 producer.wait_for_acks(FEW_ACKS, STALLED_S)
@@ -254,7 +256,9 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tu
         zk.close()
 
 
-def producer_of(cluster: LocalCluster, topic: str) -> BackgroundProducer:
+def producer_of(
+    cluster: LocalCluster, topic: str, partitions: int, records_per_s: float | None = None
+) -> BackgroundProducer:
     """Idempotent, five requests in flight, batches of some records; a record is never given up during a run.
 
     What librdkafka says of its id, its sequences and its retries is in a log beside the brokers.
@@ -268,9 +272,10 @@ def producer_of(cluster: LocalCluster, topic: str) -> BackgroundProducer:
     return BackgroundProducer(
         cluster.bootstrap_servers,
         topic,
-        TOPICS[topic],
+        partitions,
         bytes(50),
         idempotent=True,
+        records_per_s=records_per_s,
         linger_ms=5,
         message_timeout_ms=600_000,
         request_timeout_ms=10_000,
@@ -296,12 +301,12 @@ def _wait(what: str, cluster: LocalCluster, zk: ZooKeeperView, producers: dict[s
         eventually(is_full, "full ISRs", STALLED_S)
 
 
-def _assert_all_run(cluster: LocalCluster) -> None:
+def assert_all_run(cluster: LocalCluster) -> None:
     ended = [broker for broker in cluster.broker_ids if cluster.pid(broker) is None]
     assert not ended, f"brokers {ended} ended by themselves"
 
 
-def _assert_none_failed(producer: BackgroundProducer) -> None:
+def assert_none_failed(producer: BackgroundProducer) -> None:
     failed = producer.acknowledged.failed
     assert not failed, f"{producer.topic}: {len(failed)} records failed: {Counter(failed).most_common(3)}"
 
@@ -311,7 +316,7 @@ def _assert_right(
 ) -> None:
     """INV-1, 5, 6, 20, 27, and that the producer never had to begin anew."""
     topic = producer.topic
-    _assert_none_failed(producer)
+    assert_none_failed(producer)
     assert producer.sent == len(producer.acknowledged.positions)
     assert_healed(cluster, zk, topic)
     records = read_everything(cluster.bootstrap_servers, topic, producer.partitions)

@@ -111,6 +111,11 @@ def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
 
     eventually(logs_are_equal, f"replica logs of {topic} equal batch by batch")
 
+    assert_known_alike(cluster, zk, topic)
+
+
+def assert_known_alike(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+    """The same metadata on every broker as in ZooKeeper."""
     for broker in cluster.broker_ids:
         eventually(
             lambda b=broker: Compared(metadata_of(cluster, topic, b), zk.metadata(topic)), f"metadata of {broker}"

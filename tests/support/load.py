@@ -28,8 +28,8 @@ class Acknowledged:
 class BackgroundProducer:
     """Produces numbered records to every partition of a topic, acks=all, until stopped; `idempotent`: each once, in order.
 
-    `padding` ends every value. `wait_for_acks(n)` blocks until n more records were acknowledged: the way a test knows that the
-    topic is writable again.
+    `padding` ends every value; `records_per_s`: not more of them. `wait_for_acks(n)` blocks until n more records
+    were acknowledged: the way a test knows that the topic is writable again.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class BackgroundProducer:
         padding: bytes = b"",
         *,
         idempotent: bool = False,
+        records_per_s: float | None = None,
         **config: Any,
     ) -> None:
         settings = {
@@ -60,6 +61,7 @@ class BackgroundProducer:
         self.padding = padding
         self.acknowledged = Acknowledged()
         self.sent = 0
+        self._records_per_s = records_per_s
         self._producer = Producer(settings)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
@@ -94,7 +96,11 @@ class BackgroundProducer:
 
     def _run(self) -> None:
         number = 0
+        began = time.monotonic()
         while not self._stopping.is_set():
+            if self._records_per_s is not None and number > self._records_per_s * (time.monotonic() - began):
+                self._producer.poll(0.01)
+                continue
             value = b"record-%d" % number + self.padding
             try:
                 self._producer.produce(

@@ -186,6 +186,8 @@ class Cluster:
     endpoint: type[FakeEndpoint] = FakeEndpoint
     next_broker_epoch: int = 100
     disks: int = 1
+    tp: TopicPartition = TP
+    """Of which `lead` speaks."""
 
     async def start(self, *brokers: int) -> Cluster:
         for broker in brokers:
@@ -256,11 +258,19 @@ class Cluster:
         is_new: bool = True,
     ) -> dict[int, ControlResponse]:
         """The controller writes the state and tells it to all its replicas that live (or to `to` only)."""
-        old = self.isr.states.get(TP)
+        old = self.isr.states.get(self.tp)
         version = old.zk_version + 1 if old is not None else 0
-        self.isr.states[TP] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
+        self.isr.states[self.tp] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
         state = PartitionState(
-            TP.topic, TP.partition, self.controller_epoch, leader, epoch, isr, version, replicas, is_new=is_new
+            self.tp.topic,
+            self.tp.partition,
+            self.controller_epoch,
+            leader,
+            epoch,
+            isr,
+            version,
+            replicas,
+            is_new=is_new,
         )
         self.time.advance(0)
         answers = {}
@@ -268,9 +278,9 @@ class Cluster:
             if broker in self.nodes:
                 node = self.nodes[broker]
                 request = LeaderAndIsrRequest(
-                    9, self.controller_epoch, node.epoch, (state,), {TP.topic: topic_id}, self.brokers()
+                    9, self.controller_epoch, node.epoch, (state,), {self.tp.topic: topic_id}, self.brokers()
                 )
-                answers[broker] = node.manager.become_leader_or_follower(request, {TP.topic: overrides or {}})
+                answers[broker] = node.manager.become_leader_or_follower(request, {self.tp.topic: overrides or {}})
         return answers
 
     async def replicate(self, *followers: int, rounds: int = 1) -> None:

@@ -28,6 +28,19 @@ def complete_brokers(context: click.Context, _parameter: click.Parameter, incomp
     return [] if cluster is None else _extended(incomplete, [str(node.id) for node in cluster.nodes])
 
 
+def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The consumer groups whose names begin so."""
+    from tools.groups.kafka_groups import KafkaGroups
+
+    try:
+        servers = find_bootstrap_servers(context.params.get("bootstrap_server"))
+        client = KafkaGroups(servers, context.params.get("command_config"), connect_timeout_s=TIMEOUT_S)
+        groups, _ = client.list_groups(timeout_s=TIMEOUT_S)
+    except (NoBootstrapServer, AdminError):
+        return []
+    return [group.group for group in groups if group.group.startswith(incomplete)]
+
+
 def _extended(incomplete: str, names: Iterable[str]) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

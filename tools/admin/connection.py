@@ -62,7 +62,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaA
     """The client for everything but moves and the brokers' configs. Raises AdminError."""
     from tools.admin.kafka_admin import KafkaAdmin  # the clients are loaded when they are needed: `--help` is quick
 
-    return KafkaAdmin(_servers(bootstrap_server), command_config)
+    return KafkaAdmin(servers(bootstrap_server), command_config)
 
 
 @contextlib.contextmanager
@@ -70,11 +70,12 @@ def connect_python(bootstrap_server: str | None, command_config: Path | None) ->
     """The client for moves and configs, closed at the end. Raises AdminError."""
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
-    with contextlib.closing(KafkaPythonAdmin(_servers(bootstrap_server), command_config)) as admin:
+    with contextlib.closing(KafkaPythonAdmin(servers(bootstrap_server), command_config)) as admin:
         yield admin
 
 
-def _servers(bootstrap_server: str | None) -> str:
+def servers(bootstrap_server: str | None) -> str:
+    """`host:port[,host:port...]` of the cluster. Raises AdminError when nothing says where it is."""
     try:
         return find_bootstrap_servers(bootstrap_server)
     except NoBootstrapServer as problem:

@@ -47,15 +47,20 @@ class KafkaAdmin:
     ) -> None:
         """Does not connect yet. Raises AdminError for a bad command config or address."""
         self._bootstrap_servers = bootstrap_servers
+        self._command_config = command_config
         self._connect_timeout_s = connect_timeout_s
         # librdkafka's own log lines would stand beside our one line: only what is critical is let through.
         settings = {"client.id": "ottla-admin", **read_command_config(command_config)}
-        settings |= {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
+        self._settings = settings | {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
         try:
-            self._client = AdminClient(settings)
+            self._client = AdminClient(self._settings)
         except (KafkaException, ValueError) as problem:
             source = f"{command_config}: " if command_config else ""
-            raise AdminError(f"{source}{_text(problem)}") from None
+            raise AdminError(f"{source}{error_text(problem)}") from None
+
+    def _connect_anew(self) -> None:
+        """A new client, which looks for leaders and coordinators itself: the old one may go on with those that it knew."""
+        self._client = AdminClient(self._settings)
 
     # what is
 
@@ -81,8 +86,8 @@ class KafkaAdmin:
         return tuple(NodeView(node.id, node.host, node.port, node.rack or None) for node in nodes)
 
     def _unreachable(self, problem: KafkaException) -> AdminError:
-        if _code(problem) not in NOBODY_ANSWERS:
-            return AdminError(_text(problem))
+        if error_code(problem) not in NOBODY_ANSWERS:
+            return AdminError(error_text(problem))
         return AdminError(
             f"no broker answers at {self._bootstrap_servers} within {self._connect_timeout_s:g} s; "
             "check the address and that the cluster runs (`ottla cluster status`)"
@@ -121,9 +126,9 @@ class KafkaAdmin:
                 lambda: self._client.delete_topics([topic], operation_timeout=REQUEST_TIMEOUT_S)[topic]
             )
         except KafkaException as problem:
-            if _code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return False
-            raise _error(f"topic {topic!r} was not deleted", problem, DELETE_ADVICE) from None
+            raise refusal(f"topic {topic!r} was not deleted", problem, DELETE_ADVICE) from None
         return True
 
     def create_partitions(self, topic: str, total: int, added: Sequence[Sequence[int]] | None = None) -> None:
@@ -135,7 +140,7 @@ class KafkaAdmin:
                 lambda: self._client.create_partitions([request], operation_timeout=REQUEST_TIMEOUT_S)[topic]
             )
         except KafkaException as problem:
-            raise _error(f"topic {topic!r} got no partitions", problem, PARTITIONS_ADVICE) from None
+            raise refusal(f"topic {topic!r} got no partitions", problem, PARTITIONS_ADVICE) from None
 
     def describe_topics(self, topics: Iterable[str]) -> list[TopicView]:
         """The topics that still exist, with configs where the cluster serves them. Raises AdminError."""
@@ -150,9 +155,9 @@ class KafkaAdmin:
             try:
                 description = self._result(future)
             except KafkaException as problem:
-                if _code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue  # deleted since it was listed
-                raise AdminError(f"topic {name!r}: {_text(problem)}") from None
+                raise AdminError(f"topic {name!r}: {error_text(problem)}") from None
             views.append(_topic_view(description, None if configs is None else configs.get(name, {})))
         return sorted(views, key=lambda view: view.topic)
 
@@ -172,7 +177,7 @@ class KafkaAdmin:
             futures = self._client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
             self._result(futures[resource])
         except KafkaException as problem:
-            raise _error(what, problem, CONFIG_ADVICE) from None
+            raise refusal(what, problem, CONFIG_ADVICE) from None
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigView]] | None:
         """Configs by topic, or None when the cluster does not advertise DescribeConfigs."""
@@ -182,11 +187,11 @@ class KafkaAdmin:
             try:
                 entries = self._result(future)
             except KafkaException as problem:
-                if _code(problem) in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
+                if error_code(problem) in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
                     return None
-                if _code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
-                raise AdminError(f"configs of topic {resource.name!r}: {_text(problem)}") from None
+                raise AdminError(f"configs of topic {resource.name!r}: {error_text(problem)}") from None
             configs[resource.name] = {
                 key: ConfigView(
                     "" if entry.value is None else entry.value,
@@ -210,14 +215,14 @@ class KafkaAdmin:
             try:
                 return self._result(request())
             except KafkaException as problem:
-                if _code(problem) != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
+                if error_code(problem) != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_PAUSE_S)
 
     def _create_error(self, topic: str, problem: KafkaException) -> AdminError:
         """What to do about each refusal; the broker's own words first, as they know the particulars."""
-        text = _text(problem).rstrip(".")
-        code = _code(problem)
+        text = error_text(problem).rstrip(".")
+        code = error_code(problem)
         if code == KafkaError.TOPIC_ALREADY_EXISTS:
             return TopicExists(
                 f"topic {topic!r} exists already; see `ottla topic describe {topic}`, or --if-not-exists"
@@ -225,7 +230,7 @@ class KafkaAdmin:
         if code == KafkaError.INVALID_REPLICATION_FACTOR:
             brokers = len(self.cluster().live_brokers)
             return AdminError(f"{text}; choose --replication-factor from 1 to {brokers}, or start more brokers")
-        return _error(f"topic {topic!r} was not created", problem, CREATE_ADVICE)
+        return refusal(f"topic {topic!r} was not created", problem, CREATE_ADVICE)
 
 
 CREATE_ADVICE = {
@@ -254,15 +259,15 @@ CONFIG_ADVICE = {
 }
 
 
-def _error(what: str, problem: KafkaException, advice: Mapping[int, str]) -> AdminError:
+def refusal(what: str, problem: KafkaException, advice: Mapping[int, str]) -> AdminError:
     """What failed, why in the broker's own words, and what to do."""
-    code = _code(problem)
+    code = error_code(problem)
     if code in NOT_SERVED:
-        return NotServed(f"{what}: this cluster does not serve that ({_text(problem)})")
+        return NotServed(f"{what}: this cluster does not serve that ({error_text(problem)})")
     if code == KafkaError.NOT_CONTROLLER:
         return AdminError(f"{what}: no controller is elected; see `ottla cluster health`")
     hint = advice.get(code)
-    return AdminError(f"{what}: {_text(problem).rstrip('.')}" + (f"; {hint}" if hint else ""))
+    return AdminError(f"{what}: {error_text(problem).rstrip('.')}" + (f"; {hint}" if hint else ""))
 
 
 def _entries(changes: Mapping[str, str | None]) -> list[ConfigEntry]:
@@ -304,11 +309,11 @@ def _topic_view(description: Any, configs: Mapping[str, ConfigView] | None) -> T
     return TopicView(description.name, topic_id, partitions, configs)
 
 
-def _code(problem: KafkaException) -> int:
+def error_code(problem: KafkaException) -> int:
     return int(problem.args[0].code())
 
 
-def _text(problem: Exception) -> str:
+def error_text(problem: Exception) -> str:
     """The text of librdkafka's error, in one line."""
     error = problem.args[0]
     text = error.str() if isinstance(error, KafkaError) else str(error)

@@ -1,5 +1,6 @@
 """The one adapter to kafka-python's KafkaAdminClient, for what confluent-kafka does not have: reassignments, log directories,
-configs with all their synonyms, and the configs that are common to all brokers (`--entity-default`).
+configs with all their synonyms, and the configs that are common to all brokers (`--entity-default`); and for a group's
+offsets, at whose fetch librdkafka 2.16 dies (SIGSEGV) when it is answered NOT_COORDINATOR or loses the connection.
 """
 
 from __future__ import annotations
@@ -62,15 +63,24 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]
 class KafkaPythonAdmin:
     """Requests to one cluster, each bounded in time. `close` it."""
 
-    def __init__(self, bootstrap_servers: str, command_config: Path | None = None) -> None:
-        """Connects. Raises AdminError within a few seconds when no broker answers."""
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        command_config: Path | None = None,
+        *,
+        answer_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        """Connects. `answer_timeout_s` is for one answer; some requests are then made again.
+
+        Raises AdminError within a few seconds when no broker answers.
+        """
         # What it logs, it also raises: our one line says it.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
         settings = {"client_id": "ottla-admin", **kafka_python_settings(read_command_config(command_config))}
         settings |= {
             "bootstrap_servers": bootstrap_servers.split(","),
             "bootstrap_timeout_ms": int(CONNECT_TIMEOUT_S * 1000),
-            "request_timeout_ms": int(REQUEST_TIMEOUT_S * 1000),
+            "request_timeout_ms": int(answer_timeout_s * 1000),
         }
         self._bootstrap_servers = bootstrap_servers
         self._settings = settings
@@ -203,6 +213,37 @@ class KafkaPythonAdmin:
             for replica in targets
         }
 
+    # groups
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, tuple[int, int | None, str]]:
+        """Partition -> committed offset, leader epoch and metadata; none for an unknown group. Raises NotServed, AdminError."""
+        answer = self._ask_coordinator(
+            f"the offsets of group {group!r} cannot be fetched", lambda: self._client.list_group_offsets([group])[group]
+        )
+        return {
+            TopicPartition(*partition): (
+                found.offset,
+                None if found.leader_epoch is None or found.leader_epoch < 0 else found.leader_epoch,
+                found.metadata or "",
+            )
+            for partition, found in answer.items()
+            if found.offset >= 0
+        }
+
+    def delete_group_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[str, str] | None]:
+        """Partition -> None when the group has no offset there now, else (code name, reason). Raises NotServed, AdminError."""
+        request = [ClientTopicPartition(*partition) for partition in partitions]
+        answer = self._ask_coordinator(
+            f"the offsets of group {group!r} were not deleted",
+            lambda: self._client.delete_group_offsets(group, request),
+        )
+        return {
+            TopicPartition(found.topic, found.partition): _error_name(error.errno) if error.errno else None
+            for found, error in answer.items()
+        }
+
     # configs
 
     def describe_configs(self, entities: Sequence[Entity]) -> dict[Entity, dict[str, ConfigValue]]:
@@ -239,21 +280,37 @@ class KafkaPythonAdmin:
     def _ask_controller(
         self, what: str, request: Callable[[], Answer], patience_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """A controller that has just died is asked again once its successor is elected: all that is asked of it may be asked
-        twice. Raises NotServed, AdminError.
+        """A controller that has just died is asked again once its successor is elected. Raises NotServed, AdminError."""
+        # RuntimeError is kafka-python's word for: asked twice, neither was the controller.
+        return self._ask_again(what, request, (RetriableError, RuntimeError), patience_s, "see `ottla cluster health`")
+
+    def _ask_coordinator(self, what: str, request: Callable[[], Answer]) -> Answer:
+        """A group's coordinator that has just moved is looked for again, one that still loads its groups asked again.
+        Raises NotServed, AdminError.
         """
+        advice = "is its coordinator up? See `ottla cluster health`"
+        return self._ask_again(what, request, (RetriableError,), REQUEST_TIMEOUT_S, advice)
+
+    def _ask_again(
+        self,
+        what: str,
+        request: Callable[[], Answer],
+        retriable: tuple[type[Exception], ...],
+        patience_s: float,
+        advice: str,
+    ) -> Answer:
+        """All that is asked by this may be asked twice."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
                 return request()
             except UnsupportedVersionError:
                 raise NotServed(f"{what}: this cluster does not serve that") from None
-            except (RetriableError, RuntimeError) as problem:
-                # RuntimeError is kafka-python's word for: asked twice, neither was the controller.
+            except retriable as problem:
                 if time.monotonic() >= deadline:
-                    raise AdminError(f"{what}: {_text(problem)}; see `ottla cluster health`") from None
+                    raise AdminError(f"{what}: {_text(problem)}; {advice}") from None
                 time.sleep(RETRY_PAUSE_S)
-                # The client goes on asking the controller that it knew: a new one looks again.
+                # The client goes on asking the broker that it knew: a new one looks again.
                 self._client.close()
                 self._client = self._connected()
             except KafkaError as problem:

@@ -35,9 +35,15 @@ class ClusterError(Exception):
 
 
 def local_profile(broker_count: int) -> dict[str, str]:
-    """What a local cluster has other than Kafka's defaults: short time-outs, so that a failover is quick."""
+    """What a local cluster has other than Kafka's defaults: short time-outs, so that a failover is quick.
+
+    The first member of a group does not wait for others, as in the configuration that Kafka comes with.
+    """
+    replication_factor = str(min(REPLICATION_FACTOR_MAX, broker_count))
     return {
-        "default.replication.factor": str(min(REPLICATION_FACTOR_MAX, broker_count)),
+        "default.replication.factor": replication_factor,
+        "offsets.topic.replication.factor": replication_factor,
+        "group.initial.rebalance.delay.ms": "0",
         "zookeeper.session.timeout.ms": "3000",
         "replica.lag.time.max.ms": "5000",
         "controlled.shutdown.retry.backoff.ms": "500",

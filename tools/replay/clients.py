@@ -56,14 +56,14 @@ def new_producer(bootstrap_servers: str, acks: int, answer_timeout_s: float) -> 
     )
 
 
-def new_consumer(bootstrap_servers: str) -> Consumer:
-    """A consumer for assigned partitions; it joins no group (the library demands a name nevertheless)."""
+def new_consumer(bootstrap_servers: str, group: str = "ottla-replay") -> Consumer:
+    """A consumer for assigned partitions, or to ask about `group`; it joins none (the library demands a name)."""
     return Consumer(
         {
             **QUIET,
             "bootstrap.servers": bootstrap_servers,
             "client.id": "ottla-replay",
-            "group.id": "ottla-replay",
+            "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 500,

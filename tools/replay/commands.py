@@ -18,27 +18,34 @@ DAY = click.DateTime(formats=["%Y-%m-%d"])
 
 def guarded(work: Callable[[], int]) -> None:
     """Does the work and exits with its code; what can go wrong becomes one line and exit code 1."""
+    from tools.replay.interrupts import Interrupted, interruptible
+
+    try:
+        with interruptible():
+            code = explained(work)
+    except Interrupted as interrupt:
+        click.echo(f"\n{interrupt}: everything that was started is stopped.", err=True)
+        code = interrupt.exit_code
+    sys.exit(code)
+
+
+def explained(work: Callable[[], int]) -> int:
+    """Does the work. Raises ClickException, one line, for what can go wrong."""
     try:
         from tools.admin.bootstrap import NoBootstrapServer
         from tools.cluster.java import JavaNotFound
         from tools.cluster.local_cluster import ClusterError
         from tools.cluster.zookeeper import ZooKeeperError
         from tools.replay.clients import ReplayError
-        from tools.replay.interrupts import Interrupted, interruptible
         from tools.replay.trace import TraceError
     except ModuleNotFoundError as problem:
         raise click.ClickException(
             f"the module {problem.name} is missing; a replay needs ottla's extra: pip install 'ottla[replay]'"
         ) from None
     try:
-        with interruptible():
-            code = work()
+        return work()
     except (ReplayError, TraceError, NoBootstrapServer, JavaNotFound, ClusterError, ZooKeeperError, OSError) as problem:
         raise click.ClickException(str(problem)) from None
-    except Interrupted as interrupt:
-        click.echo(f"\n{interrupt}: everything that was started is stopped.", err=True)
-        code = interrupt.exit_code
-    sys.exit(code)
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,8 +171,10 @@ def run(
         try:
             analysis = work_to_do.run()
         finally:
-            ignore_from_now()
-            work_to_do.job.stop()
+            try:
+                ignore_from_now()
+            finally:  # an interrupt may be quicker
+                work_to_do.job.stop()
         print_summary(analysis, output)
         return exit_code(analysis)
 

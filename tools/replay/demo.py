@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 import click
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from tqdm import tqdm
 
@@ -19,6 +20,8 @@ from tools.admin.failures import AdminError, TopicExists
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
 from tools.replay.clients import QUIET, ReplayError, ignore_error, partition_leaders
+from tools.replay.group_reader import MEMBERS, GroupReader, choose_name
+from tools.replay.guard import ClusterGuard
 from tools.replay.interrupts import ignore_from_now
 from tools.replay.leader_kill import LeaderKill
 from tools.replay.plan import OutputDirectory
@@ -29,6 +32,7 @@ from tools.replay.trace import TOPIC, write_flights_trace
 PARTITIONS = 6
 REPLICATION_FACTOR = 3
 MIN_INSYNC_REPLICAS = 2
+GROUP = "flight-readers"
 START_TIMEOUT_S = 60.0
 
 
@@ -54,8 +58,10 @@ def run_demo(options: DemoOptions) -> int:
     try:
         code = run_steps(options, started)
     finally:
-        ignore_from_now()
-        started.close()
+        try:
+            ignore_from_now()
+        finally:  # an interrupt may be quicker
+            started.close()
     click.echo(f"\nEverything that was started is stopped. It took {time.monotonic() - began:.0f} s.")
     return code
 
@@ -68,7 +74,7 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     if options.bootstrap_servers is None:
         cluster = start_cluster(options, started)
     bootstrap_servers = options.bootstrap_servers or str(cluster.bootstrap_servers if cluster else "")
-    create_topic(bootstrap_servers, options.brokers)
+    is_new = create_topic(bootstrap_servers, options.brokers)
     replay = Replay(Target(bootstrap_servers, TOPIC), output.trace, output, options.speed)
     started.callback(replay.job.stop)
     click.echo(
@@ -76,12 +82,19 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
         f"{options.speed:,.0f} times as fast as they happened, so about {replay.plan.duration_s:.0f} s."
     )
     if cluster is None or not options.kill:
-        analysis = replay.run()
+        group = consumer_group(replay, is_new, None)
+        started.callback(group.stop)
+        analysis = replay.run(group=group)
     else:
-        analysis = replay.run(leader_kill(cluster, bootstrap_servers, replay).step)
+        partition = busiest_partition(replay.summary.produces_by_key, replay.plan.partition_count)
+        admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap_servers, "error_cb": ignore_error})
+        group = consumer_group(replay, is_new, leader_now(admin, partition))
+        started.callback(group.stop)
+        kill = leader_kill(cluster, admin, partition, replay, group)
+        analysis = replay.run(kill.step, group)
     print_summary(analysis, output)
     if cluster is not None:
-        print_next_steps(bootstrap_servers, cluster_directory(options), output)
+        print_next_steps(bootstrap_servers, cluster_directory(options), output, group.name)
     return exit_code(analysis)
 
 
@@ -103,6 +116,13 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
     if options.directory is None:
         remove_earlier_cluster(directory)
     cluster = LocalCluster(directory)
+    if running := cluster.running():
+        names = ", ".join(process.name for process in running)
+        raise ReplayError(
+            f"{directory} is in use by a running cluster ({names}): `ottla cluster stop --dir {directory}` stops it, and "
+            "--bootstrap-server in place of --dir lets the demo use it as it runs"
+        )
+    started.callback(ClusterGuard(directory).stop)
     started.callback(cluster.stop)
     if not (directory / "broker-1").exists():
         cluster.create(brokers=options.brokers, zookeeper=own_chroot(options.zookeeper))
@@ -136,8 +156,8 @@ def print_nodes(cluster: LocalCluster, directory: Path) -> None:
     click.echo(f"\n  bootstrap servers: {cluster.bootstrap_servers}\n")
 
 
-def create_topic(bootstrap_servers: str, brokers: int) -> None:
-    """Makes the topic through the public API; one that is there is used as it is."""
+def create_topic(bootstrap_servers: str, brokers: int) -> bool:
+    """Makes the topic through the public API; one that is there is used as it is: then False."""
     replication_factor = min(REPLICATION_FACTOR, brokers)
     min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
     try:
@@ -151,19 +171,41 @@ def create_topic(bootstrap_servers: str, brokers: int) -> None:
         )
     except TopicExists:
         click.echo(f"Topic {TOPIC} exists and is used as it is; reading starts at its end.")
-        return
+        return False
     except AdminError as problem:
         raise ReplayError(str(problem)) from None
     click.echo(
         f"Topic {TOPIC}: {PARTITIONS} partitions, replication factor {replication_factor}, "
         f"min.insync.replicas={min_insync}"
     )
+    return True
 
 
-def leader_kill(cluster: LocalCluster, bootstrap_servers: str, replay: Replay) -> LeaderKill:
+def leader_now(admin: AdminClient, partition: int) -> int | None:
+    """None: not known at the moment."""
+    try:
+        return partition_leaders(admin, TOPIC).get(partition)
+    except KafkaException:
+        return None
+
+
+def consumer_group(replay: Replay, is_new: bool, broker: int | None) -> GroupReader:
+    """The group that reads along. With `broker`, the one that is to be killed, that one coordinates it, if a name can do
+    it. An old topic may have had groups: this one's name is then new."""
+    plan = replay.plan
+    base = GROUP if is_new else f"{GROUP}-{plan.run}"
+    name, coordinator = choose_name(plan.bootstrap_servers, base, broker)
+    click.echo(
+        f"Group {name}: {MEMBERS} consumers share the {plan.partition_count} partitions and commit how far they are; "
+        f"its coordinator is broker {coordinator}"
+    )
+    return GroupReader(name, coordinator, plan, replay.output)
+
+
+def leader_kill(
+    cluster: LocalCluster, admin: AdminClient, partition: int, replay: Replay, group: GroupReader
+) -> LeaderKill:
     """The fault of the demo, at the partition where most happens."""
-    admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap_servers, "error_cb": ignore_error})
-    partition = busiest_partition(replay.summary.produces_by_key, replay.plan.partition_count)
     return LeaderKill(
         cluster,
         lambda: partition_leaders(admin, TOPIC),
@@ -171,16 +213,21 @@ def leader_kill(cluster: LocalCluster, bootstrap_servers: str, replay: Replay) -
         replay.plan.duration_s,
         replay.output,
         lambda text: tqdm.write(f"  {text}", file=sys.stdout),
+        lambda broker: f", and the coordinator of group {group.name}" if broker == group.coordinator else "",
     )
 
 
-def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory) -> None:
+def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDirectory, group: str) -> None:
     found = shutil.which("ottla")
     command = "ottla" if found else str(Path(sys.executable).parent / "ottla")
     click.echo("\nTo try next:")
     for line, what in (
         (f"{command} cluster start --dir {directory}", "the same cluster again, with all its data"),
         (f"{command} topic describe {TOPIC} --bootstrap-server {bootstrap_servers}", "leaders and replicas"),
+        (
+            f"{command} group describe {group} --bootstrap-server {bootstrap_servers}",
+            "how far the consumer group was, by the cluster's own books; it has no members any more",
+        ),
         (f"kcat -C -e -b {bootstrap_servers} -t {TOPIC}", "the events, by any Kafka client"),
         (f"{command} cluster kill 1 --dir {directory}", "your own fault; restart-broker 1 ends it"),
         (f"{command} replay run --trace {output.trace} --bootstrap-server {bootstrap_servers}", "once more"),

@@ -31,6 +31,7 @@ STYLE = {
     "svg.hashsalt": "ottla",
 }
 QUANTILE_TICKS = {0.0: "0", 0.5: "50 %", 0.9: "90 %", 0.99: "99 %", 0.999: "99.9 %", 0.9999: "99.99 %"}
+MEMBER_LOOKS = ((BLUE, None), ("#E69F00", "//"), ("#56B4E9", ".."))
 FAULT_LOOKS = {"kill": (RED, "--", "killed"), "return": (GREEN, ":", "started again")}
 
 
@@ -59,6 +60,29 @@ def throughput(figure: Figure, analysis: dict[str, Any]) -> None:
     axes.step(at, [second["read"] for second in seconds], where="post", color=TEAL, lw=1.2, ls="--", label="read")
     highest = max((max(second["due"], second["acknowledged"], second["read"]) for second in seconds), default=1)
     axes.set(xlabel="seconds since the start", ylabel="events per second", xlim=(0, None), ylim=(0, highest * 1.18))
+    mark_faults(axes, analysis)
+    legend_above(axes)
+
+
+def group_reads(figure: Figure, analysis: dict[str, Any]) -> None:
+    """What each member of the consumer group read, one on the other, and a mark for each second with a commit."""
+    axes = figure.add_subplot()
+    group = analysis["group"]
+    seconds = group["by_second"]
+    at = [second["second"] for second in seconds]
+    base = [0] * len(seconds)
+    for place, member in enumerate(group["members"]):
+        color, hatch = MEMBER_LOOKS[place % len(MEMBER_LOOKS)]
+        top = [below + second["read"][place] for below, second in zip(base, seconds, strict=True)]
+        label = f"member {member['member']}"
+        axes.fill_between(
+            at, base, top, step="post", facecolor=color, edgecolor="white", hatch=hatch, lw=0, label=label
+        )
+        base = top
+    highest = max(base, default=1)
+    committed = [second["second"] + 0.5 for second in seconds if second["commits"]]
+    axes.plot(committed, [highest * 1.04] * len(committed), ls="", marker="|", color=INK, label="committed")
+    axes.set(xlabel="seconds since the start", ylabel="records per second", xlim=(0, None), ylim=(0, highest * 1.25))
     mark_faults(axes, analysis)
     legend_above(axes)
 

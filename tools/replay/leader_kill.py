@@ -34,14 +34,17 @@ class LeaderKill:
         duration_s: float,
         output: OutputDirectory,
         say: Callable[[str], None],
+        also: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """`leaders` asks the cluster for each partition's leader. Faults go to `output`, words to `say`."""
+        """`leaders` asks the cluster for each partition's leader. Faults go to `output`, words to `say`; `also` has what
+        else is to be said of the broker that is killed."""
         self._cluster = cluster
         self._leaders = leaders
         self._partition = partition
         self._duration_s = duration_s
         self._output = output
         self._say = say
+        self._also = also
         self.faults: list[Fault] = []
 
     def step(self, elapsed_s: float) -> None:
@@ -62,7 +65,9 @@ class LeaderKill:
         led = sorted(partition for partition, leader in leaders.items() if leader == broker)
         self._note(Fault("kill", broker, time.time(), led))
         self._cluster.kill(broker)
-        self._say(f"SIGKILL to broker {broker}, the leader of partitions {', '.join(map(str, led))}")
+        self._say(
+            f"SIGKILL to broker {broker}, the leader of partitions {', '.join(map(str, led))}{self._also(broker)}"
+        )
 
     def _bring_back(self) -> None:
         broker = self.faults[0].broker

@@ -112,6 +112,15 @@ class OutputDirectory:
         return self.path / "faults.json"
 
     @property
+    def group(self) -> Path:
+        """What the consumer group that read along did, if there was one; its reads are in `group_reads`."""
+        return self.path / "group.json"
+
+    @property
+    def group_reads(self) -> Path:
+        return self.path / "group-reads.parquet"
+
+    @property
     def analysis(self) -> Path:
         return self.path / "analysis.json"
 

@@ -78,13 +78,14 @@ def page(analysis: dict[str, Any]) -> str:
 <div class="verdict{" bad" if is_bad else ""}"><strong>{escape(verdict)}</strong>
 <span>{escape(verdict_note(analysis))}</span></div>
 <dl class="tiles">{tiles(analysis)}</dl>
+{group_section(analysis)}
 {sections}
 <section><h2>How it was measured</h2>
 <p>Latency counts from the moment at which an event was due, not from when it could be sent: a stall is not hidden.
 An outage of a partition is a window without an acknowledgement in which at least one event was due; it begins at the
 acknowledgement before it, or when the oldest waiting event became due if that was later. Lost is what was acknowledged
 by all in-sync replicas (acks=all) and never read; duplicated counts further copies of an event that were read at other
-offsets. Every operation is a row of <code>operations.parquet</code> beside this page.</p>
+offsets. Every operation is a row of <code>operations.parquet</code> beside this page.{group_measure(analysis)}</p>
 {errors(analysis)}</section>
 </main>
 </body>
@@ -111,6 +112,8 @@ def verdict_of(analysis: dict[str, Any]) -> tuple[str, bool]:
         return f"{counts['lost']:,} acknowledged event(s) were lost.", True
     if counts["duplicated"]:
         return f"Nothing was lost, but {counts['duplicated']:,} event(s) were written more than once.", True
+    if "group" in analysis and analysis["group"]["skipped"]:
+        return f"Nothing was lost, but the consumer group skipped {analysis['group']['skipped']:,} event(s).", True
     return "Nothing was lost, nothing was written twice.", False
 
 
@@ -149,7 +152,7 @@ def milliseconds(value: float | None) -> str:
 def plots(analysis: dict[str, Any]) -> list[Plot]:
     by_second, bars = analysis["by_second"], figures.outage_rows(analysis)
     killed = any(bar["led"] for bar in bars)
-    return [
+    shown = [
         Plot(
             "Throughput over time",
             "Events per second: those that were due, and those acknowledged and read in that second.",
@@ -193,6 +196,88 @@ def plots(analysis: dict[str, Any]) -> list[Plot]:
             ],
         ),
     ]
+    if "group" in analysis:
+        shown.insert(1, group_plot(analysis["group"]))
+    return shown
+
+
+def group_plot(group: dict[str, Any]) -> Plot:
+    members = [f"member {member['member']}" for member in group["members"]]
+    return Plot(
+        "What the consumer group read",
+        "Records per second by each member of the group, one on the other; a mark above for each second in which the "
+        "cluster took a commit.",
+        figures.group_reads,
+        figures.HEIGHT_IN,
+        ("second", *members, "commits"),
+        [[second["second"], *second["read"], second["commits"]] for second in group["by_second"]],
+    )
+
+
+def group_section(analysis: dict[str, Any]) -> str:
+    """The group in words and numbers; nothing when none read along."""
+    if "group" not in analysis:
+        return ""
+    group = analysis["group"]
+    rows = [
+        [
+            f"member {member['member']}",
+            ", ".join(map(str, member["partitions"])) or "none",
+            f"{member['read']:,}",
+            f"{member['commits']:,}",
+        ]
+        for member in group["members"]
+    ]
+    return f"""<section><h2>The consumer group {escape(group["group"])}</h2>
+<p>A consumer group is several readers that share the work: each partition is read by one member, and the group writes
+down in the cluster how far it is (a commit), so that another member can go on from there. One broker, the coordinator,
+keeps the group together. {escape(coordinator_note(group))}</p>
+{table(("", "", "what it means"), group_numbers(group))}
+<p>Who read which partitions at the end ({escape(group["assignor"])}):</p>
+{table(("", "partitions", "records read", "commits"), rows)}
+</section>"""
+
+
+def coordinator_note(group: dict[str, Any]) -> str:
+    """Who the coordinator was, and what became of the group when it was killed."""
+    coordinator, count = group["coordinator"], group["rebalances_after_kill"]
+    if not coordinator["was_killed"]:
+        return f"Here it was broker {coordinator['before']}, which lived."
+    if coordinator["after"] is None:
+        return (
+            f"Here it was broker {coordinator['before']}, which was killed; who came after it could not be found out."
+        )
+    after = (
+        "The members went on with the partitions that they had."
+        if not count
+        else f"The group shared out its partitions anew {count:,} time(s) after that."
+    )
+    return (
+        f"Here it was broker {coordinator['before']}, which was killed; broker {coordinator['after']} took the group over "
+        f"from its replica of what was committed. {after}"
+    )
+
+
+def group_numbers(group: dict[str, Any]) -> list[tuple[str, str, str]]:
+    lag = "unknown" if group["lag"] is None else f"{group['lag']:,}"
+    gap = "–" if group["commit_gap_s"] is None else f"{group['commit_gap_s']:.2f} s"
+    again = (
+        f"; {group['read_again']:,} of them once more, since they were not committed yet" if group["read_again"] else ""
+    )
+    return [
+        ("records read", f"{group['read']:,}", f"by all members together{again}"),
+        ("skipped", f"{group['skipped']:,}", "acknowledged events that no member ever read: must be 0"),
+        ("lag at the end", lag, "records behind the last commit: 0 is all done"),
+        (
+            "commits",
+            f"{group['commits']:,}",
+            f"taken by the cluster; {group['failed_commits']:,} were refused and done again",
+        ),
+        ("rebalances", f"{group['rebalances']:,}", "times that partitions were shared out, at first as members came"),
+        ("rebalances after the kill", f"{group['rebalances_after_kill']:,}", "0: the members hardly noticed"),
+        ("longest pause", f"{group['pause_s']:.2f} s", "an event was due and nothing of its partition was read"),
+        ("longest time without a commit", gap, "around the kill: the coordinator was away in it"),
+    ]
 
 
 def percentiles(second: dict[str, Any]) -> list[float | None]:
@@ -214,6 +299,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def group_measure(analysis: dict[str, Any]) -> str:
+    if "group" not in analysis:
+        return ""
+    return """ A pause of the group is a window in which it read nothing of a partition although an event of it was due:
+it has the partition's outage in it. Its reads are <code>group-reads.parquet</code>, its commits and assignments
+<code>group.json</code>."""
 
 
 def errors(analysis: dict[str, Any]) -> str:

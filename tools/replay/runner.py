@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import click
+import pyarrow.parquet
 from confluent_kafka import KafkaException
 from tqdm import tqdm
 
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.replay.clients import ReplayError, end_offsets, new_consumer
+from tools.replay.group_analysis import ProducedEvent, analyse_group
+from tools.replay.group_reader import GroupReader, read_group
 from tools.replay.plan import OutputDirectory, Plan, write_json
 from tools.replay.progress import ProgressListener, TaskProgress
 from tools.replay.spark import SparkJob
@@ -82,16 +85,21 @@ class Replay:
             progress_address=self._listener.address,
         )
 
-    def run(self, during: Callable[[float], None] = lambda _: None) -> dict[str, Any]:
-        """Runs it, drawing the bar, and calls `during` with the seconds since its start. Returns the analysis; the
-        output directory then has all files. Whoever calls stops `job` in any case (also after an interrupt)."""
+    def run(self, during: Callable[[float], None] = lambda _: None, group: GroupReader | None = None) -> dict[str, Any]:
+        """Runs it, drawing the bar, and calls `during` with the seconds since its start; `group` reads along. Returns the
+        analysis; the output directory then has all files. Whoever calls stops `job` and `group` in any case (also after
+        an interrupt)."""
         clear_results(self.output)
         self.output.write_plan(self.plan)
         self.output.write_faults([])
+        if group is not None:
+            group.start()
         click.echo("Spark starts ...")
         self.job.start()
         with self._listener, ProgressBar(self) as bar:
             self.job.wait(lambda: self._step(bar, self._listener.receive(LISTEN_S), during))
+        if group is not None:
+            group.finish()
         return finish(self.output)
 
     def _step(self, bar: ProgressBar, totals: TaskProgress, during: Callable[[float], None]) -> None:
@@ -132,7 +140,8 @@ def clear_results(output: OutputDirectory) -> None:
     """Removes what an earlier replay left, so that nobody takes it for this one's."""
     output.path.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(output.operations, ignore_errors=True)
-    for path in (output.plan, output.faults, output.analysis, output.summary, output.report, output.spark_log):
+    files = (output.plan, output.faults, output.group, output.group_reads, output.analysis)
+    for path in (*files, output.summary, output.report, output.spark_log):
         path.unlink(missing_ok=True)
 
 
@@ -199,9 +208,22 @@ def finish(output: OutputDirectory) -> dict[str, Any]:
     from tools.replay.report import write_report
 
     analysis: dict[str, Any] = json.loads(output.analysis.read_text())
+    if (found := read_group(output)) is not None:
+        facts, reads = found
+        events = acknowledged_events(output)
+        analysis["group"] = analyse_group(facts, reads, events, output.read_faults(), analysis["began"])
     write_json(output.summary, summary_of(analysis))
     write_report(output.report, analysis)
     return analysis
+
+
+def acknowledged_events(output: OutputDirectory) -> list[ProducedEvent]:
+    """From the operations that the Spark job wrote."""
+    columns = ["event_id", "partition", "scheduled"]
+    produced = [("op", "=", "produce")]
+    found = pyarrow.parquet.read_table(output.operations, columns=[*columns, "error"], filters=produced).to_pydict()
+    rows = zip(*(found[name] for name in columns), found["error"], strict=True)
+    return [ProducedEvent(*event) for *event, error in rows if error is None]
 
 
 def print_summary(analysis: dict[str, Any], output: OutputDirectory) -> None:
@@ -212,6 +234,8 @@ def print_summary(analysis: dict[str, Any], output: OutputDirectory) -> None:
 
 
 def exit_code(analysis: dict[str, Any]) -> int:
-    """1 when an acknowledged event was lost, an event is in the log twice, or nothing was acknowledged at all."""
+    """1 when an acknowledged event was lost, an event is in the log twice, the group skipped one, or nothing was
+    acknowledged at all."""
     counts = analysis["totals"]
-    return 1 if counts["lost"] or counts["duplicated"] or not counts["acknowledged"] else 0
+    skipped = analysis["group"]["skipped"] if "group" in analysis else 0
+    return 1 if counts["lost"] or counts["duplicated"] or skipped or not counts["acknowledged"] else 0

@@ -8,9 +8,9 @@ from typing import Any
 
 def summary_of(analysis: dict[str, Any]) -> dict[str, Any]:
     """The content of `summary.json`. `throughput` is acknowledged events per second over the whole replay; `outages`
-    are those of the partitions that a killed broker led."""
+    are those of the partitions that a killed broker led; `group` is there when a consumer group read along."""
     counts = analysis["totals"]
-    return {
+    summary = {
         **{key: counts[key] for key in ("sent", "acknowledged", "read", "lost", "duplicated")},
         "outages": [
             {"topic": outage["topic"], "partition": outage["partition"], "seconds": round(outage["seconds"], 3)}
@@ -23,6 +23,22 @@ def summary_of(analysis: dict[str, Any]) -> dict[str, Any]:
         "latency_ms": {
             name: None if value is None else round(value, 3) for name, value in analysis["latency_ms"].items()
         },
+    }
+    if "group" in analysis:
+        summary["group"] = group_summary(analysis["group"])
+    return summary
+
+
+def group_summary(group: dict[str, Any]) -> dict[str, Any]:
+    """`lag` None: not known. `longest_pause_s` and `commit_gap_s` are those after the kill."""
+    kept = ("group", "read", "read_again", "skipped", "lag", "commits", "rebalances", "rebalances_after_kill")
+    gap = group["commit_gap_s"]
+    return {
+        **{key: group[key] for key in kept},
+        "members": len(group["members"]),
+        "coordinator": group["coordinator"],
+        "longest_pause_s": round(group["pause_s"], 3),
+        "commit_gap_s": None if gap is None else round(gap, 3),
     }
 
 
@@ -44,6 +60,34 @@ def summary_lines(analysis: dict[str, Any]) -> Iterator[str]:
     for fault in analysis["faults"]:
         if fault["kind"] == "kill":
             yield from outage_lines(fault)
+    if "group" in analysis:
+        yield from group_lines(analysis["group"], any(fault["kind"] == "kill" for fault in analysis["faults"]))
+
+
+def group_lines(group: dict[str, Any], is_killed: bool) -> Iterator[str]:
+    """What the consumer group did, each number with what it means."""
+    yield f"consumer group {group['group']}: {len(group['members'])} members, {coordinator_words(group['coordinator'])}"
+    again = f", {group['read_again']:,} of them twice" if group["read_again"] else ""
+    skipped = "  <-- acknowledged, the group never read them" if group["skipped"] else ""
+    lag = "unknown" if group["lag"] is None else f"{group['lag']:,}"
+    yield f"  records read        {group['read']:>10,}{again}"
+    yield f"  skipped             {group['skipped']:>10,}{skipped}"
+    yield f"  lag at the end      {lag:>10}   records that it had not committed yet"
+    yield f"  commits             {group['commits']:>10,}   each noted by the cluster: up to here we have read"
+    after = f"   {group['rebalances_after_kill']:,} after the kill" if is_killed else ""
+    yield f"  rebalances          {group['rebalances']:>10,}{after}; each shares out the partitions among the members"
+    where = f" (partition {group['pause_partition']})" if group["pause_partition"] is not None else ""
+    yield f"  longest pause       {group['pause_s']:>8.2f} s   something was due and it read nothing{where}"
+    if group["commit_gap_s"] is not None:
+        yield f"  without a commit    {group['commit_gap_s']:>8.2f} s   the longest time between two, around the kill"
+
+
+def coordinator_words(coordinator: dict[str, Any]) -> str:
+    words = f"coordinated by broker {coordinator['before']}"
+    if not coordinator["was_killed"]:
+        return words
+    after = "an unknown one" if coordinator["after"] is None else f"broker {coordinator['after']}"
+    return f"{words}, which was killed, then by {after}"
 
 
 def failed_note(failed: int) -> str:

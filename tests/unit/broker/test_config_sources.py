@@ -115,6 +115,12 @@ def test_variables_of_the_jvm_are_ignored(name: str) -> None:
         ("log.cleanup.policy=keep", ["log.cleanup.policy", "delete, compact"]),
         ("log.retention.hours=x", ["log.retention.hours", "'x'"]),
         ("broker.id=-2", ["broker.id"]),
+        ("offsets.topic.num.partitions=0", ["offsets.topic.num.partitions", "'0'", "from 1 to"]),
+        ("offsets.topic.compression.codec=5", ["offsets.topic.compression.codec", "'5'", "from 0 to 4"]),
+        (
+            "group.min.session.timeout.ms=10\ngroup.max.session.timeout.ms=9",
+            ["group.min.session.timeout.ms=10", "group.max.session.timeout.ms=9"],
+        ),
     ],
 )
 def test_a_bad_value_names_place_key_value_and_what_is_allowed(text: str, parts: list[str]) -> None:

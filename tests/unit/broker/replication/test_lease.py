@@ -111,3 +111,47 @@ def test_giving_everything_up_ends_the_doubt() -> None:
     assert lease.is_suspect()
     lease.reset()
     assert not lease.is_suspect()
+
+
+def test_a_round_trip_proves_the_session_for_half_its_time() -> None:
+    """From its beginning on: the answer may have been long on its way. A failed one, or one of another session, proves nothing."""
+    time = FakeTime()
+    lease = LeadershipLease(time, 6000)
+    lease.tick(5)
+    assert lease.is_proven()
+    time.now += 3.1
+    lease.tick(5)  # suspect now, and trusted again by the round trip
+    assert not lease.is_proven()
+    assert asyncio.run(lease.confirm(Session(time, takes_s=0.5)))
+    assert lease.is_proven()
+    time.now += 2.4
+    assert lease.is_proven()
+    time.now += 0.2
+    assert not lease.is_proven()
+    with pytest.raises(ConnectionLoss):
+        asyncio.run(lease.confirm(Session(time, error=ConnectionLoss("test"))))
+    asyncio.run(lease.confirm(Session(time, new_id=6)))
+    assert not lease.is_proven()
+
+
+def test_while_it_runs_the_session_is_proven_again_and_again() -> None:
+    async def scenario() -> None:
+        session = Session(time)
+        running = asyncio.create_task(lease.run(session))
+        for _ in range(60):
+            await asyncio.sleep(0)
+            time.now += 0.1
+            assert lease.is_proven()
+        running.cancel()
+
+    time = FakeTime()
+    lease = LeadershipLease(time, 600)
+
+    async def turn() -> None:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_result, None)
+        await future
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("broker.replication.lease.asyncio.sleep", lambda seconds: turn())
+        asyncio.run(scenario())

@@ -61,3 +61,10 @@ def test_waits_until_the_leader_is_known(tmp_path: Path) -> None:
     assert cluster.done == []
     kill.step(5.2)
     assert cluster.done == [("kill", 1)]
+
+
+def test_says_what_else_the_killed_broker_was(tmp_path: Path) -> None:
+    said = list[str]()
+    kill = LeaderKill(FakeCluster(), lambda: {0: 7}, 0, 10.0, OutputDirectory(tmp_path), said.append, "; {}!".format)
+    kill.step(5.0)
+    assert said == ["SIGKILL to broker 7, the leader of partitions 0; 7!"]

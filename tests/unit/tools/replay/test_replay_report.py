@@ -9,6 +9,7 @@ import pytest
 
 from tools.replay import figures
 from tools.replay.report import page
+from tools.replay.runner import exit_code
 from tools.replay.summary import summary_lines, summary_of
 
 
@@ -52,6 +53,95 @@ def an_analysis(**totals: int) -> dict[str, Any]:
             {"kind": "return", "broker": 1, "second": 2.0, "until_second": 3.0, "outages": []},
         ],
     }
+
+
+def a_group(**changes: Any) -> dict[str, Any]:
+    return {
+        "group": "flight-<readers>",
+        "assignor": "cooperative-sticky",
+        "members": [
+            {"member": 1, "partitions": [0, 1], "read": 2, "commits": 3},
+            {"member": 2, "partitions": [], "read": 1, "commits": 0},
+        ],
+        "coordinator": {"before": 1, "after": 2, "was_killed": True},
+        "read": 3,
+        "read_again": 1,
+        "skipped": 0,
+        "lag": 0,
+        "commits": 3,
+        "failed_commits": 1,
+        "rebalances": 2,
+        "rebalances_after_kill": 0,
+        "pause_s": 0.71239,
+        "pause_partition": 0,
+        "commit_gap_s": 0.5,
+        "by_second": [{"second": second, "read": [1, 0], "commits": second} for second in range(3)],
+    } | changes
+
+
+def test_the_summary_has_the_group_that_read_along() -> None:
+    analysis = an_analysis() | {"group": a_group()}
+    assert summary_of(analysis)["group"] == {
+        "group": "flight-<readers>",
+        "members": 2,
+        "coordinator": {"before": 1, "after": 2, "was_killed": True},
+        "read": 3,
+        "read_again": 1,
+        "skipped": 0,
+        "lag": 0,
+        "commits": 3,
+        "rebalances": 2,
+        "rebalances_after_kill": 0,
+        "longest_pause_s": 0.712,
+        "commit_gap_s": 0.5,
+    }
+    text = "\n".join(summary_lines(analysis))
+    for part in (
+        "2 members",
+        "broker 1, which was killed, then by broker 2",
+        "0 after the kill",
+        "0.71 s",
+        "(partition 0)",
+    ):
+        assert part in text
+    assert "<--" not in "\n".join(summary_lines(an_analysis(duplicated=0) | {"group": a_group()}))
+    assert "<-- acknowledged, the group never read them" in "\n".join(
+        summary_lines(analysis | {"group": a_group(skipped=2)})
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({}, "broker 2 took the group over"),
+        ({}, "went on with the partitions that they had"),
+        ({"rebalances_after_kill": 2}, "shared out its partitions anew 2 time(s)"),
+        ({"coordinator": {"before": 1, "after": None, "was_killed": True}}, "could not be found out"),
+        ({"coordinator": {"before": 3, "after": 3, "was_killed": False}}, "broker 3, which lived"),
+        ({"skipped": 2}, "the consumer group skipped 2 event(s)"),
+        ({"lag": None, "commit_gap_s": None, "pause_partition": None}, "unknown"),
+    ],
+)
+def test_the_page_shows_the_group(group: dict[str, Any], words: str) -> None:
+    text = page(an_analysis(duplicated=0) | {"group": a_group(**group)})
+    assert words in text
+    assert "flight-<readers>" not in text
+    assert text.count('role="img"') == text.count("<svg") == 5
+    assert ('class="verdict bad"' in text) == ("skipped" in group)
+
+
+@pytest.mark.parametrize(
+    ("totals", "group", "code"),
+    [
+        ({"duplicated": 0}, None, 0),
+        ({"duplicated": 0}, a_group(), 0),
+        ({"duplicated": 0}, a_group(skipped=1), 1),
+        ({"duplicated": 1}, a_group(), 1),
+        ({"duplicated": 0, "lost": 1}, None, 1),
+    ],
+)
+def test_the_exit_code_tells_what_must_not_be(totals: dict[str, int], group: dict[str, Any] | None, code: int) -> None:
+    assert exit_code(an_analysis(**totals) | ({} if group is None else {"group": group})) == code
 
 
 def test_the_summary_has_exactly_these_keys() -> None:

@@ -1,0 +1,17 @@
+"""Heartbeat (API 12), v0 to v4: a member is alive, and hears of a rebalance that has begun (CLI-2, INV-24, BAD-33).
+
+The most frequent request of groups, so by hand (`heartbeat_codec`).
+"""
+
+from __future__ import annotations
+
+from broker.apis.context import ApiContext
+from broker.network.request_channel import Request
+from protocol.kafka import heartbeat_codec
+
+
+def heartbeat(context: ApiContext, request: Request) -> None:
+    header = request.header
+    beat = heartbeat_codec.decode_request(header.api_version, request.frame, header.body_offset)
+    error = context.groups.heartbeat(beat.group_id, beat.member_id, beat.instance_id, beat.generation)
+    request.respond_small(heartbeat_codec.encode_response(header.api_version, error))

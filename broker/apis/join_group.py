@@ -1,0 +1,74 @@
+"""JoinGroup (API 11), v0 to v9: a member joins its group, or joins again for the next generation (CLI-2, BAD-32).
+
+v1 rebalance time-out (before: the session's), v4 a new member is first sent back with its id (KIP-394), v5 static members
+(KIP-345), v7 protocol type in the answer, v8 reason, v9 a static leader that comes back may skip the assignment (KIP-814).
+The answer waits until the rebalance is through.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from broker.apis.context import ApiContext
+from broker.groups.group_types import JoinAnswer, JoinRequest, Protocol
+from broker.network.request_channel import Request
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+
+REBALANCE_TIMEOUT_SINCE = 1
+MEMBER_ID_FIRST_SINCE = 4
+NO_PROTOCOL_IS_NULL_SINCE = 7
+SKIPPED_ASSIGNMENT_SINCE = 9
+REASON_LENGTH_MAX = 255
+
+
+def join_group(context: ApiContext, request: Request) -> None:
+    header = request.header
+    version = header.api_version
+    body = messages.decode_request(ApiKey.JOIN_GROUP, version, request.frame, header.body_offset)
+    instance_id: str | None = getattr(body, "group_instance_id", None)
+    session_ms = messages.milliseconds(body.session_timeout)
+    client_id = header.client_id or ""
+    join = JoinRequest(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        new_member_id=f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}",
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host(request),
+        protocol_type=body.protocol_type,
+        protocols=tuple(Protocol(protocol.name, protocol.metadata) for protocol in body.protocols),
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=(
+            messages.milliseconds(body.rebalance_timeout) if version >= REBALANCE_TIMEOUT_SINCE else session_ms
+        ),
+        needs_member_id=version >= MEMBER_ID_FIRST_SINCE and instance_id is None,
+        can_skip_assignment=version >= SKIPPED_ASSIGNMENT_SINCE,
+        reason=(getattr(body, "reason", None) or "")[:REASON_LENGTH_MAX],
+    )
+    context.groups.join(join, lambda answer: _respond(request, answer))
+
+
+def client_host(request: Request) -> str:
+    """The client's address as Kafka writes it: `/127.0.0.1`."""
+    return "/" + request.connection.remote_address
+
+
+def _respond(request: Request, answer: JoinAnswer) -> None:
+    version = request.header.api_version
+    no_name = None if version >= NO_PROTOCOL_IS_NULL_SINCE else ""
+    body = {
+        "throttle_time": 0,
+        "error_code": int(answer.error),
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": no_name if answer.protocol_name is None else answer.protocol_name,
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
+            for member in answer.members
+        ],
+    }
+    request.respond_small(messages.encode_response(ApiKey.JOIN_GROUP, version, body))

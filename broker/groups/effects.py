@@ -1,0 +1,65 @@
+"""What groups want done: answers to those who wait, and records for the log."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from broker.groups.group_types import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
+from broker.groups.held_groups import HeldGroup
+from broker.groups.offsets_topic import OffsetsTopic
+from protocol.errors import ErrorCode
+
+
+class GroupEffects:
+    """Knows who waits under which ticket. `stored(held, number, error)` is told of the outcome of each record."""
+
+    def __init__(self, topic: OffsetsTopic, stored: Callable[[HeldGroup, int, ErrorCode], None]) -> None:
+        self._topic = topic
+        self._stored = stored
+        self._tickets = itertools.count()
+        self._joins: dict[int, Callable[[JoinAnswer], None]] = {}
+        self._syncs: dict[int, Callable[[SyncAnswer], None]] = {}
+        self._queue: deque[tuple[HeldGroup, Effect]] = deque()
+        self._is_running = False
+
+    @property
+    def waiting(self) -> int:
+        """JoinGroups and SyncGroups that are not answered yet (INV-27)."""
+        return len(self._joins) + len(self._syncs)
+
+    def join_waits(self, respond: Callable[[JoinAnswer], None]) -> int:
+        """The ticket under which it will be answered."""
+        ticket = next(self._tickets)
+        self._joins[ticket] = respond
+        return ticket
+
+    def sync_waits(self, respond: Callable[[SyncAnswer], None]) -> int:
+        ticket = next(self._tickets)
+        self._syncs[ticket] = respond
+        return ticket
+
+    def run(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
+        """In order, one after the other, also those that follow at once: a sole replica's append is answered before it returns."""
+        self._queue.extend((held, effect) for effect in effects)
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while self._queue:
+                self._do(*self._queue.popleft())
+        finally:
+            self._is_running = False
+
+    def _do(self, held: HeldGroup, effect: Effect) -> None:
+        match effect:
+            case AnswerJoin(ticket, joined):
+                self._joins.pop(ticket)(joined)
+            case AnswerSync(ticket, assigned):
+                self._syncs.pop(ticket)(assigned)
+            case Store(number, metadata):
+                if held.is_held:
+                    self._topic.store_group(
+                        held.owner.number, held.group_id, metadata, lambda error: self._stored(held, number, error)
+                    )

@@ -1,0 +1,223 @@
+"""The members of one group: who they are, what they wait for, which assignors all of them know, who leads. Pure.
+
+A member *waits* while its JoinGroup or SyncGroup is unanswered; that keeps it alive without heartbeats. One that is new, and
+has never been told of a generation, cannot send heartbeats: it gets `NEW_MEMBER_TIMEOUT_S` to see its first one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker.groups.group_types import JoinRequest, MemberMetadata, Protocol
+from protocol.errors import ErrorCode
+
+NEVER = float("inf")
+
+NEW_MEMBER_TIMEOUT_S = 300.0
+"""Clients give up a JoinGroup that is not answered and send another, as yet another new member; the ones before must go."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """`session_ends_s`: monotonic seconds. `join_ticket`, `sync_ticket`: of the request that waits, None if none does.
+
+    `sync_due`: it was told of the current generation, and has not yet asked for its assignment.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    assignment: bytes = b""
+    is_new: bool = False
+    session_ends_s: float = NEVER
+    join_ticket: int | None = None
+    sync_ticket: int | None = None
+    sync_due: bool = False
+
+    @staticmethod
+    def joining(request: JoinRequest, member_id: str) -> Member:
+        return Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.protocols,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            is_new=True,
+        )
+
+    @staticmethod
+    def restored(stored: MemberMetadata, protocol_name: str) -> Member:
+        """A stored member tells its subscription for the protocol that was chosen only."""
+        return Member(
+            stored.member_id,
+            stored.instance_id,
+            stored.client_id,
+            stored.client_host,
+            (Protocol(protocol_name, stored.subscription),),
+            stored.session_timeout_ms,
+            stored.rebalance_timeout_ms,
+            stored.assignment,
+        )
+
+    def touch(self, now_s: float) -> float:
+        """It is alive: its session begins anew. Returns when that ends."""
+        ends_s = now_s + self.session_timeout_ms / 1000
+        # A new member's first limit is longer, and nothing that it sends may shorten it.
+        self.session_ends_s = max(ends_s, self.session_ends_s) if self.is_new else ends_s
+        return self.session_ends_s
+
+    def expires_s(self) -> float:
+        """When it is taken for dead unless it is heard of; NEVER while it waits for an answer."""
+        waits = self.join_ticket is not None or self.sync_ticket is not None
+        return NEVER if waits and not self.is_new else self.session_ends_s
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What it says with that assignor; empty if it does not know it."""
+        return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
+
+    def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
+        return MemberMetadata(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol_name),
+            assignment,
+        )
+
+
+def protocol_names(protocols: Iterable[Protocol]) -> frozenset[str]:
+    return frozenset(protocol.name for protocol in protocols)
+
+
+class Members:
+    """Members by id in the order in which they came, and the ids that were given out but not yet used (KIP-394)."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Member] = {}
+        self.pending: dict[str, float] = {}
+        """Member id -> when it is forgotten, monotonic seconds."""
+        self.leader: str | None = None
+        self.joining = 0
+        """How many wait for the answer to their JoinGroup."""
+        self._instances: dict[str, str] = {}
+        self._supporters: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def of_instance(self, instance_id: str | None) -> str | None:
+        """The member id that a static member has now."""
+        return None if instance_id is None else self._instances.get(instance_id)
+
+    def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Is it a member, and, if static, the one that has the instance id now (KIP-345)?"""
+        if instance_id is not None:
+            current = self._instances.get(instance_id)
+            if current is not None and current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.by_id else ErrorCode.UNKNOWN_MEMBER_ID
+
+    # -- who is in it
+
+    def add(self, member: Member) -> None:
+        """The first of all becomes the leader. An id that was pending is not any more."""
+        self.pending.pop(member.member_id, None)
+        self.by_id[member.member_id] = member
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = member.member_id
+        self._supporters.update(protocol_names(member.protocols))
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        """Also a pending id. Nobody answers what the member waits for here. A leader that goes is followed by the oldest."""
+        self.pending.pop(member_id, None)
+        member = self.by_id.pop(member_id, None)
+        if member is None:
+            return
+        self.stop_joining(member)
+        if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
+            del self._instances[member.instance_id]
+        self._supporters.subtract(protocol_names(member.protocols))
+        self._supporters = +self._supporters
+        if self.leader == member_id:
+            self.leader = next(iter(self.by_id), None)
+
+    def rename(self, member: Member, new_id: str) -> None:
+        """A static member gets another member id; it keeps everything else, being the leader too."""
+        if self.leader == member.member_id:
+            self.leader = new_id
+        del self.by_id[member.member_id]
+        member.member_id = new_id
+        self.by_id[new_id] = member
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = new_id
+
+    def change_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self._supporters.subtract(protocol_names(member.protocols))
+        self._supporters.update(protocol_names(protocols))
+        self._supporters = +self._supporters
+        member.protocols = protocols
+
+    # -- who waits
+
+    def start_joining(self, member: Member, ticket: int) -> int | None:
+        """Its JoinGroup waits. Returns the ticket of an earlier one that waited, which this one replaces."""
+        earlier = self.stop_joining(member)
+        member.join_ticket = ticket
+        self.joining += 1
+        return earlier
+
+    def stop_joining(self, member: Member) -> int | None:
+        """Its JoinGroup is about to be answered. Returns the ticket, None if it did not wait."""
+        ticket, member.join_ticket = member.join_ticket, None
+        if ticket is not None:
+            self.joining -= 1
+        return ticket
+
+    def all_joined(self) -> bool:
+        return self.joining == len(self.by_id) and not self.pending
+
+    def elect_joined_leader(self) -> bool:
+        """The leader stays if it has rejoined; else the oldest that has. False: nobody has."""
+        if self.leader is None or self.by_id[self.leader].join_ticket is None:
+            joined = (member.member_id for member in self.by_id.values() if member.join_ticket is not None)
+            elected = next(joined, None)
+            if elected is None:
+                return False
+            self.leader = elected
+        return True
+
+    # -- what they have in common
+
+    def rebalance_timeout_s(self) -> float:
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0) / 1000
+
+    def support_any(self, protocols: Iterable[Protocol]) -> bool:
+        """Is one of the protocols known to all members?"""
+        return any(self._supporters[name] == len(self.by_id) for name in protocol_names(protocols))
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all know; the most votes win, of equals the oldest's.
+
+        There always is one that all know: no JoinGroup that would leave none is let in.
+        """
+        candidates = {name for name, supporters in self._supporters.items() if supporters == len(self.by_id)}
+        votes = Counter(
+            next(protocol.name for protocol in member.protocols if protocol.name in candidates)
+            for member in self.by_id.values()
+        )
+        return votes.most_common(1)[0][0]

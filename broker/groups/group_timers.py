@@ -1,0 +1,101 @@
+"""When a group has something to do without being asked: one heap of deadlines, one timer of the loop.
+
+A heartbeat only moves a group's deadline later, so it does not touch the heap: the group is asked at the earlier time,
+and says then when it wants to be asked again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from broker.groups.slices import SLICE_S
+from broker.purgatory import TimerHandle, Timers
+
+NEVER = float("inf")
+
+
+class Scheduled(Protocol):
+    """What has deadlines. `armed_at` is the heap's own: the earliest time at which it will be asked."""
+
+    armed_at: float
+
+    def next_deadline(self) -> float | None:
+        """Seconds of the coordinator's clock."""
+        ...
+
+
+Item = TypeVar("Item", bound=Scheduled)
+
+
+class GroupTimers(Generic[Item]):
+    """`due(item)` is called at or after its deadline. `now` is the clock of the deadlines, `is_held` true while none may pass."""
+
+    def __init__(
+        self, timers: Timers, now: Callable[[], float], is_held: Callable[[], bool], due: Callable[[Item], None]
+    ) -> None:
+        self._timers = timers
+        self._now = now
+        self._is_held = is_held
+        self._due = due
+        self._heap: list[tuple[float, int, Item]] = []
+        self._order = itertools.count()
+        self._timer: TimerHandle | None = None
+        self._timer_at = NEVER
+
+    def __len__(self) -> int:
+        """Entries of the heap, also those that do not count any more."""
+        return len(self._heap)
+
+    def schedule(self, item: Item) -> None:
+        """Its deadline may have come nearer."""
+        deadline = item.next_deadline()
+        if deadline is None or deadline >= item.armed_at:
+            return
+        item.armed_at = deadline
+        heapq.heappush(self._heap, (deadline, next(self._order), item))
+        self._arm()
+
+    def forget(self, items: Iterable[Item]) -> None:
+        """They are never asked again."""
+        for item in items:
+            item.armed_at = NEVER
+        self._heap = [entry for entry in self._heap if entry[2].armed_at != NEVER]
+        heapq.heapify(self._heap)
+        self._arm()
+
+    def arm_again(self) -> None:
+        """`is_held` is false again: looks anew when the next deadline is."""
+        self._cancel()
+        self._arm()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, NEVER
+
+    def _arm(self) -> None:
+        if not self._heap:
+            self._cancel()
+        elif self._heap[0][0] < self._timer_at:
+            self._cancel()
+            self._timer_at = self._heap[0][0]
+            self._timer = self._timers.call_later(max(0.0, self._timer_at - self._now()), self._run)
+
+    def _run(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        if self._is_held():
+            return
+        began = now = self._now()
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, item = heapq.heappop(self._heap)
+            if deadline == item.armed_at:
+                item.armed_at = NEVER
+                self._due(item)
+                self.schedule(item)
+            now = self._now()
+            if now - began > SLICE_S:
+                break
+        self._arm()

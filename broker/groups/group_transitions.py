@@ -1,0 +1,102 @@
+"""The states of a classic consumer group, and every way from one to another (Kafka's `GroupState`). Pure.
+
+A generation is made in two halves. PreparingRebalance gathers the members: their JoinGroups wait until all have come, or the
+time is up. CompletingRebalance waits for the leader to say who gets what, and for that to be stored; SyncGroups wait.
+
+| state               | JoinGroup                                   | SyncGroup       | Heartbeat   | OffsetCommit of a member |
+|---------------------|---------------------------------------------|-----------------|-------------|--------------------------|
+| Empty               | new: begins a rebalance; else unknown       | unknown         | unknown     | unknown; outsiders may   |
+| PreparingRebalance  | waits                                       | in progress     | in progress | taken                    |
+| CompletingRebalance | same metadata: this generation; else begins | waits           | taken       | in progress              |
+| Stable              | the same, but the leader begins one         | the assignment  | taken       | taken                    |
+| Dead                | not available                               | not available   | not available | not available          |
+
+unknown: UNKNOWN_MEMBER_ID, in progress: REBALANCE_IN_PROGRESS, not available: COORDINATOR_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+
+class GroupState(Enum):
+    """The values are the names that clients are shown."""
+
+    EMPTY = "Empty"
+    """No members. It may hold offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """Deleted, or no longer led here: nothing brings it back."""
+
+
+class Cause(Enum):
+    """Why a group's state changes."""
+
+    MEMBER_JOINED = "a member joined"
+    MEMBER_CHANGED = "a member joined again with other metadata, or a static member was replaced"
+    LEADER_REJOINED = "the leader joined again"
+    MEMBER_LEFT = "a member left"
+    SESSION_ENDED = "a member was not heard of"
+    ALL_JOINED = "all members have joined"
+    JOIN_TIMED_OUT = "the time to join is over"
+    NOBODY_JOINED = "the time to join is over, and only static members are left, which are away"
+    NOBODY_LEFT = "no members are left"
+    ASSIGNMENT_STORED = "the leader's assignment is stored"
+    ASSIGNMENT_NOT_STORED = "the leader's assignment could not be stored"
+    SYNC_TIMED_OUT = "a member did not ask for its assignment"
+    OVER_CAPACITY = "it was loaded with more members than are allowed"
+    DELETED = "the group was deleted"
+    UNLOADED = "its partition is led elsewhere"
+
+
+_EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = GroupState
+
+TRANSITIONS: Mapping[tuple[GroupState, Cause], GroupState] = MappingProxyType(
+    {
+        (_EMPTY, Cause.MEMBER_JOINED): _PREPARING,
+        (_EMPTY, Cause.DELETED): _DEAD,
+        (_EMPTY, Cause.UNLOADED): _DEAD,
+        #
+        (_PREPARING, Cause.ALL_JOINED): _COMPLETING,
+        (_PREPARING, Cause.JOIN_TIMED_OUT): _COMPLETING,
+        (_PREPARING, Cause.NOBODY_JOINED): _PREPARING,
+        (_PREPARING, Cause.NOBODY_LEFT): _EMPTY,
+        (_PREPARING, Cause.DELETED): _DEAD,
+        (_PREPARING, Cause.UNLOADED): _DEAD,
+        #
+        (_COMPLETING, Cause.ASSIGNMENT_STORED): _STABLE,
+        (_COMPLETING, Cause.ASSIGNMENT_NOT_STORED): _PREPARING,
+        (_COMPLETING, Cause.MEMBER_JOINED): _PREPARING,
+        (_COMPLETING, Cause.MEMBER_CHANGED): _PREPARING,
+        (_COMPLETING, Cause.MEMBER_LEFT): _PREPARING,
+        (_COMPLETING, Cause.SESSION_ENDED): _PREPARING,
+        (_COMPLETING, Cause.SYNC_TIMED_OUT): _PREPARING,
+        (_COMPLETING, Cause.DELETED): _DEAD,
+        (_COMPLETING, Cause.UNLOADED): _DEAD,
+        #
+        (_STABLE, Cause.MEMBER_JOINED): _PREPARING,
+        (_STABLE, Cause.MEMBER_CHANGED): _PREPARING,
+        (_STABLE, Cause.LEADER_REJOINED): _PREPARING,
+        (_STABLE, Cause.MEMBER_LEFT): _PREPARING,
+        (_STABLE, Cause.SESSION_ENDED): _PREPARING,
+        (_STABLE, Cause.SYNC_TIMED_OUT): _PREPARING,
+        (_STABLE, Cause.OVER_CAPACITY): _PREPARING,
+        (_STABLE, Cause.DELETED): _DEAD,
+        (_STABLE, Cause.UNLOADED): _DEAD,
+    }
+)
+
+
+class IllegalTransition(AssertionError):
+    """A mistake of ours: the table has no such row."""
+
+
+def next_state(state: GroupState, cause: Cause) -> GroupState:
+    try:
+        return TRANSITIONS[state, cause]
+    except KeyError:
+        raise IllegalTransition(f"a group that is {state.value} has no way on when {cause.value}") from None

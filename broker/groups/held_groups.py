@@ -1,0 +1,70 @@
+"""The groups that this broker coordinates, and the partitions of `__consumer_offsets` that make it their coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.groups.group_offsets import GroupOffsets
+from broker.groups.group_state import Group
+from broker.groups.group_timers import NEVER
+
+
+class OwnedPartition:
+    """A partition of the topic from gaining its leadership to losing it. Another time is another object: nothing mixes them up."""
+
+    __slots__ = ("deleted_topics", "groups", "is_loaded", "leader_epoch", "number")
+
+    def __init__(self, number: int, leader_epoch: int) -> None:
+        self.number = number
+        self.leader_epoch = leader_epoch
+        self.is_loaded = False
+        self.groups: dict[str, HeldGroup] = {}
+        self.deleted_topics: set[str] = set()
+        """Topics that went while the groups were being loaded."""
+
+
+class HeldGroup:
+    """A group and its offsets. `is_held` ends when the partition is lost, or the group removed: then nothing may act for it.
+
+    `is_going`: its tombstones are being written.
+    """
+
+    __slots__ = ("armed_at", "group", "group_id", "is_going", "is_held", "offsets", "owner")
+
+    def __init__(self, group_id: str, owner: OwnedPartition, group: Group, offsets: GroupOffsets) -> None:
+        self.group_id = group_id
+        self.owner = owner
+        self.group = group
+        self.offsets = offsets
+        self.is_held = True
+        self.is_going = False
+        self.armed_at = NEVER
+
+    def next_deadline(self) -> float | None:
+        return self.group.next_deadline()
+
+
+class HeldGroups:
+    """By group id, of all partitions that are led here and loaded."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, HeldGroup] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[HeldGroup]:
+        """A snapshot."""
+        return iter(list(self._groups.values()))
+
+    def get(self, group_id: str) -> HeldGroup | None:
+        return self._groups.get(group_id)
+
+    def add(self, held: HeldGroup) -> None:
+        self._groups[held.group_id] = held.owner.groups[held.group_id] = held
+
+    def remove(self, held: HeldGroup) -> None:
+        held.is_held = False
+        if self._groups.get(held.group_id) is held:
+            del self._groups[held.group_id]
+        held.owner.groups.pop(held.group_id, None)

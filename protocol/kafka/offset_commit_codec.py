@@ -1,0 +1,131 @@
+"""OffsetCommit (API 8) by hand, v2 to v9. Pure.
+
+    group id, generation, member id, [v7: instance id], [v2 to v4: retention ms],
+    topics: name, partitions: partition, offset, [v6: leader epoch], metadata
+
+v3 throttle time, v8 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
+from protocol.kafka.wire import (
+    INT,
+    array_length,
+    read_array_length,
+    read_nullable_string,
+    read_string,
+    string,
+)
+
+THROTTLE_SINCE = 3
+RETENTION_UNTIL = 4
+LEADER_EPOCH_SINCE = 6
+INSTANCE_ID_SINCE = 7
+FLEXIBLE_SINCE = 8
+
+NO_EPOCH = -1
+BROKERS_RETENTION = -1
+
+_LONG = struct.Struct(">q")
+_POSITION_V2 = struct.Struct(">iq")
+_POSITION_V6 = struct.Struct(">iqi")
+_RESULT_V2 = struct.Struct(">ih")
+_RESULT_V8 = struct.Struct(">ihx")  # and no tagged fields
+
+
+class CommittedPartition(NamedTuple):
+    """`leader_epoch` -1: not said. `metadata` is the client's own."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class OffsetCommitRequest(NamedTuple):
+    """`retention_ms` -1: the broker's."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    retention_ms: int
+    topics: list[tuple[str, list[CommittedPartition]]]
+
+
+def decode_request(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
+    """Raises MalformedRequest when the bytes from `at` are not such a body, or are more than it (BAD-10, 11)."""
+    try:
+        return _decode(version, frame, at)
+    except struct.error:
+        raise MalformedRequest("the frame ends inside a number") from None
+
+
+def _decode(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
+    flexible = version >= FLEXIBLE_SINCE
+    group_id, at = read_string(frame, at, flexible)
+    (generation,) = INT.unpack_from(frame, at)
+    member_id, at = read_string(frame, at + 4, flexible)
+    instance_id: str | None = None
+    if version >= INSTANCE_ID_SINCE:
+        instance_id, at = read_nullable_string(frame, at, flexible)
+    retention_ms = BROKERS_RETENTION
+    if version <= RETENTION_UNTIL:
+        (retention_ms,) = _LONG.unpack_from(frame, at)
+        at += _LONG.size
+    count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
+    topics = []
+    for _ in range(count):
+        name, at = read_string(frame, at, flexible)
+        rows, at = _decode_partitions(version, frame, at, flexible)
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        topics.append((name, rows))
+    if flexible:
+        at = skip_tagged_fields(frame, at)
+    if at != len(frame):
+        raise MalformedRequest(f"{len(frame) - at} bytes after an OffsetCommit")
+    return OffsetCommitRequest(group_id, generation, member_id, instance_id, retention_ms, topics)
+
+
+def _decode_partitions(version: int, frame: Buffer, at: int, flexible: bool) -> tuple[list[CommittedPartition], int]:
+    has_epoch = version >= LEADER_EPOCH_SINCE
+    position = _POSITION_V6 if has_epoch else _POSITION_V2
+    size = position.size
+    count, at = read_array_length(frame, at, flexible, size + (2 if not flexible else 1))
+    rows = []
+    epoch = NO_EPOCH
+    for _ in range(count):
+        if has_epoch:
+            partition, offset, epoch = position.unpack_from(frame, at)
+        else:
+            partition, offset = position.unpack_from(frame, at)
+        metadata, at = read_nullable_string(frame, at + size, flexible)
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        rows.append(CommittedPartition(partition, offset, epoch, metadata))
+    return rows, at
+
+
+def encode_response(
+    version: int, topics: Sequence[tuple[str, Sequence[tuple[int, int]]]], throttle_ms: int = 0
+) -> bytes:
+    """The response body; `topics` is (name, (partition, error code) of each)."""
+    flexible = version >= FLEXIBLE_SINCE
+    result = _RESULT_V8 if flexible else _RESULT_V2
+    parts = [INT.pack(throttle_ms)] if version >= THROTTLE_SINCE else []
+    parts.append(array_length(len(topics), flexible))
+    for name, rows in topics:
+        parts.append(string(name, flexible))
+        parts.append(array_length(len(rows), flexible))
+        parts += [result.pack(*row) for row in rows]
+        if flexible:
+            parts.append(b"\x00")
+    if flexible:
+        parts.append(b"\x00")
+    return b"".join(parts)

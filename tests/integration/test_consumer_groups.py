@@ -1,0 +1,226 @@
+"""Consumer groups of unmodified clients, and Kafka's own tool for them (CLI-2, INV-23, INV-24)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import running_clusters
+from tests.support.group_members import CLIENTS, Client, Member
+from tests.support.invariants import eventually
+from tests.support.kafka_tools import KafkaTools
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 6
+ALL = frozenset(range(PARTITIONS))
+RECORDS = 20
+"""In each partition, each time."""
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "100",
+    "offsets.topic.num.partitions": "5",
+}
+CAN_BE_STATIC: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafka-python", "aiokafka")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_clusters(tmp_path_factory.mktemp("groups")) as start:
+        yield start(brokers=3, overrides=SETTINGS)
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> str:
+    name = f"read-{uuid.uuid4().hex[:8]}"
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3)]).values():
+        future.result(30)
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+def produce(cluster: LocalCluster, topic: str, first: int = 0) -> set[tuple[int, int]]:
+    """(partition, offset) of RECORDS new records in each partition; `first` is the offset of the first."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for number in range(first, first + RECORDS):
+        for partition in range(PARTITIONS):
+            producer.produce(topic, b"%d" % number, partition=partition)
+    assert producer.flush(30) == 0
+    return {(partition, offset) for partition in range(PARTITIONS) for offset in range(first, first + RECORDS)}
+
+
+def are_split(members: Sequence[Member]) -> bool:
+    """INV-24: each partition has one owner, and each member its share."""
+    for member in members:
+        member.check()
+    sizes = sorted(len(member.owned) for member in members)
+    is_whole = frozenset().union(*(member.owned for member in members)) == ALL and sum(sizes) == PARTITIONS
+    return is_whole and sizes[-1] - sizes[0] <= 1
+
+
+def seen(members: Sequence[Member]) -> set[tuple[int, int]]:
+    return {place for member in members for place in member.seen}
+
+
+def committed(admin: AdminClient, group: str) -> dict[int, int]:
+    """Partition -> offset."""
+    (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {row.partition: row.offset for row in future.result(20).topic_partitions}
+
+
+def commit_all(members: Sequence[Member]) -> None:
+    for member in members:
+        member.commit()
+    eventually(lambda: all(member.has_committed for member in members), "all have committed")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_members_join_split_leave_and_come_back(
+    cluster: LocalCluster, admin: AdminClient, topic: str, group: str, client: Client
+) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def join() -> Member:
+            return stack.enter_context(Member(client, cluster.bootstrap_servers, group, topic))
+
+        sent = produce(cluster, topic)
+        first = join()
+        eventually(lambda: are_split([first]), "the first has all partitions")
+        eventually(lambda: seen([first]) == sent, "the first has read all")
+        commit_all([first])
+        assert committed(admin, group) == dict.fromkeys(range(PARTITIONS), RECORDS)
+
+        members = [first, join(), join()]
+        eventually(lambda: are_split(members), "three have their shares")
+        sent |= produce(cluster, topic, RECORDS)
+        eventually(lambda: seen(members) == sent, "three have read all")
+        commit_all(members)
+        assert committed(admin, group) == dict.fromkeys(range(PARTITIONS), 2 * RECORDS)
+        assert seen(members[1:]) <= {place for place in sent if place[1] >= RECORDS}, "begun at what was committed"
+
+        members.pop().close()
+        eventually(lambda: are_split(members), "two have the shares of the third")
+        members += [join(), join(), join()]
+        eventually(lambda: are_split(members), "five have their shares")
+        sent |= produce(cluster, topic, 2 * RECORDS)
+        eventually(lambda: seen(members) >= {place for place in sent if place[1] >= 2 * RECORDS}, "all is read")
+        commit_all(members)
+    assert committed(admin, group) == dict.fromkeys(range(PARTITIONS), 3 * RECORDS)
+    with Member(client, cluster.bootstrap_servers, group, topic) as last:
+        eventually(lambda: are_split([last]), "the last has all partitions")
+        sent = produce(cluster, topic, 3 * RECORDS)
+        eventually(lambda: seen([last]) >= sent, "the last has read what is new")
+        assert seen([last]) == sent
+
+
+@pytest.mark.parametrize("client", CAN_BE_STATIC)
+def test_a_static_member_comes_back(cluster: LocalCluster, topic: str, group: str, client: Client) -> None:
+    """KIP-345, kafka-details 18: its partitions wait for it, and nobody else hears of it."""
+
+    def join(instance_id: str) -> Member:
+        return Member(client, cluster.bootstrap_servers, group, topic, instance_id)
+
+    with join("a") as first:
+        with join("b") as second:
+            eventually(lambda: are_split([first, second]), "two have their shares")
+            owned, told = second.owned, first.assignments
+        with join("b") as second:
+            eventually(lambda: second.owned == owned, "the second has what it had")
+            sent = produce(cluster, topic)
+            eventually(lambda: seen([first, second]) == sent, "all is read")
+            assert (first.assignments, second.owned) == (told, owned)
+
+
+def test_members_of_different_clients(cluster: LocalCluster, topic: str, group: str) -> None:
+    """librdkafka and kafka-python share a group: `range` is in both."""
+    clients: tuple[Client, ...] = ("confluent", "kafka-python")
+    with contextlib.ExitStack() as stack:
+        members = [stack.enter_context(Member(client, cluster.bootstrap_servers, group, topic)) for client in clients]
+        eventually(lambda: are_split(members), "two have their shares")
+        sent = produce(cluster, topic)
+        eventually(lambda: seen(members) == sent, "all is read")
+
+
+# -- Kafka's tool ---------------------------------------------------------------------------------------------------------
+
+
+class GroupTool:
+    """ConsumerGroupCommand, asked about one group."""
+
+    def __init__(self, peer_kafka: Path, cluster: LocalCluster, group: str) -> None:
+        self._tools = KafkaTools(peer_kafka)
+        self._servers = cluster.bootstrap_servers
+        self._group = group
+
+    def run(self, *arguments: str) -> str:
+        return self._tools.groups(self._servers, *arguments)
+
+    def rows(self, *arguments: str) -> list[list[str]]:
+        """The words of each line that begins with the group."""
+        output = self.run(*arguments, "--group", self._group)
+        return [line.split() for line in output.splitlines() if line.startswith(self._group)]
+
+
+@pytest.fixture
+def tool(peer_kafka: Path, cluster: LocalCluster, group: str) -> GroupTool:
+    return GroupTool(peer_kafka, cluster, group)
+
+
+@pytest.mark.peer
+def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: str, tool: GroupTool) -> None:
+    produce(cluster, topic)
+    with Member("confluent", cluster.bootstrap_servers, group, topic, "instance") as member:
+        eventually(lambda: len(member.seen) == PARTITIONS * RECORDS, "all is read")
+        commit_all([member])
+        listed = tool.run("--list", "--state")
+        assert [group, "Stable"] in [line.split() for line in listed.splitlines()], listed
+        offsets = sorted((row[1], int(row[2]), *row[3:6]) for row in tool.rows("--describe"))
+        assert offsets == [(topic, n, str(RECORDS), str(RECORDS), "0") for n in range(PARTITIONS)]
+        ((*_, assignor, state, members),) = tool.rows("--describe", "--state")
+        assert (assignor, state, members) == ("range", "Stable", "1")
+        (shown,) = tool.rows("--describe", "--members", "--verbose")
+        assert shown[1].startswith("instance-")
+        assert shown[2] == "instance"
+        assert shown[-2:] == [str(PARTITIONS), "(0,1,2,3,4,5)"], "as the tool of 3.9 writes it, without the topic"
+        refused = tool.run("--delete", "--group", group)
+        assert "GroupNotEmptyException" in refused
+
+
+@pytest.mark.peer
+def test_consumer_group_command_changes(
+    cluster: LocalCluster, admin: AdminClient, topic: str, group: str, tool: GroupTool
+) -> None:
+    """Resets, deletes offsets, deletes the group."""
+    produce(cluster, topic)
+    with Member("confluent", cluster.bootstrap_servers, group, topic) as member:
+        eventually(lambda: len(member.seen) == PARTITIONS * RECORDS, "all is read")
+        commit_all([member])
+    reset = ("--group", group, "--topic", topic, "--reset-offsets")
+    planned = re.findall(rf"{group}\s+{topic}\s+(\d+)\s+(\d+)", tool.run(*reset, "--to-earliest", "--dry-run"))
+    assert sorted(planned) == [(str(n), "0") for n in range(PARTITIONS)]
+    assert committed(admin, group) == dict.fromkeys(ALL, RECORDS)
+    tool.run(*reset, "--to-offset", "7", "--execute")
+    assert committed(admin, group) == dict.fromkeys(ALL, 7)
+    with Member("confluent", cluster.bootstrap_servers, group, topic) as member:
+        eventually(lambda: len(member.seen) >= PARTITIONS * (RECORDS - 7), "all is read from there")
+        assert min(offset for _, offset in member.seen) == 7
+    tool.run("--delete-offsets", "--group", group, "--topic", f"{topic}:0,1")
+    assert committed(admin, group) == dict.fromkeys(ALL - {0, 1}, 7)
+    assert "successful" in tool.run("--delete", "--group", group)
+    assert committed(admin, group) == {}

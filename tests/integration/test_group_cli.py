@@ -1,0 +1,300 @@
+"""`ottla group ...` against ottla, and the same against a real Kafka, whose own command sees the same (CLI-2)."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.support.cli import OURS_AND_KAFKAS, Cli
+from tests.support.invariants import eventually
+from tests.support.kafka_tools import KafkaTools
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+RECORDS = 10
+"""In each partition."""
+
+KAFKA_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
+class GroupCli(Cli):
+    """`ottla group ...`."""
+
+    def command(self, *arguments: str) -> list[str]:
+        return super().command("group", *arguments)
+
+    def lines(self, *arguments: str) -> list[list[str]]:
+        """The words of each line of a command that succeeds, whatever it says on stderr."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return [line.split() for line in done.stdout.splitlines()]
+
+    def offsets(self, group: str) -> dict[int, int | None]:
+        """Partition -> the committed offset."""
+        return {row["partition"]: row["current_offset"] for row in self.described(group)["offsets"]}
+
+    def described(self, group: str, *arguments: str) -> dict[str, Any]:
+        (described,) = self.json("describe", group, *arguments)
+        return dict(described)
+
+    def reset(self, group: str, *arguments: str) -> list[int]:
+        """The new offsets of the partitions, in order, carried out."""
+        done = self.json("reset-offsets", group, *arguments, "--execute")
+        assert done["executed"]
+        return [row["new_offset"] for row in done["offsets"]]
+
+
+@pytest.fixture
+def ottla(shared_cluster: LocalCluster) -> GroupCli:
+    return GroupCli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids))
+
+
+@pytest.fixture
+def kafka(shared_kafka: Cli) -> GroupCli:
+    return GroupCli(shared_kafka.bootstrap_servers, shared_kafka.broker_ids)
+
+
+@pytest.fixture
+def cli(request: pytest.FixtureRequest) -> GroupCli:
+    found: GroupCli = request.getfixturevalue(getattr(request, "param", "ottla"))
+    return found
+
+
+@pytest.fixture
+def topic(cli: GroupCli) -> str:
+    """Two partitions with RECORDS records each, at 1,000 ms, 2,000 ms, ... since 1970."""
+    name = f"groups-{uuid.uuid4().hex[:8]}"
+    topics = Cli(cli.bootstrap_servers, cli.broker_ids)
+    topics.output("topic", "create", name, "--partitions", "2", "--replication-factor", "1")
+    topics.output(
+        "config", "alter", "--entity-type", "topics", "--entity-name", name, "--add-config", "retention.ms=-1"
+    )
+    producer = Producer({"bootstrap.servers": cli.bootstrap_servers})
+    for number in range(RECORDS * 2):
+        producer.produce(name, b"v", partition=number % 2, timestamp=(number // 2 + 1) * 1000)
+    assert producer.flush(20) == 0
+    return name
+
+
+@contextlib.contextmanager
+def member(cli: GroupCli, topic: str, group: str, **settings: Any) -> Iterator[Consumer]:
+    """A consumer of the group that has partitions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cli.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **settings,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        eventually(lambda: consumer.poll(0.1) is not None, "a record for the member")
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def commit(cli: GroupCli, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """From outside, as a simple consumer does it; the coordinator may still be on its way."""
+    consumer = Consumer({"bootstrap.servers": cli.bootstrap_servers, "group.id": group})
+    places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as problem:
+            if not problem.args[0].retriable():
+                raise
+            return False
+        return True
+
+    eventually(is_committed, "the commit")
+    consumer.close()
+
+
+def new_group() -> str:
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+@OURS_AND_KAFKAS
+def test_list_and_describe_a_live_group(cli: GroupCli, topic: str) -> None:
+    group = new_group()
+    with member(cli, topic, group, **{"client.id": "till", "group.instance.id": "till-1"}) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+        assert group in cli.output("list").splitlines()
+        (listed,) = [found for found in cli.json("list", "--state") if found["group"] == group]
+        assert listed == {"group": group, "type": "Classic", "state": "Stable", "is_simple": False}
+        assert [group, "Stable"] in cli.lines("list", "--state", "stable,empty")
+        assert [group, "Classic", "Stable"] in cli.lines("list", "--state", "--type", "classic")
+        assert group not in cli.output("list", "--state", "empty")
+
+        header, *rows = cli.lines("describe", group)
+        assert header == (
+            [
+                "GROUP",
+                "TOPIC",
+                "PARTITION",
+                "CURRENT-OFFSET",
+                "LOG-END-OFFSET",
+                "LAG",
+                "CONSUMER-ID",
+                "HOST",
+                "CLIENT-ID",
+            ]
+        )
+        assert [row[:6] for row in rows] == [
+            [group, topic, "0", "4", "10", "6"],
+            [group, topic, "1", "-", "10", "-"],
+        ]
+        assert {row[6].startswith("till-1-") for row in rows} == {True}
+        assert {row[8] for row in rows} == {"till"}
+
+        header, row = cli.lines("describe", "--group", group, "--members", "--verbose")
+        assert header == ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
+        assert row[2] == "till-1"
+        assert row[4:] == ["till", "2", f"{topic}(0,1)"]
+
+        described = cli.described(group, "--state")
+        assert (described["state"], described["assignment_strategy"]) == ("Stable", "range")
+        assert described["coordinator"] in cli.broker_ids
+
+        assert f"group '{group}' is inactive, but the current state is Stable" in cli.failure(
+            "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute"
+        )
+        assert "stop its consumers first" in cli.failure("delete", group)
+        done = cli.run("delete-offsets", group, "--topic", topic)
+        assert done.returncode == 1
+        assert "while the consumer group is actively subscribed" in done.stderr
+        assert cli.offsets(group) == {0: 4, 1: None}
+
+
+@OURS_AND_KAFKAS
+def test_empty_group_and_its_end(cli: GroupCli, topic: str) -> None:
+    group = new_group()
+    commit(cli, group, topic, {0: 3, 1: 10})
+    done = cli.run("describe", group)
+    assert done.stderr == f"Consumer group '{group}' has no active members.\n"
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        [group, topic, "0", "3", "10", "7", "-", "-", "-"],
+        [group, topic, "1", "10", "10", "0", "-", "-", "-"],
+    ]
+    header, row = cli.lines("delete-offsets", group, "--topic", f"{topic}:1")
+    assert (header, row) == (["TOPIC", "PARTITION", "STATUS"], [topic, "1", "Successful"])
+    assert cli.offsets(group) == {0: 3}
+    assert cli.output("delete", group) == f"Deletion of requested consumer groups ('{group}') was successful.\n"
+    assert f"Consumer group '{group}' does not exist" in cli.failure("describe", group)
+    assert "`ottla group list` shows the groups" in cli.failure("delete", group)
+    assert group not in cli.output("list").splitlines()
+
+
+def test_one_bad_group_does_not_keep_the_others(cli: GroupCli, topic: str) -> None:
+    group, other = new_group(), new_group()
+    commit(cli, group, topic, {0: 3})
+    done = cli.run("delete", other, group, "--format", "json")
+    assert done.returncode == 1
+    assert f'"{group}"' in done.stdout.split("failures")[0]
+    assert f"group '{other}' could not be deleted" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offsets"),
+    [
+        (["--to-earliest"], [0, 0]),
+        (["--to-latest"], [10, 10]),
+        (["--to-current"], [3, 10]),
+        (["--to-offset", "7"], [7, 7]),
+        (["--shift-by", "-2"], [1, 8]),
+        (["--to-datetime", "1970-01-01T00:00:04.500"], [4, 4]),
+        (["--to-datetime", "1970-01-01T01:00:04.500+01:00"], [4, 4]),
+        (["--to-datetime", "2020-01-01T00:00:00.000"], [10, 10]),
+        (["--by-duration", "PT1H"], [10, 10]),
+        (["--by-duration", "P99999D"], [0, 0]),
+    ],
+)
+def test_resets(cli: GroupCli, topic: str, arguments: list[str], offsets: list[int]) -> None:
+    group = new_group()
+    commit(cli, group, topic, {0: 3, 1: 10})
+    done = cli.run("reset-offsets", group, "--all-topics", *arguments)
+    assert done.returncode == 0, done
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET"],
+        [group, topic, "0", str(offsets[0]), "3"],
+        [group, topic, "1", str(offsets[1]), "10"],
+    ]
+    assert "Nothing was changed" in done.stderr
+    assert cli.offsets(group) == {0: 3, 1: 10}
+    assert cli.reset(group, "--all-topics", *arguments) == offsets
+    assert cli.offsets(group) == dict(enumerate(offsets))
+
+
+@OURS_AND_KAFKAS
+def test_reset_by_file_and_beyond_the_log(cli: GroupCli, topic: str, tmp_path: Path) -> None:
+    group = new_group()
+    exported = cli.run("reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "99", "--export")
+    assert exported.stdout == f"{topic},1,10\n"
+    assert "New offset (99) is higher than latest offset" in exported.stderr
+    assert "does not exist" in cli.failure("describe", group)
+    plan = tmp_path / "plan.csv"
+    plan.write_text(f"{topic},0,2\n{topic},1,6\n")
+    assert cli.reset(group, "--from-file", str(plan)) == [2, 6]
+    assert cli.offsets(group) == {0: 2, 1: 6}
+    assert "line 1: partition and offset are numbers" in cli.failure(
+        "reset-offsets", group, "--from-file", "-", stdin=f"{topic},0,x\n"
+    )
+
+
+def test_refusals_are_one_line(cli: GroupCli, topic: str) -> None:
+    group = new_group()
+    commit(cli, group, topic, {0: 3})
+    for arguments, says in (
+        (["describe", "no-such-group"], "Consumer group 'no-such-group' does not exist"),
+        (["reset-offsets", group, "--topic", "no-such-topic", "--to-latest"], "topic 'no-such-topic' does not exist"),
+        (["reset-offsets", group, "--topic", f"{topic}:2", "--to-latest"], "has no partition 2, only 0 to 1"),
+        (["reset-offsets", group, "--topic", topic, "--shift-by", "1"], "no committed offset to shift"),
+        (["reset-offsets", "no-such-group", "--all-topics", "--to-latest"], "has no committed offsets"),
+        (["delete-offsets", group, "--topic", f"{topic}:x"], "write TOPIC, or TOPIC:0,1"),
+        (["delete-offsets", "no-such-group", "--topic", topic], "group id does not exist"),
+    ):
+        assert says in cli.failure(*arguments)
+    assert cli.offsets(group) == {0: 3}
+
+
+def test_nothing_answers() -> None:
+    assert "no broker answers at 127.0.0.1:1" in GroupCli("127.0.0.1:1", []).failure("list")
+
+
+@OURS_AND_KAFKAS
+@pytest.mark.peer
+def test_kafkas_own_command_sees_the_same(cli: GroupCli, topic: str, peer_kafka: Path) -> None:
+    group = new_group()
+    commit(cli, group, topic, {0: 3, 1: 10})
+    tools = KafkaTools(peer_kafka)
+
+    def kafkas(*arguments: str) -> str:
+        return tools.run(KAFKA_GROUPS, "--bootstrap-server", cli.bootstrap_servers, *arguments)
+
+    def words(said: str) -> list[list[str]]:
+        """Of the lines about the group; where there is no value, 3.9 prints nothing and 4 a `-`."""
+        lines = (line for line in said.splitlines() if group in line or line.startswith("GROUP "))
+        return sorted([word for word in line.split() if word != "-"] for line in lines)
+
+    for part in ("--offsets", "--state", "--members"):
+        ours = cli.run("describe", group, part)
+        assert words(ours.stderr + ours.stdout) == words(kafkas("--describe", "--group", group, part))
+    plan = ["--to-datetime", "1970-01-01T00:00:04.500", "--topic", topic, "--dry-run", "--export"]
+    ours = cli.run("reset-offsets", group, *plan)
+    said = kafkas("--reset-offsets", "--group", group, *plan)
+    assert list(csv.reader(io.StringIO(ours.stdout))) == [
+        line.split(",") for line in sorted(said.splitlines()) if line.startswith(f"{topic},")
+    ]

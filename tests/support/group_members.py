@@ -1,0 +1,200 @@
+"""Members of a consumer group, one thread each, by three client libraries (librdkafka, kafka-python, aiokafka)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Literal
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative", "aiokafka"]
+CLIENTS: tuple[Client, ...] = (
+    "confluent",
+    "confluent cooperative",
+    "kafka-python",
+    "kafka-python cooperative",
+    "aiokafka",
+)
+SESSION_MS = 10_000
+HEARTBEAT_MS = 300
+POLL_S = 0.1
+STOP_TIMEOUT_S = 30.0
+HARMLESS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}
+
+
+class Member:
+    """Joins at once, and reads until it is closed. All attributes may be read at any time.
+
+    `owned`: its partitions. `seen`: (partition, offset) of what it has read, in order. `assignments` counts how often it was told
+    its partitions anew. `commit` has it commit all that it has read.
+    """
+
+    def __init__(
+        self, client: Client, bootstrap_servers: str, group: str, topic: str, instance_id: str | None = None
+    ) -> None:
+        self.owned: frozenset[int] = frozenset()
+        self.seen: list[tuple[int, int]] = []
+        self.assignments = 0
+        self._servers, self._group, self._topic, self._instance_id = bootstrap_servers, group, topic, instance_id
+        self._is_cooperative = client.endswith("cooperative")
+        self._stop = threading.Event()
+        self._wanted_commits = 0
+        self._commits = 0
+        run: dict[str, Callable[[], None]] = {
+            "confluent": self._run_confluent,
+            "kafka-python": self._run_kafka_python,
+            "aiokafka": lambda: asyncio.run(self._run_aiokafka()),
+        }
+        self._executor = ThreadPoolExecutor(1)
+        self._running = self._executor.submit(run[client.split()[0]])
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def commit(self) -> None:
+        """Returns at once; `has_committed` tells when it is done."""
+        self._wanted_commits = self._commits + 1
+
+    @property
+    def has_committed(self) -> bool:
+        self.check()
+        return self._commits >= self._wanted_commits
+
+    def check(self) -> None:
+        """Raises what its client has raised."""
+        if self._running.done():
+            self._running.result()
+
+    def close(self) -> None:
+        """Leaves the group, if it is not a static member."""
+        self._stop.set()
+        self._running.result(STOP_TIMEOUT_S)
+        self._executor.shutdown()
+
+    def _told(self, partitions: set[int]) -> None:
+        self.owned = frozenset(partitions)
+        self.assignments += 1
+
+    # -- librdkafka ---------------------------------------------------------------------------------------------------
+
+    def _run_confluent(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": self._group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "partition.assignment.strategy": "cooperative-sticky" if self._is_cooperative else "range",
+                **({"group.instance.id": self._instance_id} if self._instance_id else {}),
+            }
+        )
+
+        def assigned(_: Any, partitions: list[Any]) -> None:
+            new = {p.partition for p in partitions}
+            self._told(set(self.owned) | new if self._is_cooperative else new)
+
+        def revoked(_: Any, partitions: list[Any]) -> None:
+            self.owned -= {p.partition for p in partitions}
+
+        consumer.subscribe([self._topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        try:
+            while not self._stop.is_set():
+                message = consumer.poll(POLL_S)
+                if message is not None and message.error() is None:
+                    partition, offset = message.partition(), message.offset()
+                    assert partition is not None
+                    assert offset is not None
+                    self.seen.append((partition, offset))
+                elif message is not None and message.error().code() not in HARMLESS:
+                    raise KafkaException(message.error())
+                if self._commits < self._wanted_commits:
+                    self._commit_confluent(consumer)
+                    self._commits += 1
+        finally:
+            consumer.close()
+
+    @staticmethod
+    def _commit_confluent(consumer: Consumer) -> None:
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._NO_OFFSET:  # it has read nothing since
+                raise
+
+    # -- kafka-python -------------------------------------------------------------------------------------------------
+
+    def _run_kafka_python(self) -> None:
+        assignor = CooperativeStickyAssignor if self._is_cooperative else RangePartitionAssignor
+        consumer = KafkaConsumer(
+            self._topic,
+            bootstrap_servers=self._servers,
+            group_id=self._group,
+            group_instance_id=self._instance_id,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            partition_assignment_strategy=[assignor],
+        )
+        try:
+            while not self._stop.is_set():
+                for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
+                    self.seen += [(record.partition, record.offset) for record in records]
+                owned = {tp.partition for tp in consumer.assignment()}
+                if owned != self.owned:
+                    self._told(owned)
+                if self._commits < self._wanted_commits:
+                    consumer.commit()
+                    self._commits += 1
+        finally:
+            consumer.close()
+
+    # -- aiokafka -----------------------------------------------------------------------------------------------------
+
+    async def _run_aiokafka(self) -> None:
+        member = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            async def on_partitions_revoked(self, revoked: Any) -> None:
+                member.owned = frozenset()
+
+            async def on_partitions_assigned(self, assigned: Any) -> None:
+                member._told({tp.partition for tp in assigned})
+
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            group_id=self._group,
+            group_instance_id=self._instance_id,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            partition_assignment_strategy=(AioRoundRobin,),
+        )
+        consumer.subscribe([self._topic], listener=Listener())
+        await consumer.start()
+        try:
+            while not self._stop.is_set():
+                for records in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).values():
+                    self.seen += [(record.partition, record.offset) for record in records]
+                if self._commits < self._wanted_commits:
+                    await consumer.commit()
+                    self._commits += 1
+        finally:
+            await consumer.stop()

@@ -1,0 +1,114 @@
+"""Members of a consumer group as processes (`group_chaos_member`): started, killed, paused, told to leave."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.group_journals import JournalFile
+from tools.cluster.local_cluster import LocalCluster
+
+CLOSE_TIMEOUT_S = 60.0
+
+
+class MemberProcess:
+    """One of them. What it writes to its standard error is beside its journal."""
+
+    def __init__(self, assignor: str, servers: str, group: str, topic: str, journal: Path, *, is_tuned: bool) -> None:
+        self.assignor = assignor
+        self.name = journal.stem
+        self.journal = JournalFile(journal)
+        with journal.with_suffix(".log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.support.group_chaos_member"),
+                    *(assignor, servers, group, topic, str(journal)),
+                    *(("tuned",) if is_tuned else ()),
+                ],
+                stdin=subprocess.PIPE,  # it ends when this end of it does
+                stdout=log,
+                stderr=log,
+            )
+
+    def last_commit(self) -> float:
+        """When the last one was acknowledged; 0: never."""
+        self.journal.read()
+        return max((line["at"] for line in self.journal.lines[-20:] if line["what"] == "committed"), default=0.0)
+
+    def longest_gap(self, begun: float, ended: float) -> float:
+        """The longest time without an acknowledged commit that reaches into this time; 0: it had nothing to commit."""
+        self.journal.read()
+        times = [line["at"] for line, _ in self.journal.commits()]
+        return max((b - a for a, b in itertools.pairwise(times) if b > begun and a < ended), default=0.0)
+
+    def kill(self) -> None:
+        """It does not leave."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """It commits, leaves the group, and ends."""
+        self.ask_to_close()
+        self.wait_closed()
+
+    def ask_to_close(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_closed(self) -> None:
+        code = self._process.wait(CLOSE_TIMEOUT_S)
+        assert code == 0, f"{self.name} ended with {code}, see {self.journal.path.with_suffix('.log')}"
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+
+class MemberProcesses:
+    """A group. `all`: also those that ended."""
+
+    def __init__(
+        self, cluster: LocalCluster, group: str, topic: str, assignors: Sequence[str], *, is_tuned: bool
+    ) -> None:
+        self.group = group
+        self.all: list[MemberProcess] = []
+        self.running: list[MemberProcess] = []
+        self._cluster = cluster
+        self._topic = topic
+        self._is_tuned = is_tuned
+        for assignor in assignors:
+            self._start(assignor)
+
+    def __enter__(self) -> MemberProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.running:
+            member.kill()
+
+    def _start(self, assignor: str) -> None:
+        path = self._cluster.directory / f"{self.group}-{len(self.all) + 1}.journal"
+        servers = self._cluster.bootstrap_servers
+        member = MemberProcess(assignor, servers, self.group, self._topic, path, is_tuned=self._is_tuned)
+        self.all.append(member)
+        self.running.append(member)
+
+    def replace(self, member: MemberProcess) -> None:
+        self.running.remove(member)
+        self._start(member.assignor)
+
+    def close(self) -> None:
+        """All leave; whatever they have committed is in their journals."""
+        members, self.running = self.running, []
+        for member in members:
+            member.ask_to_close()
+        for member in members:
+            member.wait_closed()

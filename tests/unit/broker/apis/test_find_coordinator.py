@@ -1,0 +1,138 @@
+"""FindCoordinator, and the making of `__consumer_offsets` (CLI-2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from broker.apis.context import ApiContext
+from broker.groups.group_types import OFFSETS_TOPIC
+from broker.leader_doubts import LeaderDoubts
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.rpc.messages import UpdateMetadataRequest
+from protocol.types import BrokerInfo, Endpoint
+from protocol.zk.znodes import ConfigZNode, TopicZNode
+from tests.support.api_world import World, run, state
+from tests.support.fake_groups import FakeGroups
+
+VERSIONS = range(SUPPORTED[ApiKey.FIND_COORDINATOR].min, SUPPORTED[ApiKey.FIND_COORDINATOR].max + 1)
+NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+Found = tuple[int, int, str, int]
+"""(error code, node id, host, port)"""
+
+
+class CoordinatorWorld(World):
+    """The group's partition is as many as its id has characters; partitions 1 to 3 are led by the broker of that number.
+
+    Broker 1 has no listener for these clients, and broker 3 is not live.
+    """
+
+    def __init__(self, *, with_topic: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.zk.ensure("/config/topics")
+        self.context.groups = FakeGroups()
+        self.doubts = self.context.doubts = LeaderDoubts(self.metadata)
+        self.context.node_endpoint = self.node_endpoint
+        brokers = tuple(
+            BrokerInfo(n, n, (Endpoint("PLAINTEXT" if n == 2 else "OTHER", f"host-{n}", 9000 + n),)) for n in (1, 2)
+        )
+        states = [state(OFFSETS_TOPIC, n, leader, (1, 2)) for n, leader in ((1, 1), (2, 2), (3, 3), (4, -1))]
+        if with_topic:
+            self.metadata.update(UpdateMetadataRequest(1, 1, 2, tuple(states), {}, brokers))
+
+    def node_endpoint(self, broker_id: int, listener: str) -> Any:
+        return ApiContext.node_endpoint(self.context, broker_id, listener)
+
+    async def find(self, version: int, *keys: str, key_type: int = 0) -> list[Found]:
+        body = {"key": keys[0] if keys else "", "coordinator_keys": keys, "key_type": key_type}
+        answer = await self.call(ApiKey.FIND_COORDINATOR, version, body)
+        rows = answer.coordinators if version >= 4 else [answer]
+        return [(row.error_code, row.node_id, row.host, row.port) for row in rows]
+
+
+def nowhere(error: ErrorCode) -> Found:
+    return (error, -1, "", -1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_leader_of_the_groups_partition(version: int) -> None:
+    async def scenario() -> None:
+        world = CoordinatorWorld()
+        assert await world.find(version, "22") == [(0, 2, "host-2", 9002)]
+        for key in ("1", "333", "4444", "unknown partition"):
+            assert await world.find(version, key) == [nowhere(NOT_AVAILABLE)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_many_groups(version: int) -> None:
+    """KIP-699: one answer for each, in order."""
+
+    async def scenario() -> None:
+        world = CoordinatorWorld()
+        found = [(0, 2, "host-2", 9002), nowhere(NOT_AVAILABLE), (0, 2, "host-2", 9002)]
+        assert await world.find(version, "aa", "b", "aa") == found
+        assert await world.find(version) == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("version", "key_type", "error"), [(1, 1, 42), (3, 9, 42), (4, 1, 42), (5, 2, 42), (6, 2, 15)])
+def test_other_coordinators(version: int, key_type: int, error: ErrorCode) -> None:
+    """There are none; only what may come one day is asked for again."""
+
+    async def scenario() -> None:
+        assert await CoordinatorWorld().find(version, "22", key_type=key_type) == [nowhere(error)]
+
+    run(scenario())
+
+
+def test_a_doubtful_leader_is_not_named() -> None:
+    """CTL-16: a client that has just lost its coordinator is told of the next one."""
+
+    async def scenario() -> None:
+        world = CoordinatorWorld()
+        world.doubts.suspect(2)
+        body = {"key": "22", "key_type": 0}
+        connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, 3, body)
+        assert waiting is None
+        assert connection.sent == b""
+        world.doubts.trust(2)
+        assert b"host-2" in connection.sent
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_first_question_makes_the_topic(version: int) -> None:
+    async def scenario() -> None:
+        world = CoordinatorWorld(
+            with_topic=False,
+            offsets_topic_num_partitions=7,
+            offsets_topic_replication_factor=2,
+            offsets_topic_segment_bytes=1000,
+        )
+        assert await world.find(version, "22") == [nowhere(NOT_AVAILABLE)]
+        assert await world.find(version, "22") == [nowhere(NOT_AVAILABLE)]
+        _, assignment = world.topic(OFFSETS_TOPIC)
+        assert len(assignment) == 7
+        assert {len(replicas.replicas) for replicas in assignment.values()} == {2}
+        config = json.loads(world.zk.nodes[ConfigZNode.path("topics", OFFSETS_TOPIC)].data)["config"]
+        assert config == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "1000"}
+
+    run(scenario())
+
+
+def test_too_few_brokers_for_the_topic() -> None:
+    """As in Kafka: it is not made with fewer replicas than it shall have."""
+
+    async def scenario() -> None:
+        world = CoordinatorWorld(with_topic=False, offsets_topic_replication_factor=4)
+        assert await world.find(3, "22") == [nowhere(NOT_AVAILABLE)]
+        assert TopicZNode.path(OFFSETS_TOPIC) not in world.zk.nodes
+
+    run(scenario())

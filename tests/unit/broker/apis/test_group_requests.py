@@ -1,0 +1,470 @@
+"""The group APIs: what of a request reaches the coordinator, and what of its answer the client, in every version (CLI-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from broker.groups.group_types import (
+    CommittedOffset,
+    DescribedMember,
+    GroupDescription,
+    GroupListing,
+    JoinAnswer,
+    JoinedMember,
+    LeavingMember,
+    Protocol,
+    SyncAnswer,
+)
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.types import TopicPartition
+from tests.support.api_world import World, run
+from tests.support.fake_groups import FakeGroups
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+NOW_MS = 1_700_000_000_000
+UNKNOWN_MEMBER = ErrorCode.UNKNOWN_MEMBER_ID
+UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
+NONE = ErrorCode.NONE
+
+
+class FixedClock:
+    monotonic = staticmethod(lambda: 0.0)
+    wall_ms = staticmethod(lambda: NOW_MS)
+
+
+class GroupWorld(World):
+    """The topic `t` has partitions 0 and 1; the coordinator is a fake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups = FakeGroups()
+        self.context.groups = self.groups
+        self.context.clock = FixedClock()
+
+    async def ask(self, api_key: ApiKey, version: int, body: dict[str, Any], answer: Any) -> Any:
+        self.groups.answer = answer
+        return await self.call(api_key, version, body)
+
+
+def versions(api_key: ApiKey) -> pytest.MarkDecorator:
+    served = SUPPORTED[api_key]
+    return pytest.mark.parametrize("version", range(served.min, served.max + 1))
+
+
+def with_world(scenario: Callable[[GroupWorld], Awaitable[None]]) -> None:
+    async def within() -> None:
+        await scenario(GroupWorld())
+
+    run(within())
+
+
+# -- JoinGroup ------------------------------------------------------------------------------------------------------------
+
+JOIN = {
+    "group_id": "g",
+    "session_timeout": 10_000,
+    "rebalance_timeout": 60_000,
+    "member_id": "m-1",
+    "group_instance_id": "static",
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b"r"}, {"name": "roundrobin", "metadata": b"rr"}],
+    "reason": "x" * 300,
+}
+
+
+@versions(ApiKey.JOIN_GROUP)
+def test_join_request(version: int) -> None:
+    """BAD-32 is judged by the group; here is only what it is told."""
+
+    async def scenario(world: GroupWorld) -> None:
+        await world.ask(ApiKey.JOIN_GROUP, version, JOIN, JoinAnswer(NONE))
+        (join,) = world.groups.asked
+        is_static = version >= 5
+        assert (join.group_id, join.member_id, join.client_id, join.client_host) == ("g", "m-1", "test", "/127.0.0.1")
+        assert join.protocol_type == "consumer"
+        assert join.protocols == (Protocol("range", b"r"), Protocol("roundrobin", b"rr"))
+        assert join.session_timeout_ms == 10_000
+        assert join.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
+        assert join.instance_id == ("static" if is_static else None)
+        assert join.new_member_id.startswith("static-" if is_static else "test-")
+        assert len(join.new_member_id) > 36
+        assert join.needs_member_id == (version == 4)
+        assert join.can_skip_assignment == (version >= 9)
+        assert join.reason == ("x" * 255 if version >= 8 else "")
+
+    with_world(scenario)
+
+
+@pytest.mark.parametrize("version", [3, 4, 9])
+def test_a_new_dynamic_member_needs_its_id_first_since_v4(version: int) -> None:
+    """KIP-394."""
+
+    async def scenario(world: GroupWorld) -> None:
+        body = JOIN | {"group_instance_id": None, "member_id": ""}
+        answer = await world.ask(
+            ApiKey.JOIN_GROUP, version, body, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id="test-1")
+        )
+        assert world.groups.asked[0].needs_member_id == (version >= 4)
+        assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "test-1", -1)
+        assert answer.protocol_name == (None if version >= 7 else "")
+        assert (answer.leader, answer.members) == ("", ())
+
+    with_world(scenario)
+
+
+@versions(ApiKey.JOIN_GROUP)
+def test_join_answer(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        members = (JoinedMember("m-1", "static", b"r"), JoinedMember("m-2", None, b""))
+        given = JoinAnswer(NONE, "m-1", 7, "consumer", "range", "m-1", True, members)
+        answer = await world.ask(ApiKey.JOIN_GROUP, version, JOIN, given)
+        assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 7, "range")
+        assert (answer.leader, answer.member_id) == ("m-1", "m-1")
+        assert [(row.member_id, row.metadata) for row in answer.members] == [("m-1", b"r"), ("m-2", b"")]
+        if version >= 5:
+            assert [row.group_instance_id for row in answer.members] == ["static", None]
+        if version >= 7:
+            assert answer.protocol_type == "consumer"
+        if version >= 9:
+            assert answer.skip_assignment
+
+    with_world(scenario)
+
+
+def test_a_join_is_answered_when_the_rebalance_is_through() -> None:
+    """BUG-26: the handler itself is done at once."""
+
+    async def scenario(world: GroupWorld) -> None:
+        world.groups.is_slow = True
+        connection, waiting = world.begin(ApiKey.JOIN_GROUP, 7, JOIN)
+        assert (connection.sent, waiting) == (b"", None)
+        (respond,) = world.groups.waiting
+        respond(JoinAnswer(NONE, "m-1"))
+        assert b"m-1" in connection.sent
+
+    with_world(scenario)
+
+
+# -- SyncGroup ------------------------------------------------------------------------------------------------------------
+
+SYNC = {
+    "group_id": "g",
+    "generation_id": 7,
+    "member_id": "m-1",
+    "group_instance_id": "static",
+    "protocol_type": "consumer",
+    "protocol_name": "range",
+    "assignments": [
+        {"member_id": "m-1", "assignment": b"old"},
+        {"member_id": "m-2", "assignment": b"b"},
+        {"member_id": "m-1", "assignment": b"a"},
+    ],
+}
+
+
+@versions(ApiKey.SYNC_GROUP)
+def test_sync(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.SYNC_GROUP, version, SYNC, SyncAnswer(NONE, b"a", "consumer", "range"))
+        (sync,) = world.groups.asked
+        assert (sync.group_id, sync.member_id, sync.generation) == ("g", "m-1", 7)
+        assert sync.assignments == {"m-1": b"a", "m-2": b"b"}
+        assert sync.instance_id == ("static" if version >= 3 else None)
+        assert (sync.protocol_type, sync.protocol_name) == (("consumer", "range") if version >= 5 else (None, None))
+        assert (answer.error_code, answer.assignment) == (0, b"a")
+        if version >= 5:
+            assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+
+    with_world(scenario)
+
+
+@pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
+def test_a_sync_without_its_protocol(missing: str) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.SYNC_GROUP, 5, SYNC | {missing: None}, SyncAnswer(NONE))
+        assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert world.groups.asked == []
+
+    with_world(scenario)
+
+
+# -- Heartbeat and LeaveGroup ---------------------------------------------------------------------------------------------
+
+
+@versions(ApiKey.HEARTBEAT)
+@pytest.mark.parametrize("error", [NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION])
+def test_heartbeat(version: int, error: ErrorCode) -> None:
+    """BAD-33."""
+
+    async def scenario(world: GroupWorld) -> None:
+        body = {"group_id": "g", "generation_id": 7, "member_id": "m-1", "group_instance_id": "static"}
+        answer = await world.ask(ApiKey.HEARTBEAT, version, body, error)
+        assert world.groups.asked == [("g", "m-1", "static" if version >= 3 else None, 7)]
+        assert answer.error_code == error
+
+    with_world(scenario)
+
+
+def leave_body(version: int, count: int = 2) -> dict[str, Any]:
+    rows = [{"member_id": f"m-{n}", "group_instance_id": None, "reason": "r" * 300} for n in range(1, count + 1)]
+    return {"group_id": "g", "member_id": "m-1", "members": rows}
+
+
+@versions(ApiKey.LEAVE_GROUP)
+def test_leave(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(
+            ApiKey.LEAVE_GROUP, version, leave_body(version), [NONE, [UNKNOWN_MEMBER, NONE][: 1 if version < 3 else 2]]
+        )
+        ((group_id, members),) = world.groups.asked
+        reason = "r" * 255 if version >= 5 else ""
+        expected = [LeavingMember("m-1", None, reason), LeavingMember("m-2", None, reason)]
+        assert (group_id, members) == ("g", expected if version >= 3 else expected[:1])
+        if version >= 3:
+            assert answer.error_code == 0
+            assert [(row.member_id, row.error_code) for row in answer.members] == [("m-1", 25), ("m-2", 0)]
+        else:
+            assert answer.error_code == UNKNOWN_MEMBER
+
+    with_world(scenario)
+
+
+@versions(ApiKey.LEAVE_GROUP)
+def test_leave_elsewhere(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.LEAVE_GROUP, version, leave_body(version), [NOT_COORDINATOR, []])
+        assert answer.error_code == NOT_COORDINATOR
+        assert getattr(answer, "members", ()) == ()
+
+    with_world(scenario)
+
+
+# -- OffsetCommit ---------------------------------------------------------------------------------------------------------
+
+
+def commit_body(**changes: Any) -> dict[str, Any]:
+    def row(partition: int, offset: int) -> dict[str, Any]:
+        return {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": 3,
+            "committed_metadata": None if partition else "meta",
+        }
+
+    body: dict[str, Any] = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": 7,
+        "member_id": "m-1",
+        "group_instance_id": "static",
+        "retention_time": -1,
+        "topics": [
+            {"name": "t", "partitions": [row(0, 10), row(1, 11), row(99, 1)]},
+            {"name": "nope", "partitions": [row(0, 1)]},
+            {"name": "t", "partitions": [row(1, 12)]},
+        ],
+    }
+    return body | changes
+
+
+def commit_rows(answer: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, row.partition_index): row.error_code
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+@versions(ApiKey.OFFSET_COMMIT)
+def test_commit(version: int) -> None:
+    """Partitions that do not exist are refused, the others committed; twice named: the later one."""
+
+    async def scenario(world: GroupWorld) -> None:
+        errors = {T0: NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(), errors)
+        epoch = 3 if version >= 6 else -1
+        offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
+        assert world.groups.asked == [("g", "m-1", "static" if version >= 7 else None, 7, offsets)]
+        nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+        assert commit_rows(answer) == errors | nowhere
+
+    with_world(scenario)
+
+
+@pytest.mark.parametrize(("version", "expires"), [(2, NOW_MS + 5000), (4, NOW_MS + 5000), (5, None)])
+def test_a_commit_with_a_retention_of_its_own(version: int, expires: int | None) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(retention_time=5000), {})
+        assert world.groups.asked[0][-1][T0].expire_timestamp_ms == expires
+
+    with_world(scenario)
+
+
+@versions(ApiKey.OFFSET_COMMIT)
+def test_a_commit_of_nothing_that_exists_does_not_reach_the_group(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        for topics in ([], [commit_body()["topics"][1]]):
+            answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(topics=topics), {})
+            assert set(commit_rows(answer).values()) == ({UNKNOWN_PARTITION} if topics else set())
+        assert world.groups.asked == []
+
+    with_world(scenario)
+
+
+# -- OffsetFetch and OffsetDelete -----------------------------------------------------------------------------------------
+
+
+def fetch_body(version: int, topics: list[dict[str, Any]] | None, *groups: str) -> dict[str, Any]:
+    if version >= 8:
+        return {"groups": [{"group_id": g, "topics": topics} for g in groups or ("g",)], "require_stable": True}
+    return {"group_id": "g", "topics": topics, "require_stable": True}
+
+
+def fetch_rows(topics: Any) -> dict[TopicPartition, tuple[int, str, int]]:
+    return {
+        TopicPartition(topic.name, row.partition_index): (row.committed_offset, row.metadata, row.error_code)
+        for topic in topics
+        for row in topic.partitions
+    }
+
+
+BOTH = [{"name": "t", "partition_indexes": [0, 1]}]
+FOUND = {T0: CommittedOffset(10, 3, "meta", NOW_MS), T1: None}
+
+
+@versions(ApiKey.OFFSET_FETCH)
+def test_fetch_offsets(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NONE, FOUND))
+        assert world.groups.asked == [("g", [T0, T1], version >= 7)]
+        group = answer.groups[0] if version >= 8 else answer
+        assert fetch_rows(group.topics) == {T0: (10, "meta", 0), T1: (-1, "", 0)}
+        if version >= 5:
+            assert [row.committed_leader_epoch for row in group.topics[0].partitions] == [3, -1]
+
+    with_world(scenario)
+
+
+@versions(ApiKey.OFFSET_FETCH)
+def test_fetch_offsets_elsewhere(version: int) -> None:
+    """v1 has no place for the group's error but the partitions."""
+
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NOT_COORDINATOR, {}))
+        group = answer.groups[0] if version >= 8 else answer
+        if version >= 2:
+            assert (group.error_code, group.topics) == (NOT_COORDINATOR, ())
+        else:
+            assert fetch_rows(group.topics) == {T0: (-1, "", NOT_COORDINATOR), T1: (-1, "", NOT_COORDINATOR)}
+
+    with_world(scenario)
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_fetch_all_offsets(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, None), (NONE, {}))
+        assert world.groups.asked == [("g", None, version >= 7)]
+
+    with_world(scenario)
+
+
+def test_fetch_offsets_of_many_groups() -> None:
+    """KIP-709."""
+
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, "g", "h", "g"), (NONE, FOUND))
+        assert [asked[0] for asked in world.groups.asked] == ["g", "h", "g"]
+        assert [row.group_id for row in answer.groups] == ["g", "h", "g"]
+
+    with_world(scenario)
+
+
+DELETE_OFFSETS = {
+    "group_id": "g",
+    "topics": [
+        {"name": "t", "partitions": [{"partition_index": n} for n in (0, 1, 99, 0)]},
+        {"name": "nope", "partitions": [{"partition_index": 0}]},
+    ],
+}
+
+
+def test_delete_offsets() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        errors = {T0: NONE, T1: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+        answer = await world.ask(ApiKey.OFFSET_DELETE, 0, DELETE_OFFSETS, [NONE, errors])
+        assert world.groups.asked == [("g", [T0, T1])]
+        nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+        assert (answer.error_code, commit_rows(answer)) == (0, errors | nowhere)
+
+    with_world(scenario)
+
+
+def test_delete_offsets_of_no_group() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.OFFSET_DELETE, 0, DELETE_OFFSETS, [ErrorCode.GROUP_ID_NOT_FOUND, {}])
+        assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, ())
+
+    with_world(scenario)
+
+
+# -- ListGroups, DescribeGroups, DeleteGroups -----------------------------------------------------------------------------
+
+
+@versions(ApiKey.LIST_GROUPS)
+def test_list_groups(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        given = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [GroupListing("g", "consumer", "Stable")])
+        body = {"states_filter": ["Stable"], "types_filter": ["classic"]}
+        answer = await world.ask(ApiKey.LIST_GROUPS, version, body, given)
+        states = frozenset({"Stable"}) if version >= 4 else frozenset()
+        assert world.groups.asked == [(states, frozenset({"classic"}) if version >= 5 else frozenset())]
+        (row,) = answer.groups
+        assert (answer.error_code, row.group_id, row.protocol_type) == (14, "g", "consumer")
+        assert getattr(row, "group_state", None) == ("Stable" if version >= 4 else None)
+        assert getattr(row, "group_type", None) == ("classic" if version >= 5 else None)
+
+    with_world(scenario)
+
+
+@versions(ApiKey.DESCRIBE_GROUPS)
+@pytest.mark.parametrize("asks_operations", [False, True])
+def test_describe_groups(version: int, asks_operations: bool) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        member = DescribedMember("m-1", "static", "client", "/127.0.0.1", b"meta", b"assigned")
+        given = GroupDescription(NONE, "g", "Stable", "consumer", "range", (member,))
+        body = {"groups": ["g", "h"], "include_authorized_operations": asks_operations}
+        answer = await world.ask(ApiKey.DESCRIBE_GROUPS, version, body, given)
+        assert world.groups.asked == ["g", "h"]
+        assert [row.group_id for row in answer.groups] == ["g", "h"]
+        row = answer.groups[0]
+        assert (row.error_code, row.group_state, row.protocol_type, row.protocol_data) == (
+            0,
+            "Stable",
+            "consumer",
+            "range",
+        )
+        (shown,) = row.members
+        assert (shown.member_id, shown.client_id, shown.client_host) == ("m-1", "client", "/127.0.0.1")
+        assert (shown.member_metadata, shown.member_assignment) == (b"meta", b"assigned")
+        if version >= 3:
+            assert (row.authorized_operations != -(2**31)) == asks_operations
+        if version >= 4:
+            assert shown.group_instance_id == "static"
+
+    with_world(scenario)
+
+
+@versions(ApiKey.DELETE_GROUPS)
+def test_delete_groups(version: int) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        errors = {"g": NONE, "h": ErrorCode.NON_EMPTY_GROUP}
+        answer = await world.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": ["g", "h", "g"]}, errors)
+        assert world.groups.asked == [["g", "h"]]
+        assert [(row.group_id, row.error_code) for row in answer.results] == [("g", 0), ("h", 68)]
+
+    with_world(scenario)

@@ -1,0 +1,44 @@
+"""Nothing counts as acknowledged that was not."""
+
+from __future__ import annotations
+
+from tools.clients.deliveries import COMPLAINTS_MAX, Deliveries, Outcome
+
+
+def test_counts_and_words() -> None:
+    said: list[str] = []
+    deliveries = Deliveries("orders", said.append)
+    for line, outcome in enumerate(Outcome, 1):
+        deliveries.add(outcome, line, f"why {line}")
+    assert said == ["line 3: why 3", "line 4: why 4", "line 5: why 5", "line 6: why 6"]
+    assert deliveries.failures() == (
+        "4 of 6 lines were not acknowledged: 1 malformed, 1 refused, 1 not sent, 1 unknown (may have been written)"
+    )
+    assert deliveries.as_json() == {
+        "topic": "orders",
+        "acknowledged": 1,
+        "sent": 1,
+        "malformed": 1,
+        "refused": 1,
+        "not_sent": 1,
+        "unknown": 1,
+    }
+
+
+def test_summaries() -> None:
+    deliveries = Deliveries("orders", lambda _: None)
+    assert deliveries.summary() == "Produced 0 records to orders."
+    deliveries.add(Outcome.ACKNOWLEDGED, 1)
+    assert deliveries.summary() == "Produced 1 record to orders."
+    deliveries = Deliveries("orders", lambda _: None)
+    deliveries.add(Outcome.SENT, 1)
+    assert "nobody says whether they were written" in deliveries.summary()
+
+
+def test_a_million_bad_lines_fill_no_screen() -> None:
+    said: list[str] = []
+    deliveries = Deliveries("orders", said.append)
+    for line in range(1, 1001):
+        deliveries.add(Outcome.BAD, line, "no key separator")
+    assert len(said) == COMPLAINTS_MAX + 1
+    assert deliveries.failed == 1000

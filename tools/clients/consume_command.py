@@ -1,0 +1,207 @@
+"""`ottla consume`: the records of a topic on standard output, from where one likes, alone or as a member of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tools.admin.completion import complete_groups
+from tools.admin.connection import errors_in_one_line, server_options, servers
+from tools.admin.failures import AdminError
+from tools.clients.record_format import DEFAULT, TOKENS, BadFormat, record_formatter
+from tools.clients.records import ReadRecord
+from tools.clients.starts import EARLIEST, LATEST, NoStart, Start, parse_start
+from tools.clients.stop_signals import StopSignals
+from tools.clients.topic_names import one_topic, topic_argument
+
+if TYPE_CHECKING:
+    from tools.clients.kafka_consumer import KafkaConsumer
+
+READ_AT_ONCE = 500
+WAIT_S = 0.1
+JOIN_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When reading ends by itself; None and False: never."""
+
+    max_messages: int | None
+    timeout_s: float | None
+    at_end: bool
+
+
+@click.command(
+    epilog="\b\nTokens of --format:\n"
+    + "\n".join(f"  %{token}  {meaning}" for token, (meaning, _) in TOKENS.items())
+    + "\nEscapes: \\n \\r \\t \\0 \\xNN \\\\. `json` prints a line of JSON for each record.\n"
+    + "\nStarts of --offset: 17, -5 (the last five), earliest, latest, @1763719200000, @2026-11-21T10:00"
+)
+@topic_argument
+@click.option(
+    "--from-beginning", is_flag=True, help="from the first record on; a group: where it has committed nothing"
+)
+@click.option("--offset", metavar="START", help="from there on; default: from the end on, only what is new")
+@click.option(
+    "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="only this one; may be repeated"
+)
+@click.option(
+    "--group", metavar="GROUP", help="read as a member, and commit what was printed", shell_complete=complete_groups
+)
+@click.option("--max-messages", type=click.IntRange(min=1), metavar="NUMBER", help="end after so many")
+@click.option("--timeout-ms", type=click.IntRange(min=1), metavar="MS", help="end when none came for so long")
+@click.option("--exit-at-end", is_flag=True, help="end when everything there is has been read")
+@click.option(
+    "--format", "template", default=DEFAULT, show_default=True, metavar="TOKENS|json", help="how to print one"
+)
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="whether transactions that are open or aborted show",
+)
+@server_options
+def consume(
+    topic_name: str | None,
+    topic_option: str | None,
+    from_beginning: bool,
+    offset: str | None,
+    partitions: Sequence[int],
+    group: str | None,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    exit_at_end: bool,
+    template: str,
+    isolation_level: str,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+) -> None:
+    """Print the records of a topic: from now on, or from where --from-beginning or --offset says. Ctrl-C ends."""
+    topic = one_topic(topic_name, topic_option)
+    start = _start(from_beginning, offset)
+    if group is not None and (offset is not None or partitions):
+        raise click.UsageError(
+            "--group goes on where the group has committed, in the partitions that it is given: leave --offset and "
+            "--partition out, or set its offsets with `ottla group reset-offsets`."
+        )
+    if group == "":
+        raise click.UsageError("a group's name is not empty.")
+    try:
+        render = record_formatter(template)
+    except BadFormat as problem:
+        raise click.UsageError(f"--format: {problem}.") from None
+    limits = Limits(max_messages, None if timeout_ms is None else timeout_ms / 1000, exit_at_end)
+    with errors_in_one_line(), StopSignals() as signals:
+        from tools.clients.kafka_consumer import KafkaConsumer  # loaded when it is needed: `--help` is quick
+
+        consumer = KafkaConsumer(
+            servers(bootstrap_server),
+            command_config,
+            topic,
+            group=group,
+            from_beginning=from_beginning,
+            isolation_level=isolation_level,
+            warn=lambda text: click.echo(f"Warning: {text}", err=True),
+        )
+        with contextlib.closing(consumer):
+            known = consumer.partitions()
+            if group is not None:
+                consumer.subscribe()
+            else:
+                consumer.assign(_chosen(topic, partitions, known), start)
+            count = _Reading(consumer, limits, render, signals, commits=group is not None).run()
+        click.echo(f"Processed a total of {count} messages", err=True)
+        if max_messages is not None and count < max_messages and not signals.count and not exit_at_end:
+            raise AdminError(f"only {count} of {max_messages} messages came, and no other within {timeout_ms} ms")
+    if signals.count:
+        sys.exit(signals.exit_code)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Prints until a limit is reached, a signal comes, or nobody reads our output any more."""
+
+    consumer: KafkaConsumer
+    limits: Limits
+    render: Callable[[ReadRecord], bytes]
+    signals: StopSignals
+    commits: bool
+    count: int = 0
+
+    def run(self) -> int:
+        """How many records were printed. Raises AdminError."""
+        try:
+            self._read()
+        except BrokenPipeError:
+            # As `head` does it: it has seen enough. Python would complain when it flushes at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if self.commits:
+            self.consumer.commit()
+        return self.count
+
+    def _read(self) -> None:
+        limit = self.limits.max_messages
+        last = time.monotonic()
+        while not self.signals.count and (limit is None or self.count < limit):
+            wanted = READ_AT_ONCE if limit is None else min(READ_AT_ONCE, limit - self.count)
+            was_assigned = self.consumer.is_assigned
+            records = self.consumer.read(wanted, WAIT_S)
+            if records:
+                self._print(records)
+            if records or self.consumer.is_assigned != was_assigned:
+                last = time.monotonic()
+            if self.limits.at_end and not records and self.consumer.is_at_end:
+                return
+            if self._is_over(time.monotonic() - last):
+                return
+
+    def _print(self, records: Sequence[tuple[ReadRecord, Any]]) -> None:
+        """Only what has left us is stored for the commit."""
+        output = sys.stdout.buffer
+        for record, _ in records:
+            output.write(self.render(record))
+        output.flush()
+        self.count += len(records)
+        if self.commits:
+            for _, message in records:
+                self.consumer.printed(message)
+
+    def _is_over(self, idle_s: float) -> bool:
+        """Joining a group takes its time, which is none of --timeout-ms. Raises AdminError when it takes too long."""
+        if self.limits.timeout_s is None:
+            return False
+        if self.consumer.is_assigned:
+            return idle_s >= self.limits.timeout_s
+        if idle_s >= max(JOIN_PATIENCE_S, self.limits.timeout_s):
+            raise AdminError(
+                f"the group gave no partitions within {idle_s:.0f} s; see `ottla group describe --members`"
+            )
+        return False
+
+
+def _start(from_beginning: bool, offset: str | None) -> Start:
+    if from_beginning and offset is not None:
+        raise click.UsageError("--from-beginning or --offset: not both.")
+    if offset is None:
+        return EARLIEST if from_beginning else LATEST
+    try:
+        return parse_start(offset)
+    except NoStart as problem:
+        raise click.UsageError(f"--offset {problem}.") from None
+
+
+def _chosen(topic: str, wanted: Sequence[int], known: Sequence[int]) -> Sequence[int]:
+    """Raises AdminError for a partition that is not there."""
+    for partition in wanted:
+        if partition not in known:
+            raise AdminError(f"topic {topic!r} has no partition {partition}, only 0 to {len(known) - 1}")
+    return sorted(set(wanted)) or known

@@ -1,0 +1,81 @@
+"""What became of each line: nothing counts as acknowledged that was not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+COMPLAINTS_MAX = 20
+"""So many lines' errors are printed; the others are counted."""
+
+
+class Outcome(Enum):
+    """Of one line."""
+
+    ACKNOWLEDGED = "acknowledged"
+    SENT = "sent"
+    """With acks=0: nobody says whether it was written."""
+    BAD = "malformed"
+    """Not a record: never sent."""
+    REFUSED = "refused"
+    """Not written."""
+    NOT_SENT = "not_sent"
+    """Given up before it left."""
+    UNKNOWN = "unknown"
+    """Sent, and not answered: it may have been written."""
+
+
+WORDS = {
+    Outcome.BAD: "malformed",
+    Outcome.REFUSED: "refused",
+    Outcome.NOT_SENT: "not sent",
+    Outcome.UNKNOWN: "unknown (may have been written)",
+}
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Counts of the lines of one topic's input; `complain` is given one line per failed line, up to COMPLAINTS_MAX."""
+
+    topic: str
+    complain: Callable[[str], None]
+    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    complaints: int = 0
+
+    def add(self, outcome: Outcome, line: int, reason: str = "") -> None:
+        self.counts[outcome] += 1
+        if outcome in WORDS:
+            self.complaints += 1
+            if self.complaints <= COMPLAINTS_MAX:
+                self.complain(f"line {line}: {reason}")
+            elif self.complaints == COMPLAINTS_MAX + 1:
+                self.complain("... more lines failed: they are counted at the end")
+
+    @property
+    def failed(self) -> int:
+        return sum(self.counts[outcome] for outcome in WORDS)
+
+    def summary(self) -> str:
+        """What was produced."""
+        if self.counts[Outcome.SENT]:
+            return (
+                f"Sent {_records(self.counts[Outcome.SENT])} to {self.topic}; with --acks 0 nobody says whether they "
+                "were written."
+            )
+        return f"Produced {_records(self.counts[Outcome.ACKNOWLEDGED])} to {self.topic}."
+
+    def failures(self) -> str:
+        """`3 of 5 lines were not acknowledged: 2 refused, 1 unknown (may have been written)`."""
+        kinds = [f"{self.counts[outcome]} {words}" for outcome, words in WORDS.items() if self.counts[outcome]]
+        lines = sum(self.counts.values())
+        return f"{self.failed} of {lines} lines were not acknowledged: {', '.join(kinds)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """`{topic, acknowledged, sent, malformed, refused, not_sent, unknown}`: numbers of lines."""
+        return {"topic": self.topic, **{outcome.value: count for outcome, count in self.counts.items()}}
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"

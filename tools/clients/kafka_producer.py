@@ -1,0 +1,174 @@
+"""The one adapter to confluent-kafka's Producer: a record with the number of its line in, an outcome for each line out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tools.admin.client_settings import read_command_config
+from tools.admin.failures import AdminError
+from tools.admin.kafka_admin import CONNECT_TIMEOUT_S, NOBODY_ANSWERS, error_code, error_text
+from tools.clients.deliveries import Outcome
+from tools.clients.records import Record
+
+ACKS = {"0": 0, "1": 1, "all": -1}
+QUEUE_FULL_WAIT_S = 0.1
+NEW_TOPIC_PATIENCE_S = 1.0
+"""Brokers hear of a new topic some milliseconds after it is made."""
+
+MAY_BE_WRITTEN = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+ADVICE = {
+    KafkaError._UNKNOWN_PARTITION: "the topic has no such partition",
+    KafkaError.MSG_SIZE_TOO_LARGE: "see max.message.bytes of the topic, and message.max.bytes for --command-config",
+    KafkaError.INVALID_RECORD: "does the topic need a key? It does when it is compacted",
+    KafkaError._MSG_TIMED_OUT: "not acknowledged in time, it may have been written",
+    KafkaError._PURGE_INFLIGHT: "given up before it was acknowledged, it may have been written",
+    KafkaError._PURGE_QUEUE: "given up before it was sent",
+    KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync: see `ottla topic describe`",
+}
+
+Delivered = Callable[[Outcome, int, str], None]
+
+
+class KafkaProducer:
+    """Records to one topic. `delivered(outcome, line, what)` is called from `send`, `serve` and `give_up`, once a line."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        command_config: Path | None,
+        *,
+        acks: str,
+        compression: str,
+        timeout_s: float,
+        delivered: Delivered,
+    ) -> None:
+        """Does not connect yet. Raises AdminError for a bad command config or address."""
+        self._bootstrap_servers = bootstrap_servers
+        self._acks = acks
+        self._delivered = delivered
+        settings: dict[str, Any] = {
+            "client.id": "ottla-produce",
+            # Keys go where Java's producers put them.
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            # What is sent again is written once, and in order.
+            "enable.idempotence": acks == "all",
+            **read_command_config(command_config),
+            "acks": ACKS[acks],
+            "compression.type": compression,
+            "message.timeout.ms": int(timeout_s * 1000),
+            "bootstrap.servers": bootstrap_servers,
+            "log_level": "2",
+            "error_cb": _ignored,
+        }
+        try:
+            self._client = Producer(settings)
+        except (KafkaException, ValueError) as problem:
+            source = f"{command_config}: " if command_config else ""
+            raise AdminError(f"{source}{error_text(problem)}") from None
+
+    def partition_count(self, topic: str) -> int:
+        """Raises AdminError when nobody answers, or there is no such topic."""
+        deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
+        while True:
+            found = topic_partitions(self._client, self._bootstrap_servers, topic)
+            if found:
+                return len(found)
+            if time.monotonic() > deadline:
+                raise AdminError(f"topic {topic!r} does not exist; make it: `ottla topic create {topic}`")
+            time.sleep(QUEUE_FULL_WAIT_S)
+
+    def send(self, topic: str, record: Record, line: int, stopping: Callable[[], bool]) -> bool:
+        """Queues the record; False when it was not, because `stopping` while the queue was full. Raises AdminError."""
+        optional: dict[str, Any] = {}
+        if record.partition is not None:
+            optional["partition"] = record.partition
+        if record.timestamp is not None:
+            optional["timestamp"] = record.timestamp
+        while True:
+            try:
+                self._client.produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    headers=list(record.headers),
+                    on_delivery=partial(self._on_delivery, line),
+                    **optional,
+                )
+            except BufferError:
+                if stopping():
+                    return False
+                self._client.poll(QUEUE_FULL_WAIT_S)
+            except KafkaException as problem:
+                if problem.args[0].fatal():
+                    raise AdminError(f"line {line}: the producer cannot go on: {error_text(problem)}") from None
+                self._delivered(Outcome.REFUSED, line, _reason(problem.args[0]))
+                return True
+            else:
+                self._client.poll(0)
+                return True
+
+    def serve(self, wait_s: float) -> int:
+        """Hears of deliveries for at most so long; how many lines are still under way."""
+        self._client.poll(wait_s)
+        return len(self._client)
+
+    def give_up(self) -> None:
+        """Every line that is still under way gets its outcome: unknown, or not sent."""
+        self._client.purge(in_queue=True, in_flight=True, blocking=True)
+        while self.serve(QUEUE_FULL_WAIT_S):
+            pass
+
+    def _on_delivery(self, line: int, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            where = f"{message.topic()}-{message.partition()}@{message.offset()}"
+            if self._acks == "0":
+                self._delivered(Outcome.SENT, line, where)
+            else:
+                self._delivered(Outcome.ACKNOWLEDGED, line, where)
+        elif error.code() == KafkaError._PURGE_QUEUE:
+            self._delivered(Outcome.NOT_SENT, line, _reason(error))
+        else:
+            outcome = Outcome.UNKNOWN if error.code() in MAY_BE_WRITTEN else Outcome.REFUSED
+            self._delivered(outcome, line, _reason(error))
+
+
+def topic_partitions(client: Any, bootstrap_servers: str, topic: str) -> list[int]:
+    """The numbers of the topic's partitions, none when it does not exist. All topics are asked for: naming one could make
+    it. Raises AdminError.
+    """
+    try:
+        metadata = client.list_topics(timeout=CONNECT_TIMEOUT_S)
+    except KafkaException as problem:
+        if error_code(problem) not in NOBODY_ANSWERS:
+            raise AdminError(error_text(problem)) from None
+        raise AdminError(
+            f"no broker answers at {bootstrap_servers} within {CONNECT_TIMEOUT_S:g} s; "
+            "check the address and that the cluster runs (`ottla cluster status`)"
+        ) from None
+    found = metadata.topics.get(topic)
+    return [] if found is None else sorted(found.partitions)
+
+
+def _reason(error: KafkaError) -> str:
+    advice = ADVICE.get(error.code())
+    return " ".join(error.str().split()) + (f"; {advice}" if advice else "")
+
+
+def _ignored(_: object) -> None:
+    """librdkafka's reports on connections: it goes on trying, and each line's outcome comes back."""

@@ -1,0 +1,244 @@
+"""`ottla produce`: each line of standard input, or of a file, becomes a record; each that is not acknowledged is named."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from tools.admin.connection import connection_options, errors_in_one_line, print_json, servers
+from tools.admin.failures import AdminError
+from tools.admin.input_files import STDIN, source_name
+from tools.clients.deliveries import Deliveries, Outcome
+from tools.clients.line_source import LineTooLong, lines_of
+from tools.clients.record_format import BadFormat, unescape
+from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
+from tools.clients.records import Header, Record
+from tools.clients.stop_signals import StopSignals
+from tools.clients.topic_names import one_topic, topic_argument
+
+if TYPE_CHECKING:
+    from tools.clients.kafka_producer import KafkaProducer
+
+WAIT_S = 0.1
+GRACE_S = 5.0
+"""Beyond --timeout-ms, by when the client itself has given up every record."""
+
+
+@click.command()
+@topic_argument
+@click.option("--file", "file", default=STDIN, metavar="FILE", help="instead of standard input")
+@click.option("--key-separator", metavar="TEXT", help="a line is KEY, this, and the value; \\t is a tab")
+@click.option("--key", metavar="TEXT", help="the key of all records")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="on all records; may be repeated")
+@click.option("--parse-headers", is_flag=True, help="a line begins with NAME:VALUE,NAME:VALUE and a tab")
+@click.option("--null-value", metavar="TEXT", help="a value, or key, of this text is null (a tombstone)")
+@click.option("--json-lines", is_flag=True, help="lines are JSON, as `ottla consume --format json` prints them")
+@click.option("--partition", type=click.IntRange(min=0), help="default: the key decides, as Java's producers have it")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="who acknowledges")
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="of the batches",
+)
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(min=1, max=2**31 - 1),
+    default=30_000,
+    show_default=True,
+    help="a record that is not acknowledged by then has failed",
+)
+@click.option("--verbose", is_flag=True, help="print where each record is")
+@connection_options
+def produce(
+    topic_name: str | None,
+    topic_option: str | None,
+    file: str,
+    key_separator: str | None,
+    key: str | None,
+    headers: Sequence[str],
+    parse_headers: bool,
+    null_value: str | None,
+    json_lines: bool,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    timeout_ms: int,
+    verbose: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Write lines to a topic, a record each. A line that fails is named on stderr; the others are written.
+
+    Ctrl-C ends the input and waits for the acknowledgements; a second one gives up, and says how many are unknown.
+    """
+    topic = one_topic(topic_name, topic_option)
+    rules = LineRules(
+        key_separator=_separator(key_separator),
+        fixed_key=None if key is None else key.encode(),
+        fixed_headers=tuple(_header(text) for text in headers),
+        with_headers=parse_headers,
+        null_text=None if null_value is None else null_value.encode(),
+        partition=partition,
+    )
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key or --key-separator: not both.")
+    if json_lines and (key_separator is not None or parse_headers or null_value is not None):
+        raise click.UsageError("--json-lines has keys, headers and nulls of its own: leave the other options out.")
+    parse = json_parser(rules) if json_lines else line_parser(rules)
+    with errors_in_one_line(), _opened(file) as stream, StopSignals() as signals:
+        deliveries = Deliveries(topic, lambda text: click.echo(text, err=True))
+        producer = _producer(
+            servers(bootstrap_server), command_config, acks, compression, timeout_ms, deliveries, verbose
+        )
+        _check_partition(topic, partition, producer.partition_count(topic))
+        if stream.isatty():
+            click.echo("A record a line; Ctrl-D ends.", err=True)
+        problem = _send_lines(producer, topic, stream, file, parse, deliveries, signals)
+        _await_deliveries(producer, timeout_ms / 1000, signals)
+    _report(deliveries, output, signals, problem)
+
+
+def _producer(
+    bootstrap_servers: str,
+    command_config: Path | None,
+    acks: str,
+    compression: str,
+    timeout_ms: int,
+    deliveries: Deliveries,
+    verbose: bool,
+) -> KafkaProducer:
+    from tools.clients.kafka_producer import KafkaProducer  # loaded when it is needed: `--help` is quick
+
+    def delivered(outcome: Outcome, line: int, what: str) -> None:
+        deliveries.add(outcome, line, what)
+        if verbose and outcome in (Outcome.ACKNOWLEDGED, Outcome.SENT):
+            click.echo(f"line {line}: {what}", err=True)
+
+    return KafkaProducer(
+        bootstrap_servers,
+        command_config,
+        acks=acks,
+        compression=compression,
+        timeout_s=timeout_ms / 1000,
+        delivered=delivered,
+    )
+
+
+def _send_lines(
+    producer: KafkaProducer,
+    topic: str,
+    stream: BinaryIO,
+    file: str,
+    parse: Callable[[bytes], Record],
+    deliveries: Deliveries,
+    signals: StopSignals,
+) -> str | None:
+    """Sends until the input ends; what kept it from being read to its end, if anything did."""
+    number = 0
+
+    def stopping() -> bool:
+        return signals.count > 0
+
+    try:
+        for line in lines_of(stream, WAIT_S):
+            if stopping():
+                return None
+            if line is None:
+                producer.serve(0)
+                continue
+            number += 1
+            try:
+                record = parse(line)
+            except BadLine as problem:
+                deliveries.add(Outcome.BAD, number, str(problem))
+                continue
+            if not producer.send(topic, record, number, stopping):
+                deliveries.add(Outcome.NOT_SENT, number, "interrupted before it was sent")
+                return None
+    except LineTooLong as problem:
+        return f"line {number + 1}: {problem}"
+    except OSError as problem:
+        return f"{source_name(file)}, after line {number}: {problem.strerror}"
+    except AdminError as problem:
+        return str(problem)
+    return None
+
+
+def _await_deliveries(producer: KafkaProducer, timeout_s: float, signals: StopSignals) -> None:
+    """Until each line has its outcome. After a signal a further one gives up what is not acknowledged by then."""
+    told = False
+    seen = max(signals.count, 1)
+    deadline = time.monotonic() + timeout_s + GRACE_S
+    while left := producer.serve(WAIT_S):
+        if signals.count and not told:
+            click.echo(f"Waiting for {left} acknowledgements; Ctrl-C gives them up.", err=True)
+            told = True
+        if signals.count > seen or time.monotonic() > deadline:
+            producer.give_up()
+            return
+
+
+def _report(deliveries: Deliveries, output: str, signals: StopSignals, problem: str | None) -> None:
+    """Says what was produced, and exits with 1 after a failure, with the shell's code after a signal."""
+    if output == "json":
+        print_json(deliveries.as_json())
+    else:
+        click.echo(deliveries.summary())
+    failures = [text for text in (problem, deliveries.failures() if deliveries.failed else None) if text]
+    if failures:
+        click.echo(f"Error: {'; '.join(failures)}", err=True)
+    if signals.count:
+        click.echo("Interrupted.", err=True)
+        sys.exit(signals.exit_code)
+    if failures:
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    """Raises AdminError."""
+    if file == STDIN:
+        if sys.stdin is None:
+            raise AdminError("standard input is closed: give lines, or --file")
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = Path(file).open("rb")  # noqa: SIM115  errors while it is used are not of the opening
+    except OSError as problem:
+        raise AdminError(f"{file}: {problem.strerror}") from None
+    with stream:
+        yield stream
+
+
+def _check_partition(topic: str, partition: int | None, count: int) -> None:
+    if partition is not None and partition >= count:
+        raise AdminError(f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}")
+
+
+def _separator(text: str | None) -> bytes | None:
+    """With escapes such as \\t. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        separator = unescape(text)
+    except BadFormat as problem:
+        raise click.UsageError(f"--key-separator {text!r}: {problem}.") from None
+    if not separator:
+        raise click.UsageError("--key-separator is empty: give at least one character.")
+    return separator
+
+
+def _header(text: str) -> Header:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.UsageError(f"--header {text!r}: NAME=VALUE is needed.")
+    return name, value.encode()

@@ -1,0 +1,1 @@
+"""Consumer groups as their operator sees them: `ottla group`."""

@@ -1,0 +1,64 @@
+"""Which groups a command is about, and the client for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from tools.admin.completion import complete_groups
+from tools.admin.connection import servers
+from tools.admin.failures import AdminError
+
+if TYPE_CHECKING:
+    from tools.groups.kafka_groups import KafkaGroups
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def group_options(command: Command) -> Command:
+    """The groups as Kafka has them (`--group NAME`, several times) or as arguments."""
+    command = click.option(
+        "--group",
+        "group_options",
+        multiple=True,
+        metavar="GROUP",
+        help="a group (Kafka's form); may be repeated",
+        shell_complete=complete_groups,
+    )(command)
+    return click.argument("group_names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)(command)
+
+
+def all_groups_option(command: Command) -> Command:
+    return click.option("--all-groups", is_flag=True, help="all consumer groups of the cluster")(command)
+
+
+def named_groups(arguments: Sequence[str], options: Sequence[str], *, all_groups: bool = False) -> list[str]:
+    """The names that were given, each once. Raises UsageError for none, and for names beside `--all-groups`."""
+    names = list(dict.fromkeys([*arguments, *options]))
+    if all_groups and names:
+        raise click.UsageError("name groups, or give --all-groups: not both.")
+    if not all_groups and not names:
+        raise click.UsageError("which group? Give its name, or --all-groups.")
+    if "" in names:
+        raise click.UsageError("a group's name is not empty.")
+    return names
+
+
+def connect_groups(bootstrap_server: str | None, command_config: Path | None) -> KafkaGroups:
+    """The client for groups. Raises AdminError, also when no broker answers."""
+    from tools.groups.kafka_groups import KafkaGroups  # loaded when it is needed: `--help` is quick
+
+    client = KafkaGroups(servers(bootstrap_server), command_config)
+    client.cluster()
+    return client
+
+
+def every_group(client: KafkaGroups) -> list[str]:
+    """The names of all consumer groups. Raises AdminError when a broker did not tell its own: some would be missing."""
+    groups, problems = client.list_groups()
+    if problems:
+        raise AdminError(f"not all brokers told their groups: {'; '.join(problems)}; see `ottla cluster health`")
+    return [group.group for group in groups]

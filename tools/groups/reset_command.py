@@ -1,0 +1,257 @@
+"""`ottla group reset-offsets`: shows where a group's offsets would be, and with `--execute` sets them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from protocol.types import TopicPartition
+from tools.admin.completion import complete_topics
+from tools.admin.connection import connection_options, errors_in_one_line, print_json
+from tools.admin.failures import AdminError
+from tools.admin.input_files import read_file, source_name
+from tools.groups.group_selection import all_groups_option, connect_groups, every_group, group_options, named_groups
+from tools.groups.group_views import DEAD, EMPTY
+from tools.groups.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
+from tools.groups.reset_plan import (
+    LogOffsets,
+    ResetPlan,
+    ResetRow,
+    Target,
+    TopicSelection,
+    export_text,
+    parse_reset_file,
+    parse_selection,
+    plan_reset,
+    reset_json,
+    reset_lines,
+    select_partitions,
+)
+
+if TYPE_CHECKING:
+    from tools.groups.kafka_groups import KafkaGroups
+
+DRY_RUN = "Nothing was changed: this is what --execute would do."
+RESETTABLE = frozenset({EMPTY, DEAD})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the options say: where to, and of which partitions (none: those with a committed offset)."""
+
+    target: Target
+    wanted: int | str | None
+    """The offset, the shift, or the time in milliseconds since 1970; for FILE its name."""
+    selections: tuple[TopicSelection, ...]
+
+
+@click.command("reset-offsets")
+@group_options
+@all_groups_option
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1,...]",
+    help="a topic, or some of its partitions; may be repeated",
+    shell_complete=complete_topics,
+)
+@click.option("--all-topics", is_flag=True, help="all partitions with a committed offset")
+@click.option("--to-earliest", is_flag=True, help="to the first record that is still there")
+@click.option("--to-latest", is_flag=True, help="to the end")
+@click.option("--to-current", is_flag=True, help="to the committed offset; the end where there is none")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="to this offset")
+@click.option("--shift-by", type=int, metavar="NUMBER", help="so many records on, or back with a minus")
+@click.option(
+    "--to-datetime", metavar="TIME", help="to the first record since 2026-11-21T10:15:00.000 (UTC, or with +01:00)"
+)
+@click.option("--by-duration", metavar="DURATION", help="to the first record of the last P1DT2H30M, or 1d2h30m")
+@click.option("--from-file", metavar="FILE", help="to the offsets of a csv file, as --export writes it; - reads stdin")
+@click.option("--dry-run", is_flag=True, help="show what would be done (the default)")
+@click.option("--execute", is_flag=True, help="do it")
+@click.option("--export", is_flag=True, help="print csv for --from-file")
+@connection_options
+def reset_offsets(
+    group_names: Sequence[str],
+    group_options: Sequence[str],
+    all_groups: bool,
+    topics: Sequence[str],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    from_file: str | None,
+    dry_run: bool,
+    execute: bool,
+    export: bool,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    output: str,
+) -> None:
+    """Set the committed offsets of groups without members: shows them first, and sets them with --execute.
+
+    A group that does not exist is made.
+    """
+    names = named_groups(group_names, group_options, all_groups=all_groups)
+    if dry_run and execute:
+        raise click.UsageError("--dry-run or --execute: not both.")
+    if export and output == "json":
+        raise click.UsageError("--export prints csv: leave --format json out.")
+    target, wanted = _one_target(
+        {
+            Target.EARLIEST: to_earliest or None,
+            Target.LATEST: to_latest or None,
+            Target.CURRENT: to_current or None,
+            Target.OFFSET: to_offset,
+            Target.SHIFT: shift_by,
+            Target.DATETIME: to_datetime,
+            Target.DURATION: by_duration,
+            Target.FILE: from_file,
+        }
+    )
+    scopes = bool(topics) + all_topics + (target is Target.FILE)
+    if scopes != 1:
+        raise click.UsageError("which partitions? Give one of --topic, --all-topics and --from-file.")
+    with errors_in_one_line():
+        wish = Wish(target, wanted, tuple(parse_selection(topic) for topic in topics))
+        client = connect_groups(bootstrap_server, command_config)
+        chosen = every_group(client) if all_groups else names
+        plans, failures = _plans(client, chosen, wish)
+        for plan in plans:
+            for warning in plan.warnings:
+                click.echo(f"Warning: {warning}", err=True)
+        done = _execute(client, plans, failures) if execute else plans
+        rows = [row for plan in done for row in plan.rows]
+        _print_rows(rows, output, export=export, with_group=len(chosen) > 1 or all_groups, executed=execute)
+        if failures:
+            raise AdminError("; ".join(failures))
+
+
+def _one_target(given: Mapping[Target, int | str | bool | None]) -> tuple[Target, int | str | None]:
+    """The one option that was given, its time already read. Raises UsageError."""
+    chosen = [(target, value) for target, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        raise click.UsageError(f"where to? Give one of {', '.join(target.value for target in given)}.")
+    ((target, value),) = chosen
+    if target in (Target.EARLIEST, Target.LATEST, Target.CURRENT):
+        return target, None
+    try:
+        if target is Target.DATETIME:
+            return target, parse_datetime_ms(str(value))
+        if target is Target.DURATION:
+            return target, max(0, int(time.time() * 1000) - parse_duration_ms(str(value)))
+    except NoTime as problem:
+        raise click.UsageError(f"{target.value}: {problem}.") from None
+    return target, value
+
+
+def _plans(client: KafkaGroups, names: Sequence[str], wish: Wish) -> tuple[list[ResetPlan], list[str]]:
+    """The plan of each group that can be reset, and why the others cannot. Raises AdminError."""
+    counts = client.cluster().partition_counts
+    selected = select_partitions(wish.selections, counts)
+    from_file = _offsets_from_file(wish, names, counts)
+    active = {view.group: view.state for view in client.describe_groups(names) if view.state not in RESETTABLE}
+    failures = [
+        f"Assignments can only be reset if the group '{name}' is inactive, but the current state is {state}; "
+        "stop its consumers first"
+        for name, state in active.items()
+    ]
+    idle = [name for name in names if name not in active]
+    committed = {
+        name: {partition: view.offset for partition, view in offsets.items()}
+        for name, offsets in client.committed_offsets(idle).items()
+    }
+    partitions: dict[str, Collection[TopicPartition]] = {}
+    for name in idle:
+        try:
+            partitions[name] = _partitions(name, wish, selected, committed[name], from_file.get(name, {}))
+        except AdminError as problem:
+            failures.append(str(problem))
+    logs = _log_offsets(client, {partition for found in partitions.values() for partition in found}, wish)
+    plans = []
+    for name in partitions:
+        wanted = from_file[name] if wish.target is Target.FILE else wish.wanted
+        assert not isinstance(wanted, str)
+        try:
+            plans.append(plan_reset(name, partitions[name], wish.target, wanted, committed[name], logs))
+        except AdminError as problem:
+            failures.append(str(problem))
+    return plans, failures
+
+
+def _offsets_from_file(
+    wish: Wish, names: Sequence[str], counts: Mapping[str, int]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Group -> partition -> offset; nothing for another target. Raises AdminError."""
+    if wish.target is not Target.FILE:
+        return {}
+    file = str(wish.wanted)
+    offsets = parse_reset_file(read_file(file), source_name(file), names)
+    for partition in sorted({partition for found in offsets.values() for partition in found}):
+        select_partitions([TopicSelection(partition.topic, (partition.partition,))], counts)
+    return offsets
+
+
+def _partitions(
+    name: str,
+    wish: Wish,
+    selected: Sequence[TopicPartition],
+    committed: Collection[TopicPartition],
+    from_file: Collection[TopicPartition],
+) -> Collection[TopicPartition]:
+    """Raises AdminError for a group that has nothing to reset."""
+    if wish.target is Target.FILE:
+        return from_file
+    if selected:
+        return selected
+    if not committed:
+        raise AdminError(f"group {name!r} has no committed offsets: name the topics with --topic")
+    return committed
+
+
+def _log_offsets(client: KafkaGroups, partitions: Collection[TopicPartition], wish: Wish) -> LogOffsets:
+    """What the target needs, and the ends always: they tell which partitions have a leader."""
+    latest = client.latest_offsets(partitions)
+    if wish.target in (Target.DATETIME, Target.DURATION):
+        assert isinstance(wish.wanted, int)
+        return LogOffsets(latest=latest, at_time=client.offsets_at(partitions, wish.wanted))
+    if wish.target in (Target.LATEST, Target.CURRENT):
+        return LogOffsets(latest=latest)
+    earliest = client.earliest_offsets(partitions)
+    # A leader may be lost between the two questions.
+    return LogOffsets(earliest, {partition: end for partition, end in latest.items() if partition in earliest})
+
+
+def _execute(client: KafkaGroups, plans: Sequence[ResetPlan], failures: list[str]) -> list[ResetPlan]:
+    """The plans that were carried out; why others were not is added to `failures`."""
+    done = []
+    for plan in plans:
+        offsets = {TopicPartition(row.topic, row.partition): row.new_offset for row in plan.rows}
+        try:
+            client.alter_offsets(plan.group, offsets)
+        except AdminError as problem:
+            failures.append(str(problem))
+        else:
+            done.append(plan)
+    return done
+
+
+def _print_rows(rows: Sequence[ResetRow], output: str, *, export: bool, with_group: bool, executed: bool) -> None:
+    if export:
+        click.echo(export_text(rows, with_group=with_group), nl=False)
+    elif output == "json":
+        print_json({"executed": executed, "offsets": [reset_json(row) for row in rows]})
+    elif rows:
+        for line in reset_lines(rows):
+            click.echo(line)
+    if rows and not executed:
+        click.echo(DRY_RUN, err=True)

@@ -1,0 +1,111 @@
+"""One member of the demo's consumer group: a consumer in a thread, which reads what the group gives it and commits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Message
+
+from tools.replay.clients import QUIET, Clock, ignore_error
+from tools.replay.produce_task import EVENT_HEADER, RUN_HEADER
+
+ASSIGNOR = "cooperative-sticky"
+COMMIT_INTERVAL_MS = 200
+LONGEST_POLL_S = 0.1
+MESSAGES_PER_TURN = 1000
+
+
+class GroupRead(NamedTuple):
+    """A record of the replay as a member (1, 2, ...) read it; `at` is seconds since 1970 UTC."""
+
+    member: int
+    partition: int
+    offset: int
+    event_id: int
+    at: float
+
+
+class GroupMember:
+    """Reads in a thread of its own from `start` to `stop`; what it notes may be looked at meanwhile."""
+
+    def __init__(self, number: int, group: str, bootstrap_servers: str, topic: str, run: str) -> None:
+        self.number = number
+        self.reads: list[GroupRead] = []
+        self.partitions: set[int] = set()
+        """Which the group has given it just now."""
+        self.assigned_at: list[float] = []
+        """When it was told an assignment: once for each generation of the group, also if it got nothing new."""
+        self.committed_at: list[float] = []
+        self.failed_commits = 0
+        self._topic = topic
+        self._run = run.encode()
+        self._clock = Clock()
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._read_until_stopped, name=f"reader-{number}", daemon=True)
+        self._consumer = Consumer(
+            {
+                **QUIET,
+                "bootstrap.servers": bootstrap_servers,
+                "client.id": f"reader-{number}",
+                "group.id": group,
+                "partition.assignment.strategy": ASSIGNOR,
+                "auto.offset.reset": "earliest",
+                # Committed is what was read *and* noted: nothing is skipped if a member dies in between.
+                "enable.auto.commit": True,
+                "auto.commit.interval.ms": COMMIT_INTERVAL_MS,
+                "enable.auto.offset.store": False,
+                "fetch.error.backoff.ms": 50,
+                "on_commit": self._on_commit,
+                "error_cb": ignore_error,
+            }
+        )
+
+    def start(self) -> None:
+        self._consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """It commits and leaves the group, in its thread."""
+        self._is_stopped.set()
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _read_until_stopped(self) -> None:
+        while not self._is_stopped.is_set():
+            first = self._consumer.poll(LONGEST_POLL_S)
+            if first is not None:
+                self._take([first, *self._consumer.consume(MESSAGES_PER_TURN, timeout=0)])
+        self._consumer.close()
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        now = self._clock.now()
+        for message in messages:
+            if message.error() is not None:
+                continue  # the library has reported an error and goes on; what it costs shows in the times
+            headers = dict(message.headers() or ())
+            if headers.get(RUN_HEADER) == self._run:
+                event = int(headers[EVENT_HEADER])
+                self.reads.append(GroupRead(self.number, message.partition(), message.offset(), event, now))
+            try:
+                self._consumer.store_offsets(message)
+            except KafkaException:
+                continue  # the partition is another member's since: that one reads the record again
+
+    def _on_assign(self, _: Consumer, partitions: Sequence[Any]) -> None:
+        self.assigned_at.append(self._clock.now())
+        self.partitions |= {each.partition for each in partitions}
+
+    def _on_revoke(self, _: Consumer, partitions: Sequence[Any]) -> None:
+        self.partitions -= {each.partition for each in partitions}
+
+    def _on_commit(self, error: object, _: Sequence[Any]) -> None:
+        if error is None:
+            self.committed_at.append(self._clock.now())
+        else:
+            self.failed_commits += 1

@@ -1,0 +1,51 @@
+"""Stops a cluster when the process that started it is gone, also when that crashed or was killed.
+
+`python -m tools.replay.guard RUN_DIRECTORY`: its standard input is a pipe of which the starter holds the other end, and
+which closes with it. Brokers and ZooKeeper themselves run on without whoever started them, as `ottla cluster start` needs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.cluster.local_cluster import LocalCluster
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+STANDARD_INPUT = 0
+
+
+class ClusterGuard:
+    """Guards the cluster of a run directory, which need not be there yet, from its making until `stop`."""
+
+    def __init__(self, directory: Path) -> None:
+        """In a session of its own: a Ctrl-C or the end of a terminal is for the starter."""
+        paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.replay.guard", str(directory.absolute())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            start_new_session=True,
+        )
+
+    def stop(self) -> None:
+        """Ends it. The cluster is stopped before: what of it still ran would now be left alone."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+def main(arguments: list[str]) -> int:
+    while os.read(STANDARD_INPUT, 1):
+        pass
+    LocalCluster(Path(arguments[0])).stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
