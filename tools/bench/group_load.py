@@ -286,6 +286,8 @@ def main(groups: int, members: int, seconds: float, session_ms: int, heartbeat_m
     with tempfile.TemporaryDirectory(prefix="ottla-groups-") as directory:
         cluster = LocalCluster(Path(directory) / "cluster")
         try:
+            # All members of a group come within the delay: its first generation has them all.
+            overrides = {**overrides, "group.initial.rebalance.delay.ms": "3000"}
             cluster.create(brokers=1, overrides=overrides)
             cluster.start()
             host, _, port = cluster.bootstrap_servers.rpartition(":")
