@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -14,6 +14,7 @@ from tools.admin.completion import complete_topics
 from tools.admin.config_values import ChangeError, merge_changes
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError, TopicExists
+from tools.admin.topic_names import topic_argument, topic_if_any
 from tools.admin.topic_views import (
     PartitionFilter,
     TopicView,
@@ -26,16 +27,6 @@ from tools.admin.topic_views import (
     select_topics,
     with_moves,
 )
-
-Command = TypeVar("Command", bound=Callable[..., None])
-
-
-def topic_argument(command: Command) -> Command:
-    """The topic as Kafka has it (`--topic NAME`) or as an argument."""
-    command = click.option(
-        "--topic", "topic_option", metavar="TOPIC", help="the topic (Kafka's form)", shell_complete=complete_topics
-    )(command)
-    return click.argument("topic_name", required=False, metavar="[TOPIC]", shell_complete=complete_topics)(command)
 
 
 @click.group()
@@ -66,7 +57,7 @@ def create(
     output: str,
 ) -> None:
     """Create a topic."""
-    name = _one_topic(topic_name, topic_option)
+    name = topic_if_any(topic_name, topic_option)
     if name is None:
         raise click.UsageError("which topic? Give its name.")
     assignment = None if replica_assignment is None else parse_replica_assignment(replica_assignment)
@@ -108,7 +99,7 @@ def list_topics(
     output: str,
 ) -> None:
     """List topics: all, or those that a regular expression matches."""
-    patterns = _patterns(_one_topic(topic_name, topic_option))
+    patterns = _patterns(topic_if_any(topic_name, topic_option))
     with errors_in_one_line():
         counts = connect(bootstrap_server, command_config).cluster().partition_counts
     names = _select(counts, patterns, exclude_internal)
@@ -143,7 +134,7 @@ def describe(
     """Describe topics: all, or those that a regular expression matches."""
     if len(filters) + topics_with_overrides > 1:
         raise click.UsageError("one filter at a time, please.")
-    patterns = _patterns(_one_topic(topic_name, topic_option))
+    patterns = _patterns(topic_if_any(topic_name, topic_option))
     with errors_in_one_line():
         admin = connect(bootstrap_server, command_config)
         cluster = admin.cluster()
@@ -189,7 +180,7 @@ def alter(
     output: str,
 ) -> None:
     """Add partitions to a topic, or change its configs."""
-    name = _one_topic(topic_name, topic_option)
+    name = topic_if_any(topic_name, topic_option)
     if name is None:
         raise click.UsageError("which topic? Give its name.")
     assignment = None if replica_assignment is None else parse_replica_assignment(replica_assignment)
@@ -308,12 +299,6 @@ def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"--config {pair!r}: KEY=VALUE is needed.")
         configs[key.strip()] = value.strip()
     return configs
-
-
-def _one_topic(argument: str | None, option: str | None) -> str | None:
-    if argument is not None and option is not None:
-        raise click.UsageError("name the topic once: as argument or with --topic.")
-    return argument if argument is not None else option
 
 
 def _patterns(text: str | None) -> list[str]:

@@ -16,11 +16,11 @@ import click
 from tools.admin.completion import complete_groups
 from tools.admin.connection import errors_in_one_line, server_options, servers
 from tools.admin.failures import AdminError
+from tools.admin.topic_names import one_topic, topic_argument
 from tools.clients.record_format import DEFAULT, TOKENS, BadFormat, record_formatter
 from tools.clients.records import ReadRecord
 from tools.clients.starts import EARLIEST, LATEST, NoStart, Start, parse_start
 from tools.clients.stop_signals import StopSignals
-from tools.clients.topic_names import one_topic, topic_argument
 
 if TYPE_CHECKING:
     from tools.clients.kafka_consumer import KafkaConsumer

@@ -14,13 +14,13 @@ import click
 from tools.admin.connection import connection_options, errors_in_one_line, print_json, servers
 from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, source_name
+from tools.admin.topic_names import one_topic, topic_argument
 from tools.clients.deliveries import Deliveries, Outcome
 from tools.clients.line_source import LineTooLong, lines_of
 from tools.clients.record_format import BadFormat, unescape
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
 from tools.clients.records import Header, Record
 from tools.clients.stop_signals import StopSignals
-from tools.clients.topic_names import one_topic, topic_argument
 
 if TYPE_CHECKING:
     from tools.clients.kafka_producer import KafkaProducer

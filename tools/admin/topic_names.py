@@ -20,11 +20,16 @@ def topic_argument(command: Command) -> Command:
     return click.argument("topic_name", required=False, metavar="[TOPIC]", shell_complete=complete_topics)(command)
 
 
-def one_topic(argument: str | None, option: str | None) -> str:
-    """Raises UsageError for none, and for two."""
+def topic_if_any(argument: str | None, option: str | None) -> str | None:
+    """Raises UsageError for two."""
     if argument is not None and option is not None:
         raise click.UsageError("name the topic once: as argument or with --topic.")
-    topic = argument if argument is not None else option
+    return argument if argument is not None else option
+
+
+def one_topic(argument: str | None, option: str | None) -> str:
+    """Raises UsageError for none, and for two."""
+    topic = topic_if_any(argument, option)
     if not topic:
         raise click.UsageError("which topic? Give its name.")
     return topic
