@@ -350,29 +350,36 @@ def tracebacks(cluster: LocalCluster) -> list[str]:
     ]
 
 
-def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m tests.support.chaos", description=__doc__.splitlines()[0])
+def command(
+    prog: str, doc: str | None, weights: Mapping[str, int], run_on: Callable[[LocalCluster, int, int, list[str]], None]
+) -> int:
+    """What `python -m` does with a module of chaos; `run_on` gets a new cluster, the seed, the rounds and the faults' kinds."""
+    options = argparse.ArgumentParser(prog=f"python -m tests.support.{prog}", description=(doc or "").splitlines()[0])
     options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options.add_argument("--rounds", type=int, default=30)
-    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(WEIGHTS))
+    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(weights))
     options.add_argument("--directory", type=Path, help="kept when the run fails; default: a temporary one")
     chosen = options.parse_args()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
     cluster = LocalCluster(directory / f"seed-{chosen.seed}")
     try:
-        cluster.create(brokers=BROKERS, overrides=SETTINGS)
-        cluster.start()
-        print(run(cluster, chosen.seed, chosen.rounds, chosen.kinds.split(",")))
-        for line in tracebacks(cluster):
-            print(line)
+        run_on(cluster, chosen.seed, chosen.rounds, chosen.kinds.split(","))
     except BaseException:
         for process in cluster.running():
             process.kill()
-        print(f"chaos: seed {chosen.seed} FAILED; everything is kept in {cluster.directory}", flush=True)
+        print(f"{prog}: seed {chosen.seed} FAILED; everything is kept in {cluster.directory}", flush=True)
         raise
     cluster.destroy()
     return 0
 
 
+def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> None:
+    cluster.create(brokers=BROKERS, overrides=SETTINGS)
+    cluster.start()
+    print(run(cluster, seed, rounds, kinds))
+    for line in tracebacks(cluster):
+        print(line)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("chaos", __doc__, WEIGHTS, _run_on))

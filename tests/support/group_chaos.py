@@ -10,17 +10,13 @@ acknowledged before.
 
 from __future__ import annotations
 
-import argparse
-import random
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -359,30 +355,14 @@ def _assert_right(world: _World, outcome: Outcome) -> None:
         outcome.again += assert_nothing_again(journals)
 
 
-def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m tests.support.group_chaos", description=__doc__.splitlines()[0])
-    options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    options.add_argument("--rounds", type=int, default=30)
-    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(WEIGHTS))
-    options.add_argument("--directory", type=Path, help="kept when the run fails; default: a temporary one")
-    chosen = options.parse_args()
-    directory = chosen.directory or Path(tempfile.mkdtemp(prefix="group-chaos-"))
-    cluster = LocalCluster(directory / f"seed-{chosen.seed}")
-    try:
-        cluster.create(brokers=BROKERS, overrides=SETTINGS)
-        cluster.start()
-        outcome = run(cluster, chosen.seed, chosen.rounds, chosen.kinds.split(","))
-        said = chaos.tracebacks(cluster)
-        assert not said, said
-        print(outcome)
-    except BaseException:
-        for process in cluster.running():
-            process.kill()
-        print(f"group chaos: seed {chosen.seed} FAILED; everything is kept in {cluster.directory}", flush=True)
-        raise
-    cluster.destroy()
-    return 0
+def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> None:
+    cluster.create(brokers=BROKERS, overrides=SETTINGS)
+    cluster.start()
+    outcome = run(cluster, seed, rounds, kinds)
+    said = chaos.tracebacks(cluster)
+    assert not said, said
+    print(outcome)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(chaos.command("group_chaos", __doc__, WEIGHTS, _run_on))

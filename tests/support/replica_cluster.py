@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -360,4 +360,16 @@ def values_of(data: FetchPartitionData) -> list[str]:
     return [r.value.decode() for position, _ in iter_batches(joined) for r in decode_records(joined, position)]
 
 
-__all__ = ["LAG_S", "TP", "Cluster", "FakeIsrWriter", "Node", "ReplicaFetcher", "values_of"]
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+def play(directory: Path, scenario: Scenario) -> None:
+    """Runs it over brokers that have their logs in the directory; the scenario starts them."""
+    cluster = Cluster(directory)
+    try:
+        asyncio.run(scenario(cluster))
+    finally:
+        cluster.close()
+
+
+__all__ = ["LAG_S", "TP", "Cluster", "FakeIsrWriter", "Node", "ReplicaFetcher", "Scenario", "play", "values_of"]

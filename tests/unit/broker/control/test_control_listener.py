@@ -12,7 +12,6 @@ import pytest
 from broker.control import leader_and_isr
 from broker.control.listener import ControlListener
 from broker.replication.partition import Role
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.rpc import framing
 from protocol.rpc.messages import (
@@ -30,10 +29,11 @@ from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)
 
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+
 
 @pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_and_isr, "RETRY_S", 0)
 
 

@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 
 from broker.groups.group_types import LeavingMember, SyncAnswer
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, play, turns
 
 OTHER = TopicPartition("t", 1)
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def test_a_member_joins_syncs_commits_and_leaves(tmp_path: Path) -> None:

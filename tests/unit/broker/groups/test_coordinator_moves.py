@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from broker.groups.group_types import SyncAnswer
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from protocol.types import TopicPartition
@@ -16,10 +15,7 @@ from tests.support.replica_cluster import SESSION_TIMEOUT_MS
 
 NOBODY = TopicPartition("t", 9)
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 async def a_group_with_an_offset(cluster: GroupCluster) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from broker.groups.deleted_topics import DeletedTopics
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, READ, Answers, GroupCluster, play
@@ -16,10 +15,7 @@ SECOND = TopicPartition("t", 1)
 ELSEWHERE = TopicPartition("u", 0)
 DAY_S = 86_400
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def delete_offsets(cluster: GroupCluster, *partitions: TopicPartition) -> Answers:

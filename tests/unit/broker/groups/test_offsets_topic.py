@@ -15,7 +15,6 @@ from broker.groups.group_offsets import GroupOffsets
 from broker.groups.group_records import decode_key, encode_group_key, encode_offset_key
 from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata
 from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings, partition_for
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.storage.log import LogDirFailed, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
@@ -45,9 +44,7 @@ def test_the_partition_of_a_group(group_id: str, java_hash: int, partitions: int
     assert partition_for(group_id, partitions) == (0 if java_hash == -(2**31) else abs(java_hash)) % partitions
 
 
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]], **overrides: str) -> None:

@@ -6,8 +6,6 @@ BUG-18 in test_crash_points.py, BUG-24 in test_log_producers.py; tests/sim finds
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,23 +17,10 @@ from broker.replication.partition import Partition
 from broker.replication.replica_fetcher import FollowedPartition, ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch
-from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+from tests.support.replica_cluster import LAG_S, TP, Cluster, Scenario, play, values_of
 from tests.support.rule_removal import take_out
 
-Scenario = Callable[[Cluster], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
-
-
-def play(directory: Path, scenario: Scenario) -> None:
-    cluster = Cluster(directory)
-    try:
-        asyncio.run(scenario(cluster))
-    finally:
-        cluster.close()
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 async def bug_01(cluster: Cluster) -> None:

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.replication.replica_fetcher import Phase, ReplicaFetcher
+from broker.replication.replica_fetcher import Phase
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
-from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+from tests.support.replica_cluster import LAG_S, TP, Cluster, play, values_of
 
-Scenario = Callable[[Cluster], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
-
-
-def play(directory: Path, scenario: Scenario) -> None:
-    cluster = Cluster(directory)
-    try:
-        asyncio.run(scenario(cluster))
-    finally:
-        cluster.close()
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def test_a_lagging_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from tests.support.logs import produced
-from tests.support.replica_cluster import TP, Cluster
+from tests.support.replica_cluster import TP, Cluster, play
 
-Scenario = Callable[[Cluster], Awaitable[None]]
 PRODUCER = 7
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
-
-
-def play(directory: Path, scenario: Scenario) -> None:
-    cluster = Cluster(directory)
-    try:
-        asyncio.run(scenario(cluster))
-    finally:
-        cluster.close()
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def send(cluster: Cluster, broker: int, sequence: int, *, acks: int = -1) -> list[ProducePartitionResult]:

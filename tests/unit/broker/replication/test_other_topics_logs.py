@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.storage import topic_ids
 from broker.storage.filesystem import FileSystem
 from protocol.errors import ErrorCode
@@ -19,10 +18,7 @@ from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 OTHER_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
 DISAGREEING = [topic_ids.encode(OTHER_ID), topic_ids.encode(OTHER_ID).replace(b"topic_id", b"topic id")]
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -14,7 +14,6 @@ from broker.replication import fetch_reads
 from broker.replication.fetch_reads import FetchReads
 from broker.replication.fetch_session import FetchPosition, FetchPositions, FetchSession
 from broker.replication.quiet_partitions import LOOK_EVERY_S, QuietPartitions
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_manager import FetchParams
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import TopicPartition
@@ -83,9 +82,7 @@ def play(directory: Path, replica: int, scenario: Scenario) -> None:
         cluster.close()
 
 
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def test_who_rests_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from broker.replication.record_deletions import RecordDeletion
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import TP, Cluster
+from tests.support.replica_cluster import TP, Cluster, play
 
-Scenario = Callable[[Cluster], Awaitable[None]]
 DONE = ErrorCode.NONE
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
-
-
-def play(directory: Path, scenario: Scenario) -> None:
-    cluster = Cluster(directory)
-    try:
-        asyncio.run(scenario(cluster))
-    finally:
-        cluster.close()
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 async def with_records(cluster: Cluster, count: int = 5) -> None:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from broker.replication.partition import Role
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
-from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
+from tests.support.replica_cluster import LAG_S, TP, Cluster, play, values_of
 
-Scenario = Callable[[Cluster], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
-
-
-def play(directory: Path, scenario: Scenario) -> None:
-    cluster = Cluster(directory)
-    try:
-        asyncio.run(scenario(cluster))
-    finally:
-        cluster.close()
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def error_of(answer: list[FetchPartitionData]) -> ErrorCode:

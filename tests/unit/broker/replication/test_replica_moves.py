@@ -11,16 +11,12 @@ import pytest
 
 from broker.replication import replica_moves
 from broker.replication.partition import Role
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, values_of
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.storage import checkpoints
 from broker.storage.filesystem import FileSystem
 from protocol.errors import ErrorCode
@@ -17,10 +16,7 @@ from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def play(directory: Path, scenario: Callable[[Cluster, Node], Awaitable[None]]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.stray_replicas import Verdict, judge
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
@@ -17,10 +16,7 @@ from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 
-
-@pytest.fixture(autouse=True)
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -> PartitionState:

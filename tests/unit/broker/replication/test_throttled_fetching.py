@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.config import LONG_MAX, BrokerConfig
-from broker.replication.replica_fetcher import ReplicaFetcher
 from protocol.errors import ErrorCode
 from tests.support.replica_cluster import TP, Cluster, ParkingEndpoint, values_of
 
@@ -20,11 +19,6 @@ RATE = 100
 BIG = "x" * 500
 
 Scenario = Callable[[Cluster], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture
-def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
 
 
 def throttle(cluster: Cluster, broker: int, *, leader: int = LONG_MAX, follower: int = LONG_MAX) -> None:
