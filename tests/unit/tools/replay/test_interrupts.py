@@ -17,6 +17,7 @@ from tools.replay.interrupts import Interrupted, ignore_from_now, interruptible
 
 INTERRUPTS_AN_IMPORT = """
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background inherits that it is ignored
 module = sys.argv.pop(1)
 class Finder:
     @staticmethod
