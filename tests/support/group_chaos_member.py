@@ -30,6 +30,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from tools.clients.leave_group import leave_group
+
 SESSION_MS = 4_000
 HEARTBEAT_MS = 300
 COMMIT_EVERY_S = 0.05
@@ -125,7 +127,7 @@ class Member:
                     self._commit_due = time.monotonic() + COMMIT_EVERY_S
             self.commit_all()
         finally:
-            self._consumer.close()
+            leave_group(self._consumer)
         self.journal.write("closed")
 
     def told(self, partitions: Iterable[int]) -> None:

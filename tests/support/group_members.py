@@ -16,6 +16,8 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
+from tools.clients.leave_group import leave_group
+
 Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative", "aiokafka"]
 CLIENTS: tuple[Client, ...] = (
     "confluent",
@@ -127,7 +129,7 @@ class Member:
                     self._commit_confluent(consumer)
                     self._commits += 1
         finally:
-            consumer.close()
+            leave_group(consumer, is_static=self._instance_id is not None)
 
     @staticmethod
     def _commit_confluent(consumer: Consumer) -> None:

@@ -23,6 +23,7 @@ from tools.admin.client_settings import read_command_config
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import error_code, error_text
 from tools.clients.kafka_producer import NEW_TOPIC_PATIENCE_S, topic_partitions
+from tools.clients.leave_group import leave_group
 from tools.clients.records import ReadRecord
 from tools.clients.starts import Start, StartKind, first_offset
 
@@ -71,6 +72,7 @@ class KafkaConsumer:
         self._warned: set[int] = set()
         self._at_end: set[int] = set()
         self._is_reading = False
+        self._is_member = False
         self.is_assigned = False
         settings: dict[str, Any] = {
             "client.id": "ottla-consume",
@@ -86,6 +88,7 @@ class KafkaConsumer:
             "log_level": "2",
             "error_cb": self._on_error,
         }
+        self._is_static = "group.instance.id" in settings
         try:
             self._client = Consumer(settings)
         except (KafkaException, ValueError) as problem:
@@ -135,6 +138,7 @@ class KafkaConsumer:
 
     def subscribe(self) -> None:
         """Joins the group."""
+        self._is_member = True
         self._client.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def _on_assign(self, _client: Consumer, _partitions: Sequence[TopicPartition]) -> None:
@@ -190,7 +194,10 @@ class KafkaConsumer:
                 raise AdminError(f"what was read last is not committed: {error_text(problem)}") from None
 
     def close(self) -> None:
-        self._client.close()
+        if self._is_member:
+            leave_group(self._client, is_static=self._is_static)
+        else:
+            self._client.close()
 
     def _on_error(self, error: KafkaError) -> None:
         """Each kind once: the client repeats itself while a broker is away. Before there is anything to read, our own

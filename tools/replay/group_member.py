@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message
 
+from tools.clients.leave_group import leave_group
 from tools.replay.clients import QUIET, Clock, ignore_error
 from tools.replay.produce_task import EVENT_HEADER, RUN_HEADER
 
@@ -81,7 +82,7 @@ class GroupMember:
             first = self._consumer.poll(LONGEST_POLL_S)
             if first is not None:
                 self._take([first, *self._consumer.consume(MESSAGES_PER_TURN, timeout=0)])
-        self._consumer.close()
+        leave_group(self._consumer)
 
     def _take(self, messages: Sequence[Message]) -> None:
         now = self._clock.now()
