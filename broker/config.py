@@ -119,6 +119,9 @@ class BrokerConfig:
     log_index_interval_bytes: int = setting(4096, minimum=0, maximum=INT_MAX)
     log_retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
     log_retention_bytes: int = setting(-1, minimum=-1)
+    log_retention_check_interval_ms: int = setting(
+        300_000, minimum=1, doc="how often old segments are looked for, in ms; a second at least"
+    )
     log_cleanup_policy: str = setting("delete", choices=("delete", "compact"), is_list=True)
     log_message_timestamp_after_max_ms: int = setting(LONG_MAX, minimum=0)
     log_message_timestamp_before_max_ms: int = setting(LONG_MAX, minimum=0)
@@ -232,7 +235,7 @@ class BrokerConfig:
     socket_frame_timeout_ms: int = setting(
         60000, minimum=1, doc="ottla's own: how long a begun frame may take to arrive (BAD-4)"
     )
-    request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
+    request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX, doc="Without effect here.")
     max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
     fetch_max_bytes: int = setting(55 * 1024**2, minimum=1024, maximum=INT_MAX)
 
@@ -276,7 +279,7 @@ class TopicConfig:
         doc="The compression of what is stored; `producer` keeps the producer's.",
     )
     delete_retention_ms: int = setting(86400000, minimum=0, doc="How long a tombstone stays in a compacted log, in ms.")
-    file_delete_delay_ms: int = setting(60000, minimum=0, doc="How long a deleted file stays on the disk, in ms.")
+    file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files go at once.")
     flush_messages: int = setting(LONG_MAX, minimum=1, doc="After how many records a log is synced to the disk.")
     flush_ms: int = setting(LONG_MAX, minimum=0, doc="After how many ms a log is synced to the disk.")
     follower_replication_throttled_replicas: str = setting(
@@ -321,7 +324,7 @@ class TopicConfig:
     min_insync_replicas: int = setting(
         1, minimum=1, maximum=INT_MAX, doc="How many in-sync replicas a produce with acks=all needs."
     )
-    preallocate: bool = setting(False, doc="Whether the file of a new segment is made in its full size.")
+    preallocate: bool = setting(False, doc="Without effect here: files grow as they are written.")
     retention_bytes: int = setting(-1, minimum=-1, doc="Up to which size a partition keeps old segments; -1: any size.")
     retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long records are kept, in ms; -1: for ever.")
     segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment is begun.")

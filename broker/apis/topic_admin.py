@@ -218,16 +218,6 @@ class TopicAdmin:
                 raise
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
 
-    async def _version_of(self, name: str, topic_id: str) -> int:
-        """The version of the topic's node while it is the topic of that id. Raises KafkaError(UNKNOWN_TOPIC_ID)."""
-        try:
-            data, stat = await self._zk.get(TopicZNode.path(name))
-        except NoNode:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}") from None
-        if _decoded(name, data)[0] != topic_id:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}: {name} was made anew")
-        return stat.version
-
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Makes each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`.
 

@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from broker.clock import Clock
 from broker.config import TopicConfig
@@ -29,9 +30,20 @@ from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-RETENTION_CHECK_S = 300.0
-CHECKPOINT_S = 60.0
 TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSchedule:
+    """How often, in seconds: Kafka's `log.retention.check.interval.ms`, `log.flush.offset.checkpoint.interval.ms`, and
+    `log.flush.start.offset.checkpoint.interval.ms`. Nothing comes oftener than each TICK_S."""
+
+    retention_s: float = 300.0
+    recovery_points_s: float = 60.0
+    log_starts_s: float = 60.0
+
+
+DEFAULT_SCHEDULE = LogSchedule()
 
 
 class LogManager:
@@ -44,8 +56,7 @@ class LogManager:
         filesystem: FileSystem,
         clock: Clock,
         *,
-        retention_check_s: float = RETENTION_CHECK_S,
-        checkpoint_s: float = CHECKPOINT_S,
+        schedule: LogSchedule = DEFAULT_SCHEDULE,
         producer_expiration: ProducerExpiration = DEFAULT_EXPIRATION,
     ) -> None:
         self.on_log_dir_failure: Callable[[str], None] = lambda directory: None
@@ -54,8 +65,7 @@ class LogManager:
         self._configs = LogConfigs(topic_defaults)
         self._filesystem = filesystem
         self._clock = clock
-        self._retention_check_s = retention_check_s
-        self._checkpoint_s = checkpoint_s
+        self._schedule = schedule
         self.futures = FutureLogs(filesystem)
         self._logs: dict[TopicPartition, Log] = {}
         self.cleaned = CleanerCheckpoint(self._directories, self._logs.values)
@@ -64,10 +74,12 @@ class LogManager:
         self._checkpoints = OffsetCheckpoints(self._directories)
         self._points_are_behind = False
         self._removals = Removals(filesystem)
-        self._next_checkpoint = clock.monotonic() + checkpoint_s
-        self._next_retention = clock.monotonic() + retention_check_s
+        now = clock.monotonic()
+        self._next_recovery_points = now + schedule.recovery_points_s
+        self._next_log_starts = now + schedule.log_starts_s
+        self._next_retention = now + schedule.retention_s
         self._producer_expiration = producer_expiration
-        self._next_expiration = clock.monotonic() + producer_expiration.check_s
+        self._next_expiration = now + producer_expiration.check_s
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
@@ -456,18 +468,17 @@ class LogManager:
         self.on_log_dir_failure(error.directory)
 
     async def _checkpoint_due(self, now: float) -> None:
-        is_time = now >= self._next_checkpoint
-        if is_time:
-            self._next_checkpoint = now + self._checkpoint_s
-        if is_time or self._points_are_behind:
+        if now >= self._next_recovery_points or self._points_are_behind:
+            self._next_recovery_points = now + self._schedule.recovery_points_s
             self._points_are_behind = False
             await self.checkpoint_recovery_points()
-        if is_time:
+        if now >= self._next_log_starts:
+            self._next_log_starts = now + self._schedule.log_starts_s
             await self.checkpoint_log_starts()
 
     async def _retention_due(self, now: float) -> None:
         if now >= self._next_retention:
-            self._next_retention = now + self._retention_check_s
+            self._next_retention = now + self._schedule.retention_s
             for tp in list(self._logs):
                 try:
                     self._delete_old_segments_of(tp)

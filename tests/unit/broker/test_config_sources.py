@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import broker
 from broker import config_sources
-from broker.config import ConfigError
+from broker.config import BROKER_KEY_OF, BrokerConfig, ConfigError, TopicConfig, attribute
 from broker.config_sources import environment_key, parse_properties
 
 ENOUGH = "broker.id=1\nzookeeper.connect=localhost:2181\n"
@@ -142,3 +147,14 @@ def test_what_must_be_there(text: str) -> None:
 def test_a_bad_override(override: str) -> None:
     with pytest.raises(ConfigError, match="--override"):
         load("", {}, override)
+
+
+def test_every_setting_is_read_or_says_that_it_is_not() -> None:
+    code = Path(str(broker.__file__)).parent.rglob("*.py")
+    read = {
+        node.attr for path in code for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
+    }
+    read |= {attribute(key) for key in BROKER_KEY_OF.values()}  # as the default of a topic's own setting
+    settings = [*fields(BrokerConfig), *fields(TopicConfig)]
+    without_effect = {each.name for each in settings if each.metadata["doc"].startswith("Without effect here")}
+    assert {each.name for each in settings} - read == without_effect

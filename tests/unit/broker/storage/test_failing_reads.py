@@ -11,7 +11,7 @@ import pytest
 from broker.config import TopicConfig
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_cleaner import CleanerSettings, LogCleaner
-from broker.storage.log_manager import LogManager
+from broker.storage.log_manager import LogManager, LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, everything, fill
@@ -26,7 +26,7 @@ OLD = 10**9
 
 def manager_of(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
     """It tells itself of failed directories, as the replica manager does."""
-    manager = LogManager([A, B], config, disk, FakeTime(), retention_check_s=0)
+    manager = LogManager([A, B], config, disk, FakeTime(), schedule=LogSchedule(retention_s=0))
     manager.on_log_dir_failure = lambda path: (manager.fail_directory(path), None)[1]
     manager.high_watermark_of = lambda tp: 0 if (found := manager.get(tp)) is None else found.log_end_offset
     return manager

@@ -18,7 +18,7 @@ from broker.config import TopicConfig
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
-from broker.storage.log_manager import LogManager
+from broker.storage.log_manager import LogManager, LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, fill
@@ -295,7 +295,7 @@ async def _plain(work: Coroutine[Any, Any, None]) -> None:
 
 def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, clock = MemoryDisk(), FakeTime()
-    manager = LogManager(["/data"], SMALL, disk, clock, retention_check_s=30, checkpoint_s=10)
+    manager = LogManager(["/data"], SMALL, disk, clock, schedule=LogSchedule(retention_s=30, recovery_points_s=10))
     manager.high_watermark_of = lambda tp: 20
     run(manager.start())
     log = manager.get_or_create(ORDERS, TOPIC_ID, {})
