@@ -363,21 +363,40 @@ class Log:
             self.leader_epochs.truncate_from_start(self.log_start_offset)
 
     def delete_old_segments(self, high_watermark: int, now_ms: int) -> int:
-        """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them. Raises LogDirFailed."""
+        """Retention (LOG-1, INV-22). Returns how many segments went; the log start moves with them. Raises LogDirFailed.
+
+        The last segment stays, see `roll_if_old`.
+        """
         with self._using_disk():
-            count = deletable_segments(
-                self._segments,
-                self.config,
-                high_watermark=high_watermark,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-                now_ms=now_ms,
-            )
+            count = min(self._deletable(high_watermark, now_ms), len(self._segments) - 1)
         if count:
             self._drop_oldest(count)
         for segment in self._segments[:-1]:
             segment.forget_indexes()
         return count
+
+    def roll_if_old(self, high_watermark: int, now_ms: int) -> bool:
+        """Ends the last segment when retention has left no other and wants that one too. Raises LogDirFailed.
+
+        Flush before it is deleted: the name of the empty one is all that tells where the log goes on after a power loss.
+        """
+        if len(self._segments) > 1:
+            return False
+        with self._using_disk():
+            if not self._deletable(high_watermark, now_ms):
+                return False
+            self._roll(self.log_end_offset)
+        return True
+
+    def _deletable(self, high_watermark: int, now_ms: int) -> int:
+        return deletable_segments(
+            self._segments,
+            self.config,
+            high_watermark=high_watermark,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            now_ms=now_ms,
+        )
 
     def _drop_oldest(self, count: int) -> None:
         self.increment_log_start(self._bases[count])

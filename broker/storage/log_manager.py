@@ -481,7 +481,7 @@ class LogManager:
             self._next_retention = now + self._schedule.retention_s
             for tp in list(self._logs):
                 try:
-                    self._delete_old_segments_of(tp)
+                    await self._delete_old_segments_of(tp)
                 except LogDirFailed as error:
                     self._report(error)
                 await asyncio.sleep(0)
@@ -496,15 +496,18 @@ class LogManager:
     async def _flush_due(self, now: float) -> None:
         await self._flushes.flush(self._all(), now, self._report)
 
-    def delete_old_segments(self) -> int:
-        """Retention of every log, never past the high watermark (INV-22). Returns how many segments went.
+    async def delete_old_segments(self) -> None:
+        """Retention of every log, never past the high watermark (INV-22). Raises LogDirFailed."""
+        for tp in list(self._logs):
+            await self._delete_old_segments_of(tp)
 
-        Raises LogDirFailed.
-        """
-        return sum(self._delete_old_segments_of(tp) for tp in list(self._logs))
-
-    def _delete_old_segments_of(self, tp: TopicPartition) -> int:
+    async def _delete_old_segments_of(self, tp: TopicPartition) -> None:
         found = self._logs.get(tp)
         if found is None or self.high_watermark_of is None:
-            return 0
-        return found.delete_old_segments(self.high_watermark_of(tp), self._clock.wall_ms())
+            return
+        found.delete_old_segments(self.high_watermark_of(tp), self._clock.wall_ms())
+        if found.roll_if_old(self.high_watermark_of(tp), self._clock.wall_ms()):
+            end = found.log_end_offset
+            await found.flush()
+            if self._logs.get(tp) is found and found.recovery_point >= end:
+                found.delete_old_segments(self.high_watermark_of(tp), self._clock.wall_ms())

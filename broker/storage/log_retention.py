@@ -18,9 +18,9 @@ def deletable_segments(
     log_end_offset: int,
     now_ms: int,
 ) -> int:
-    """How many segments from the front may go. Without `delete` in cleanup.policy only those below the log start.
+    """How many segments from the front may go, as `retention.deletable` counts.
 
-    May read time indexes. Raises OSError.
+    Without `delete` in cleanup.policy only those below the log start. May read time indexes. Raises OSError.
     """
     is_limited = "delete" in config.cleanup_policy
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]

@@ -24,19 +24,22 @@ def deletable(
     retention_ms: int,
     retention_bytes: int,
 ) -> int:
-    """How many segments from the front may be deleted. The last one (which is appended to) never is.
+    """How many segments from the front may be deleted; all of them only when the last one, which is appended to, is ended first.
 
     A segment goes when it is older than `retention_ms`, or the log without it still has `retention_bytes`, or it lies
-    wholly below the log start; -1 switches a limit off. One that reaches past the high watermark stops the count.
+    wholly below the log start, which for the last does not count; -1 switches a limit off. One that reaches past the high
+    watermark stops the count, and so does the last while it is empty (Kafka's `UnifiedLog.deletableSegments`).
     """
     excess = sum(s.size for s in segments) - retention_bytes if retention_bytes >= 0 else -1
     count = 0
-    for segment in segments[:-1]:
-        if segment.next_offset > high_watermark:
+    for segment in segments:
+        is_last = segment is segments[-1]
+        if segment.next_offset > high_watermark or (is_last and not segment.size):
             break
         is_old = retention_ms >= 0 and now_ms - segment.newest_ms > retention_ms
         is_excess = retention_bytes >= 0 and excess - segment.size >= 0
-        if not (is_old or is_excess or segment.next_offset <= log_start_offset):
+        is_below_start = segment.next_offset <= log_start_offset and not is_last
+        if not (is_old or is_excess or is_below_start):
             break
         excess -= segment.size
         count += 1

@@ -182,7 +182,7 @@ async def move_back_while_records_go(w: Moving) -> None:
     await w.is_half_copied(LED)
     w.delete_records(LED, w.log(LED).segments[1].base_offset + 1)
     await turns(2)
-    w.retain()
+    await w.retain()
     await w.moved(LED)
     await w.checkpoint()
 

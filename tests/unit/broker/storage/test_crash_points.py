@@ -87,13 +87,21 @@ async def delete_records(w: Workload) -> None:
 
 async def retain_by_size(w: Workload) -> None:
     w.append(LED, 12, epoch=4)
-    w.retain()
+    await w.retain()
 
 
 async def retain_by_time(w: Workload) -> None:
     w.time.now += 90
     w.append(LED, 2, epoch=4)
-    w.retain()
+    await w.retain()
+
+
+async def retain_nothing(w: Workload) -> None:
+    """All is old: the log goes on where it ended."""
+    w.time.now += 900
+    await w.retain()
+    assert w.log(LED).log_start_offset == w.log(LED).log_end_offset
+    w.append(LED, 3, epoch=4)
 
 
 async def fill_keys(w: Workload) -> None:
@@ -147,6 +155,7 @@ STEPS: list[tuple[str, Step]] = [
     ("flush after that", flush),
     ("retention by time", retain_by_time),
     ("restart at the leader's start", restart_elsewhere),
+    ("retention of everything", retain_nothing),
     ("checkpoint at the end", checkpoint),
     ("clean stop and start at the end", bounce),
 ]

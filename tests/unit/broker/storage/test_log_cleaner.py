@@ -246,7 +246,7 @@ def test_what_changed_meanwhile_is_not_overwritten(change: str) -> None:
                         it.configure(cleanup_policy="delete")
                     else:
                         it.configure(cleanup_policy="compact,delete", retention_bytes=1000)
-                        it.manager.delete_old_segments()
+                        it.log.delete_old_segments(it.log.log_end_offset, it.time.wall_ms())
                 return look_again(tp)
 
             it.manager.get = get  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -287,6 +288,29 @@ def tick(monkeypatch: pytest.MonkeyPatch, manager: LogManager, clock: FakeTime, 
     Ticks(monkeypatch, clock, ticks)
     with pytest.raises(asyncio.CancelledError):
         run(_plain(manager.run()))
+
+
+def test_retention_takes_the_last_segment_too() -> None:
+    """As Kafka's: it ends, and goes once its successor is safe."""
+    disk, clock = MemoryDisk(), FakeTime()
+    manager = LogManager(["/data"], replace(SMALL, retention_ms=1000), disk, clock)
+    manager.high_watermark_of = lambda tp: 5
+    run(manager.start())
+    log = manager.get_or_create(ORDERS, TOPIC_ID, {})
+    fill(log, 3)
+    clock.now += 2
+    run(manager.delete_old_segments())
+    assert (log.log_start_offset, log.log_end_offset) == (0, 6), "not past the high watermark"
+    manager.high_watermark_of = lambda tp: 6
+    run(manager.delete_old_segments())
+    assert (log.log_start_offset, log.log_end_offset, log.size, len(log.segments)) == (6, 6, 0, 1)
+    run(manager.delete_old_segments())
+    assert len(log.segments) == 1
+    after = LogManager(["/data"], SMALL, disk.after_power_loss(random.Random(1)), clock)
+    run(after.start())
+    found = after.get(ORDERS)
+    assert found is not None
+    assert found.log_end_offset == 6, "where it went on"
 
 
 async def _plain(work: Coroutine[Any, Any, None]) -> None:

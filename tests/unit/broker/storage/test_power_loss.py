@@ -92,7 +92,7 @@ class Machine:
             case "delete records":
                 log.increment_log_start(min(log.log_start_offset + amount, log.log_end_offset))
             case "retention":
-                self.manager.delete_old_segments()
+                await self.manager.delete_old_segments()
             case "restart":
                 await self.manager.shutdown()
                 await self.start()

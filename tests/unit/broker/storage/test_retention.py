@@ -21,7 +21,10 @@ SEGMENTS = [SegmentAge(0, 10, 100, NOW - 5_000), SegmentAge(10, 20, 100, NOW - 3
         ({"retention_ms": 0}, 2),
         ({"retention_ms": 0, "high_watermark": 19}, 1),
         ({"retention_ms": 0, "high_watermark": 0}, 0),
-        ({"retention_bytes": 0}, 2),
+        ({"retention_ms": 0, "now_ms": NOW + 1}, 3),
+        ({"retention_ms": 0, "now_ms": NOW + 1, "high_watermark": 29}, 2),
+        ({"retention_bytes": 0}, 3),
+        ({"retention_bytes": 100}, 2),
         ({"retention_bytes": 200}, 1),
         ({"retention_bytes": 201}, 0),
         ({"retention_bytes": 0, "high_watermark": 10}, 1),
@@ -31,8 +34,15 @@ SEGMENTS = [SegmentAge(0, 10, 100, NOW - 5_000), SegmentAge(10, 20, 100, NOW - 3
     ],
 )
 def test_table(limits: dict[str, int], count: int) -> None:
-    settings = {"high_watermark": 30, "log_start_offset": 0, "retention_ms": -1, "retention_bytes": -1} | limits
-    assert deletable(SEGMENTS, now_ms=NOW, **settings) == count
+    settings = {"high_watermark": 30, "log_start_offset": 0, "retention_ms": -1, "retention_bytes": -1, "now_ms": NOW}
+    assert deletable(SEGMENTS, **settings | limits) == count
+
+
+def test_an_empty_last_segment_stays() -> None:
+    """It tells where the log goes on."""
+    segments = [*SEGMENTS, SegmentAge(30, 30, 0, NOW)]
+    limits = {"high_watermark": 30, "log_start_offset": 0, "retention_ms": 0, "retention_bytes": 0, "now_ms": NOW * 2}
+    assert deletable(segments, **limits) == 3
 
 
 @given(
@@ -41,7 +51,7 @@ def test_table(limits: dict[str, int], count: int) -> None:
     st.integers(-1, NOW),
     st.integers(-1, 500),
 )
-def test_never_past_the_high_watermark_and_never_the_last(
+def test_never_past_the_high_watermark(
     shapes: list[tuple[int, int, int]], high_watermark: int, retention_ms: int, retention_bytes: int
 ) -> None:
     segments, base = [], 0
@@ -56,7 +66,6 @@ def test_never_past_the_high_watermark_and_never_the_last(
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
     )
-    assert count < len(segments)
     assert all(segment.next_offset <= high_watermark for segment in segments[:count])
     if retention_ms < 0 and retention_bytes >= 0:
         total = sum(segment.size for segment in segments)
