@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.load import watermarks
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -26,7 +27,7 @@ def produce(cluster: LocalCluster) -> None:
 def first_and_end(cluster: LocalCluster) -> tuple[int, int]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
     try:
-        return consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=10)
+        return watermarks(consumer, TopicPartition(TOPIC, 0))
     finally:
         consumer.close()
 

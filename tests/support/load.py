@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 DIGITS = re.compile(rb"[0-9]+")
+MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 
 @dataclass
@@ -141,7 +142,7 @@ def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list
     try:
         ends = {}
         for partition in range(partitions):
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            low, high = watermarks(consumer, TopicPartition(topic, partition))
             if high > low:
                 ends[partition] = (low, high)
         consumer.assign([TopicPartition(topic, p, low) for p, (low, _) in ends.items()])
@@ -157,6 +158,18 @@ def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> list
         return records
     finally:
         consumer.close()
+
+
+def watermarks(consumer: Consumer, tp: TopicPartition) -> tuple[int, int]:
+    """The first offset and the high watermark. Asked again when the leader that Metadata names does not know yet that it leads."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return consumer.get_watermark_offsets(tp, timeout=30)
+        except KafkaException as problem:
+            if problem.args[0].code() not in MOVING or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def assert_once_and_in_order(acknowledged: Acknowledged, records: list[Any]) -> None:

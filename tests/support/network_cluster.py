@@ -54,9 +54,12 @@ class NetworkCluster(LocalCluster):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        # Each has other addresses: what was at one a moment ago is still in somebody's table of neighbours.
-        number = (os.getpid() * 16 + next(_NUMBERS)) % 512
-        self._prefix = f"198.{18 + number // 256}.{number % 256}"  # RFC 2544: for tests of networks
+        # Each has other addresses: what was at one a moment ago is still in somebody's table of neighbours, and a run that
+        # was killed has left its network behind.
+        used = _run("ip", "-o", "addr")
+        numbers = ((os.getpid() * 16 + count) % 512 for count in _NUMBERS)
+        number = next(number for number in numbers if f" {_prefix(number)}." not in used)
+        self._prefix = _prefix(number)
         self._bridge = f"ot{os.getpid() % 100000}b{number}"
         self._spaces: list[str] = []
         self._forwarding = ["FORWARD", "-i", self._bridge, "-o", self._bridge, "-j", "ACCEPT"]
@@ -179,6 +182,13 @@ class NetworkCluster(LocalCluster):
         self._process(broker.id).start([*space, *command], environment)
 
 
-def _run(*command: str) -> None:
+def _prefix(number: int) -> str:
+    """Of the addresses of a network, 0 to 511. RFC 2544: for tests of networks."""
+    return f"198.{18 + number // 256}.{number % 256}"
+
+
+def _run(*command: str) -> str:
+    """What it prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+    return done.stdout
