@@ -100,16 +100,19 @@ def stored(cluster: LocalCluster, broker: int) -> list[tuple[bytes, bytes | None
 
 def is_clean_up_to(cluster: LocalCluster, offset: int) -> Callable[[], bool]:
     """Whether every broker has compacted the topic that far."""
+    return lambda: all(cleaned(cluster, broker) >= offset for broker in cluster.broker_ids)
 
-    def check() -> bool:
-        for broker in cluster.broker_ids:
-            path = replica_directory(cluster, broker, TOPIC, 0).parent / CLEANED
-            offsets = decode_offsets(path.read_bytes()) if path.exists() else {}
-            if offsets.get(TopicPartition(TOPIC, 0), 0) < offset:
-                return False
-        return True
 
-    return check
+def cleaned(cluster: LocalCluster, broker: int) -> int:
+    path = replica_directory(cluster, broker, TOPIC, 0).parent / CLEANED
+    offsets = decode_offsets(path.read_bytes()) if path.exists() else {}
+    return offsets.get(TopicPartition(TOPIC, 0), 0)
+
+
+def is_clean(cluster: LocalCluster, broker: int) -> bool:
+    """All but the segment that is appended to, so that no compaction is under way."""
+    segments = replica_directory(cluster, broker, TOPIC, 0).glob("*.log")
+    return cleaned(cluster, broker) == max(int(segment.stem) for segment in segments)
 
 
 def compacted_cluster(new_cluster: Callable[..., LocalCluster], settings: dict[str, str]) -> LocalCluster:
@@ -156,6 +159,7 @@ def test_kafkas_tool_reads_compacted_segments(new_cluster: Callable[..., LocalCl
     for _ in range(3):
         writer.write(1000)
         eventually(is_clean_up_to(cluster, writer.written // 2), "all replicas are compacted")
+    eventually(lambda: is_clean(cluster, cluster.broker_ids[0]), "the first has nothing left to compact")
     cluster.stop_broker(cluster.broker_ids[0])
     replica = replica_directory(cluster, cluster.broker_ids[0], TOPIC, 0)
     logs = sorted(replica.glob("*.log"))
