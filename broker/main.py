@@ -55,8 +55,9 @@ from broker.request_handler import RequestHandler
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log_directory import LogDirectoryError
-from broker.storage.log_manager import LogManager, LogSchedule
+from broker.storage.log_manager import LogManager
 from broker.storage.log_producers import ProducerExpiration
+from broker.storage.log_schedule import LogSchedule
 from controller.controller import Controller, ControllerSettings
 from protocol.connection_watch import ConnectionWatch
 from protocol.network_client import NetworkClient
@@ -96,11 +97,7 @@ class Broker:
             config.topic_defaults(),
             filesystem,
             clock,
-            schedule=LogSchedule(
-                retention_s=config.log_retention_check_interval_ms / 1000,
-                recovery_points_s=config.log_flush_offset_checkpoint_interval_ms / 1000,
-                log_starts_s=config.log_flush_start_offset_checkpoint_interval_ms / 1000,
-            ),
+            schedule=LogSchedule.of(config),
             producer_expiration=ProducerExpiration(
                 config.producer_id_expiration_ms, config.producer_id_expiration_check_interval_ms / 1000
             ),

@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from broker.clock import Clock
 from broker.config import TopicConfig
@@ -24,6 +23,7 @@ from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_configs import LogConfigs
 from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
+from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
 from broker.storage.removals import Removals
 from protocol.types import TopicPartition
@@ -31,19 +31,6 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSchedule:
-    """How often, in seconds: Kafka's `log.retention.check.interval.ms`, `log.flush.offset.checkpoint.interval.ms`, and
-    `log.flush.start.offset.checkpoint.interval.ms`. Nothing comes oftener than each TICK_S."""
-
-    retention_s: float = 300.0
-    recovery_points_s: float = 60.0
-    log_starts_s: float = 60.0
-
-
-DEFAULT_SCHEDULE = LogSchedule()
 
 
 class LogManager:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.cli import OURS_AND_KAFKAS, Cli
+from tests.support.group_members import commit_from_outside
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tools.cluster.local_cluster import LocalCluster
@@ -106,21 +107,7 @@ def member(cli: GroupCli, topic: str, group: str, **settings: Any) -> Iterator[C
 
 
 def commit(cli: GroupCli, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """From outside, as a simple consumer does it; the coordinator may still be on its way."""
-    consumer = Consumer({"bootstrap.servers": cli.bootstrap_servers, "group.id": group})
-    places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
-
-    def is_committed() -> bool:
-        try:
-            consumer.commit(offsets=places, asynchronous=False)
-        except KafkaException as problem:
-            if not problem.args[0].retriable():
-                raise
-            return False
-        return True
-
-    eventually(is_committed, "the commit")
-    consumer.close()
+    commit_from_outside(cli.bootstrap_servers, group, topic, offsets)
 
 
 def new_group() -> str:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from tests.conftest import ClusterFactory
 from tests.support.cli import Cli
+from tests.support.group_members import commit_from_outside
 from tests.support.invariants import eventually
 from tools.cluster.local_cluster import LocalCluster
 
@@ -45,20 +46,7 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
     for number in range(RECORDS * 2):
         producer.produce(TOPIC, b"v", partition=number % 2)
     assert producer.flush(20) == 0
-    consumer = Consumer({"bootstrap.servers": started.bootstrap_servers, "group.id": GROUP})
-    places = [TopicPartition(TOPIC, partition, COMMITTED) for partition in range(2)]
-
-    def is_committed() -> bool:
-        try:
-            consumer.commit(offsets=places, asynchronous=False)
-        except KafkaException as problem:
-            if not problem.args[0].retriable():
-                raise
-            return False
-        return True
-
-    eventually(is_committed, "the commit")
-    consumer.close()
+    commit_from_outside(started.bootstrap_servers, GROUP, TOPIC, dict.fromkeys(range(2), COMMITTED))
     return started
 
 

@@ -6,7 +6,10 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import pytest
 
 
 class FakeHandle:
@@ -67,3 +70,16 @@ class FakeTime:
     def armed(self) -> int:
         """Timers that were neither cancelled nor run."""
         return sum(handle.callback is not None for _, _, handle in self._later)
+
+
+def time_of(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> SimpleNamespace:
+    """The `time` of that module from now on: `now` is its monotonic time, `sleep` only moves it on."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    clock.sleep = sleep
+    monkeypatch.setattr(module, "time", clock)
+    return clock

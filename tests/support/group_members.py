@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
+from tests.support.invariants import eventually
 from tools.clients.leave_group import leave_group
 
 Client = Literal["confluent", "confluent cooperative", "kafka-python", "kafka-python cooperative", "aiokafka"]
@@ -129,7 +130,10 @@ class Member:
                     self._commit_confluent(consumer)
                     self._commits += 1
         finally:
-            leave_group(consumer, is_static=self._instance_id is not None)
+            if self._instance_id:
+                consumer.close()
+            else:
+                leave_group(consumer)
 
     @staticmethod
     def _commit_confluent(consumer: Consumer) -> None:
@@ -200,3 +204,21 @@ class Member:
                     self._commits += 1
         finally:
             await consumer.stop()
+
+
+def commit_from_outside(bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """As a simple consumer does it, which is no member; the coordinator may still be on its way."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
+    places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as problem:
+            if not problem.args[0].retriable():
+                raise
+            return False
+        return True
+
+    eventually(is_committed, "the commit")
+    consumer.close()

@@ -72,7 +72,7 @@ class KafkaConsumer:
         self._warned: set[int] = set()
         self._at_end: set[int] = set()
         self._is_reading = False
-        self._is_member = False
+        self._must_leave = False
         self.is_assigned = False
         settings: dict[str, Any] = {
             "client.id": "ottla-consume",
@@ -138,7 +138,7 @@ class KafkaConsumer:
 
     def subscribe(self) -> None:
         """Joins the group."""
-        self._is_member = True
+        self._must_leave = not self._is_static
         self._client.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def _on_assign(self, _client: Consumer, _partitions: Sequence[TopicPartition]) -> None:
@@ -194,8 +194,8 @@ class KafkaConsumer:
                 raise AdminError(f"what was read last is not committed: {error_text(problem)}") from None
 
     def close(self) -> None:
-        if self._is_member:
-            leave_group(self._client, is_static=self._is_static)
+        if self._must_leave:
+            leave_group(self._client)
         else:
             self._client.close()
 

@@ -10,26 +10,20 @@ LEAVE_TIMEOUT_S = 10.0
 PAUSE_S = 0.02
 
 
-def leave_group(consumer: Consumer, *, is_static: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
-    """`consumer.close()`, for one that has subscribed: commits what it has stored, leaves the group (not when
-    `is_static`: with a `group.instance.id` its partitions wait for it), ends.
+def leave_group(consumer: Consumer) -> None:
+    """`consumer.close()`, for one that has subscribed: commits what it has stored, leaves the group, ends.
+
+    Not for a static member, which has a `group.instance.id`: its partitions wait for it after `close`, this gives them up.
 
     Its callbacks run meanwhile. `close` alone sometimes never returns when a rebalance has been announced to the client
     and not yet to us: the callback then asks a part of librdkafka that is just ending (its issue 4041; seen with 2.16).
-    So the partitions are given back first, while all of it still runs, which a static member cannot do without leaving.
-    Records that come meanwhile are dropped.
+    So the partitions are given back first, while all of it still runs. Records that come meanwhile are dropped.
     """
+    deadline = time.monotonic() + LEAVE_TIMEOUT_S
+    wait_s = 0.0
     try:
-        if not is_static:
-            _give_back(consumer, time.monotonic() + timeout_s)
+        consumer.unsubscribe()
+        while (consumer.poll(wait_s) is not None or consumer.assignment()) and time.monotonic() < deadline:
+            wait_s = PAUSE_S
     finally:
         consumer.close()
-
-
-def _give_back(consumer: Consumer, deadline: float) -> None:
-    consumer.unsubscribe()
-    wait_s = 0.0
-    while consumer.poll(wait_s) is not None or consumer.assignment():
-        if time.monotonic() > deadline:
-            break
-        wait_s = PAUSE_S

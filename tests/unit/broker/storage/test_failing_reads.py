@@ -11,7 +11,8 @@ import pytest
 from broker.config import TopicConfig
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_cleaner import CleanerSettings, LogCleaner
-from broker.storage.log_manager import LogManager, LogSchedule
+from broker.storage.log_manager import LogManager
+from broker.storage.log_schedule import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, everything, fill

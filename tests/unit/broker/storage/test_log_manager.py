@@ -19,7 +19,8 @@ from broker.config import TopicConfig
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
-from broker.storage.log_manager import LogManager, LogSchedule
+from broker.storage.log_manager import LogManager
+from broker.storage.log_schedule import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, fill

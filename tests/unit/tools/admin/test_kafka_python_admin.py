@@ -19,6 +19,7 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from protocol.types import TopicPartition
+from tests.support.fake_time import time_of
 from tools.admin import kafka_python_admin
 from tools.admin.failures import AdminError, NotServed
 from tools.admin.kafka_python_admin import KafkaPythonAdmin
@@ -35,15 +36,7 @@ Make = Callable[[list[Any]], tuple[KafkaPythonAdmin, list[str]]]
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    clock.sleep = sleep
-    monkeypatch.setattr(kafka_python_admin, "time", clock)
-    return clock
+    return time_of(monkeypatch, kafka_python_admin)
 
 
 @pytest.fixture

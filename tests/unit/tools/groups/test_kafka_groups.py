@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.support.fake_time import time_of
 from tools.admin.cluster_view import ClusterView
 from tools.admin.failures import AdminError
 from tools.admin.topic_views import PartitionView
@@ -70,15 +71,7 @@ Make = Callable[..., tuple[KafkaGroups, FakeClient]]
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    clock.sleep = sleep
-    monkeypatch.setattr(kafka_groups, "time", clock)
-    return clock
+    return time_of(monkeypatch, kafka_groups)
 
 
 @pytest.fixture
