@@ -12,6 +12,7 @@ from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -19,12 +20,20 @@ LONG_MAX = 2**63 - 1
 BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
     {
         "cleanup.policy": "log.cleanup.policy",
+        "compression.gzip.level": "compression.gzip.level",
+        "compression.lz4.level": "compression.lz4.level",
         "compression.type": "compression.type",
+        "compression.zstd.level": "compression.zstd.level",
         "delete.retention.ms": "log.cleaner.delete.retention.ms",
+        "file.delete.delay.ms": "log.segment.delete.delay.ms",
         "flush.messages": "log.flush.interval.messages",
         "flush.ms": "log.flush.interval.ms",
         "index.interval.bytes": "log.index.interval.bytes",
+        "local.retention.bytes": "log.local.retention.bytes",
+        "local.retention.ms": "log.local.retention.ms",
         "max.message.bytes": "message.max.bytes",
+        "message.downconversion.enable": "log.message.downconversion.enable",
+        "message.format.version": "log.message.format.version",
         "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
         "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
@@ -33,6 +42,7 @@ BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
         "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
         "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
         "min.insync.replicas": "min.insync.replicas",
+        "preallocate": "log.preallocate",
         "retention.bytes": "log.retention.bytes",
         "retention.ms": "log.retention.ms",
         "segment.bytes": "log.segment.bytes",
@@ -63,6 +73,34 @@ def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
+_NEWEST_IV = {
+    **dict.fromkeys(("0.8.0", "0.8.1", "0.8.2", "0.9.0"), -1),
+    **{"0.10.0": 1, "0.10.1": 2, "0.10.2": 0, "0.11.0": 2, "1.0": 0, "1.1": 0, "2.0": 1, "2.1": 2, "2.2": 1, "2.3": 1},
+    **{"2.4": 1, "2.5": 0, "2.6": 0, "2.7": 2, "2.8": 1, "3.0": 1, "3.1": 0, "3.2": 0, "3.3": 3, "3.4": 0, "3.5": 2},
+    **{"3.6": 2, "3.7": 4, "3.8": 0, "3.9": 0},
+}
+"""Kafka's releases: the newest of their versions `<release>-IV<n>`, -1 for a release that has none."""
+
+
+def message_format_version(text: str) -> None:
+    """Raises ConfigError for what is no version of Kafka, up to 3.9 (MetadataVersion.fromVersionString)."""
+    parts = text.split(".")
+    release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
+    newest = _NEWEST_IV.get(release)
+    if newest is None or (step and not (step.isascii() and step.isdigit() and int(step) <= newest)):
+        raise ConfigError(f"{text!r}: no version of Kafka, as 3.0-IV1 or 2.8")
+
+
+def gzip_level(text: str) -> None:
+    if int(text) != -1 and not 1 <= int(text) <= 9:
+        raise ConfigError(f"{text!r}: allowed are 1 to 9, and -1 for gzip's own default")
+
+
+def no_remote_storage(text: str) -> None:
+    if text.lower() == "true":
+        raise ConfigError("true: tiered storage is not served here")
+
+
 def setting(
     default: Any,
     *,
@@ -75,7 +113,7 @@ def setting(
 ) -> Any:
     """A dataclass field with the limits that `parse_value` checks.
 
-    The `choices` of a list (texts with commas between) are those of its items; `check` raises ConfigError.
+    The `choices` of a list (texts with commas between) are those of its items; `check` gets the text and raises ConfigError.
     """
     metadata = {
         "minimum": minimum,
@@ -98,8 +136,8 @@ class BrokerConfig:
     broker_id: int = setting(-1, minimum=-1, maximum=INT_MAX, doc="id of this broker, unique in the cluster")
     broker_rack: str = setting("", doc="rack of this broker")
     zookeeper_connect: str = setting("", doc="host:port[,host:port...][/chroot]")
-    zookeeper_session_timeout_ms: int = setting(18000, minimum=100)
-    zookeeper_connection_timeout_ms: int = setting(18000, minimum=100)
+    zookeeper_session_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
+    zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")
     advertised_listeners: str = setting("", doc="what clients are told; default: listeners")
     listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT", doc="NAME:PROTOCOL[,...]")
@@ -130,19 +168,29 @@ class BrokerConfig:
     log_flush_interval_messages: int = setting(LONG_MAX, minimum=1)
     log_flush_interval_ms: int = setting(LONG_MAX, minimum=0)
     producer_id_expiration_ms: int = setting(
-        86_400_000, minimum=1, doc="after how long an idempotent producer that writes nothing is forgotten"
+        86_400_000,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="after how long an idempotent producer that writes nothing is forgotten",
     )
     producer_id_expiration_check_interval_ms: int = setting(600_000, minimum=1)
-    log_flush_offset_checkpoint_interval_ms: int = setting(60000, minimum=0)
-    log_flush_start_offset_checkpoint_interval_ms: int = setting(60000, minimum=0)
+    log_flush_offset_checkpoint_interval_ms: int = setting(60000, minimum=0, maximum=INT_MAX)
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(60000, minimum=0, maximum=INT_MAX)
     message_max_bytes: int = setting(1048588, minimum=0, maximum=INT_MAX)
+    log_segment_delete_delay_ms: int = setting(60000, minimum=0)
+    log_preallocate: bool = setting(False)
+    log_message_downconversion_enable: bool = setting(True)
+    log_message_format_version: str = setting("3.0-IV1", check=message_format_version)
+    log_local_retention_ms: int = setting(-2, minimum=-2)
+    log_local_retention_bytes: int = setting(-2, minimum=-2)
 
     # compaction
     log_cleaner_enable: bool = setting(True, doc="Whether topics with cleanup.policy=compact are compacted.")
-    log_cleaner_threads: int = setting(1, minimum=0, maximum=INT_MAX, doc="One log is compacted at a time.")
+    log_cleaner_threads: int = setting(1, minimum=0, maximum=INT_MAX, doc="0: none. One log is compacted at a time.")
     log_cleaner_dedupe_buffer_size: int = setting(
         128 * 1024**2, minimum=1024, doc="bytes for the keys of the part of a log that is compacted in one go"
     )
+    log_cleaner_io_buffer_size: int = setting(524288, minimum=0, maximum=INT_MAX, doc="Without effect here.")
     log_cleaner_io_buffer_load_factor: float = setting(
         0.9, minimum=0, maximum=1, doc="how much of log.cleaner.dedupe.buffer.size is filled"
     )
@@ -159,21 +207,34 @@ class BrokerConfig:
     auto_create_topics_enable: bool = setting(True)
     delete_topic_enable: bool = setting(True)
     num_partitions: int = setting(1, minimum=1, maximum=INT_MAX)
-    default_replication_factor: int = setting(1, minimum=1, maximum=32767)
+    default_replication_factor: int = setting(1, minimum=1, maximum=INT_MAX)
     min_insync_replicas: int = setting(1, minimum=1, maximum=INT_MAX)
     unclean_leader_election_enable: bool = setting(False)
     compression_type: str = setting("producer", choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"))
+    compression_gzip_level: int = setting(-1, maximum=9, check=gzip_level)
+    compression_lz4_level: int = setting(9, minimum=1, maximum=17)
+    compression_zstd_level: int = setting(3, minimum=-131072, maximum=22)
 
     # replication
     replica_lag_time_max_ms: int = setting(30000, minimum=1)
     replica_fetch_max_bytes: int = setting(1024**2, minimum=0, maximum=INT_MAX)
     replica_fetch_response_max_bytes: int = setting(10 * 1024**2, minimum=0, maximum=INT_MAX)
     replica_fetch_min_bytes: int = setting(1, minimum=0, maximum=INT_MAX)
-    replica_fetch_wait_max_ms: int = setting(500, minimum=0, maximum=INT_MAX)
+    replica_fetch_wait_max_ms: int = setting(
+        500,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="how long a follower's fetch waits for records, in ms; 1000 at the most here",
+    )
     replica_fetch_backoff_ms: int = setting(1000, minimum=0, maximum=INT_MAX)
     replica_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
     replica_high_watermark_checkpoint_interval_ms: int = setting(5000, minimum=1)
-    num_replica_fetchers: int = setting(1, minimum=1, maximum=INT_MAX)
+    num_replica_fetchers: int = setting(
+        1,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="fetchers for each leader; a change counts for partitions followed from then on",
+    )
     leader_replication_throttled_rate: int = setting(
         LONG_MAX, minimum=0, doc="bytes/s to throttled replicas elsewhere that are not in sync"
     )
@@ -213,16 +274,35 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = setting(
         50, minimum=1, maximum=INT_MAX, doc="of __consumer_offsets; not to be changed once it is there"
     )
-    offsets_topic_replication_factor: int = setting(3, minimum=1, maximum=32767)
+    offsets_topic_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
     offsets_topic_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
     offsets_topic_compression_codec: int = setting(
         0, minimum=0, maximum=4, doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
     )
 
-    # network
-    num_network_threads: int = setting(
-        3, minimum=1, maximum=INT_MAX, doc="processors of a listener; all run on the broker's one loop"
+    # transactions: not served, but the topic is made as Kafka makes it
+    transaction_state_log_num_partitions: int = setting(50, minimum=1, maximum=INT_MAX)
+    transaction_state_log_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
+    transaction_state_log_min_isr: int = setting(2, minimum=1, maximum=INT_MAX)
+    transaction_state_log_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
+
+    # metrics
+    metrics_listener: str = setting(
+        "", doc="ottla's own: host:port where this broker serves Prometheus metrics over HTTP; empty: nowhere"
     )
+
+    # threads
+    num_network_threads: int = setting(
+        3,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="processors of a listener, from its start on; all run on the broker's one loop",
+    )
+    num_io_threads: int = setting(8, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+    background_threads: int = setting(10, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+    num_recovery_threads_per_data_dir: int = setting(1, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+
+    # network
     socket_request_max_bytes: int = setting(100 * 1024**2, minimum=1, maximum=INT_MAX)
     queued_max_requests: int = setting(500, minimum=1, maximum=INT_MAX)
     queued_max_request_bytes: int = setting(256 * 1024**2, minimum=-1)
@@ -243,13 +323,13 @@ class BrokerConfig:
     controller_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
     auto_leader_rebalance_enable: bool = setting(True)
     leader_imbalance_check_interval_seconds: int = setting(300, minimum=1)
-    leader_imbalance_per_broker_percentage: int = setting(10, minimum=0)
+    leader_imbalance_per_broker_percentage: int = setting(10, minimum=0, maximum=INT_MAX)
     broker_fast_failure_detection: bool = setting(
         True,
         doc="ottla's own: a broker whose control listener refuses connections is dead, not only when its session ends",
     )
     controlled_shutdown_enable: bool = setting(True)
-    controlled_shutdown_max_retries: int = setting(3, minimum=0)
+    controlled_shutdown_max_retries: int = setting(3, minimum=0, maximum=INT_MAX)
     controlled_shutdown_retry_backoff_ms: int = setting(5000, minimum=0)
 
     @property
@@ -278,6 +358,18 @@ class TopicConfig:
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         doc="The compression of what is stored; `producer` keeps the producer's.",
     )
+    compression_gzip_level: int = setting(
+        -1,
+        maximum=9,
+        check=gzip_level,
+        doc="How hard gzip works where compression.type is gzip: 1 to 9; -1: its default.",
+    )
+    compression_lz4_level: int = setting(
+        9, minimum=1, maximum=17, doc="How hard lz4 works where compression.type is lz4; 9: as fast as it can."
+    )
+    compression_zstd_level: int = setting(
+        3, minimum=-131072, maximum=22, doc="How hard zstd works where compression.type is zstd."
+    )
     delete_retention_ms: int = setting(86400000, minimum=0, doc="How long a tombstone stays in a compacted log, in ms.")
     file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files go at once.")
     flush_messages: int = setting(LONG_MAX, minimum=1, doc="After how many records a log is synced to the disk.")
@@ -297,11 +389,17 @@ class TopicConfig:
         check=throttled_replicas,
         doc="Replicas whose followers are throttled while they catch up, at the leader: partition:broker,... or *.",
     )
+    local_retention_bytes: int = setting(-2, minimum=-2, doc="Without effect here: there is no tiered storage.")
+    local_retention_ms: int = setting(-2, minimum=-2, doc="Without effect here: there is no tiered storage.")
     max_compaction_lag_ms: int = setting(
         LONG_MAX, minimum=1, doc="After how many ms a record may not stay uncompacted."
     )
     max_message_bytes: int = setting(
         1048588, minimum=0, maximum=INT_MAX, doc="The largest record batch that is taken, in bytes."
+    )
+    message_downconversion_enable: bool = setting(True, doc="Without effect here: older formats are not served.")
+    message_format_version: str = setting(
+        "3.0-IV1", check=message_format_version, doc="Without effect here, as in Kafka since 3.0: the format is v2."
     )
     message_timestamp_after_max_ms: int = setting(
         LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be ahead of the broker's."
@@ -325,6 +423,15 @@ class TopicConfig:
         1, minimum=1, maximum=INT_MAX, doc="How many in-sync replicas a produce with acks=all needs."
     )
     preallocate: bool = setting(False, doc="Without effect here: files grow as they are written.")
+    remote_log_copy_disable: bool = setting(
+        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+    )
+    remote_log_delete_on_disable: bool = setting(
+        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+    )
+    remote_storage_enable: bool = setting(
+        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+    )
     retention_bytes: int = setting(-1, minimum=-1, doc="Up to which size a partition keeps old segments; -1: any size.")
     retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long records are kept, in ms; -1: for ever.")
     segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment is begun.")
@@ -336,6 +443,14 @@ class TopicConfig:
     unclean_leader_election_enable: bool = setting(
         False, doc="Whether a replica that is not in sync may lead when no other lives: acknowledged records are lost."
     )
+
+    def check_together(self) -> None:
+        """What no single value shows (LogConfig.validateValues). Raises ConfigError."""
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                f"min.compaction.lag.ms={self.min_compaction_lag_ms} is more than "
+                f"max.compaction.lag.ms={self.max_compaction_lag_ms}"
+            )
 
     @property
     def timestamp_before_max_ms(self) -> int:
@@ -395,17 +510,18 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
             raise ConfigError(f"{key}={text!r}: allowed is a number {limits}")
     else:
         value = _parse_text(spec, key, text)
-    return value
-
-
-def _parse_text(spec: Any, key: str, text: str) -> str:
-    choices, check = spec.metadata["choices"], spec.metadata["check"]
-    items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
-    if choices is not None and any(item not in choices for item in items):
-        raise ConfigError(f"{key}={text!r}: allowed are {', '.join(choices)}")
+    check = spec.metadata["check"]
     if check is not None:
         try:
             check(text)
         except ConfigError as error:
             raise ConfigError(f"{key}={error}") from None
+    return value
+
+
+def _parse_text(spec: Any, key: str, text: str) -> str:
+    choices = spec.metadata["choices"]
+    items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
+    if choices is not None and any(item not in choices for item in items):
+        raise ConfigError(f"{key}={text!r}: allowed are {', '.join(choices)}")
     return ",".join(items)

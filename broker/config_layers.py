@@ -6,8 +6,10 @@ configuration, then the default. DescribeConfigs shows these layers as Kafka's s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +17,8 @@ from typing import Any, NamedTuple
 from broker.config import (
     BROKER_KEY_OF,
     INT_MAX,
+    LONG_MAX,
+    SHORT_MAX,
     BrokerConfig,
     ConfigError,
     TopicConfig,
@@ -23,18 +27,55 @@ from broker.config import (
     settings_of,
 )
 
-DYNAMIC_BROKER_KEYS = frozenset(BROKER_KEY_OF.values()) | {
-    "follower.replication.throttled.rate",
-    "leader.replication.throttled.rate",
-    "log.cleaner.backoff.ms",
-    "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.io.buffer.load.factor",
-    "log.cleaner.io.max.bytes.per.second",
-    "max.connections",
-    "max.connections.per.ip",
-    "replica.alter.log.dirs.io.max.bytes.per.second",
-}
-"""Broker settings that may change while it runs: those of Kafka's dynamic ones that take effect here at once."""
+THREAD_KEYS = frozenset(
+    {
+        "background.threads",
+        "log.cleaner.threads",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
+    }
+)
+"""Numbers of threads in Kafka: one change at most doubles or halves them."""
+
+DYNAMIC_BROKER_KEYS = (
+    frozenset(BROKER_KEY_OF.values()) - {"log.message.format.version"}
+    | THREAD_KEYS
+    | {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.connections",
+        "max.connections.per.ip",
+        "producer.id.expiration.ms",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Broker settings that may change while it runs. `docs/CONFIGS.md` has them beside Kafka's, and says which take effect."""
+
+OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
+        "log.retention.ms": ("log.retention.minutes", "log.retention.hours"),
+        "log.roll.jitter.ms": ("log.roll.jitter.hours",),
+        "log.roll.ms": ("log.roll.hours",),
+    }
+)
+"""Key -> Kafka's older keys for the same, which count in this order where it is not set. The last one has the default."""
+
+DEFAULT_OF_OLDER: Mapping[str, str] = MappingProxyType(
+    {
+        "log.flush.scheduler.interval.ms": str(LONG_MAX),
+        "log.retention.hours": "168",
+        "log.roll.hours": "168",
+        "log.roll.jitter.hours": "0",
+    }
+)
 
 WITHOUT_OWN_DEFAULT = frozenset(
     {
@@ -68,6 +109,7 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
@@ -95,11 +137,15 @@ class DescribedSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigLayers:
-    """The layers of one broker. `cluster` and `own` are the dynamic ones, checked before by `believable`."""
+    """The layers of one broker. `cluster` and `own` are the dynamic ones, checked before by `believable`.
+
+    `given` are the keys that `static` came from, with their texts: older keys, and what is set to its default.
+    """
 
     static: BrokerConfig
     cluster: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
     effective: BrokerConfig = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,12 +155,23 @@ class ConfigLayers:
         object.__setattr__(self, "effective", replace(self.static, **values))
 
     def describe_broker(self) -> Iterator[DescribedSetting]:
-        """Every setting of this broker."""
+        """Every setting of this broker, and the older keys for some of them."""
         for key, spec in settings_of(BrokerConfig).items():
             synonyms = self._broker_synonyms(key)
             source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
             value = config_text(getattr(self.effective, spec.name))
+            if key in OLDER_KEYS:
+                value = synonyms[0].value if synonyms else ""
             yield _described(spec, key, value or _unset(spec), source, synonyms)
+            for older in OLDER_KEYS.get(key, ()):
+                yield self._older_setting(key, older)
+
+    def _older_setting(self, key: str, older: str) -> DescribedSetting:
+        synonyms = self._layers_of((key, *OLDER_KEYS[key]), older)
+        value = self.given.get(older, DEFAULT_OF_OLDER.get(older))
+        source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
+        config_type = ConfigType.LONG if older.endswith(".ms") else ConfigType.INT
+        return DescribedSetting(older, value, source, True, config_type, f"Counts where {key} is not set.", synonyms)
 
     def describe_cluster_default(self) -> Iterator[DescribedSetting]:
         """What was set for all brokers while they run."""
@@ -135,23 +192,61 @@ class ConfigLayers:
 
     def _broker_synonyms(self, key: str) -> tuple[Synonym, ...]:
         """The layers that have this broker setting, the one that counts first."""
-        spec = settings_of(BrokerConfig)[key]
-        static, default = getattr(self.static, spec.name), spec.default
+        return self._layers_of((key, *OLDER_KEYS.get(key, ())), key)
+
+    def _layers_of(self, names: Sequence[str], key: str) -> tuple[Synonym, ...]:
+        """Of these names for one thing, from the first layer on that has `key`: as Kafka, which shows no older key above it."""
         found = []
-        if key in self.own:
-            found.append(Synonym(key, self.own[key], Source.DYNAMIC_BROKER_CONFIG))
-        if key in self.cluster:
-            found.append(Synonym(key, self.cluster[key], Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
-        if static != default:
-            found.append(Synonym(key, config_text(static), Source.STATIC_BROKER_CONFIG))
-        if default != "" and key not in WITHOUT_OWN_DEFAULT:
-            found.append(Synonym(key, config_text(default), Source.DEFAULT_CONFIG))
-        return tuple(found)
+        for layer, source in (
+            (self.own, Source.DYNAMIC_BROKER_CONFIG),
+            (self.cluster, Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ):
+            found += [Synonym(name, layer[name], source) for name in names if name in layer]
+        for name in names:
+            text = self._static_text(name)
+            if text is not None:
+                found.append(Synonym(name, text, Source.STATIC_BROKER_CONFIG))
+        for name in names:
+            default = _default_text(name)
+            if default is not None:
+                found.append(Synonym(name, default, Source.DEFAULT_CONFIG))
+        first = next((at for at, synonym in enumerate(found) if synonym.name == key), len(found))
+        return tuple(found[first:])
+
+    def _static_text(self, key: str) -> str | None:
+        spec = settings_of(BrokerConfig).get(key)
+        if spec is None:
+            return self.given.get(key)
+        value = getattr(self.static, spec.name)
+        from_older = any(older in self.given for older in OLDER_KEYS.get(key, ()))
+        if key in self.given or (value != spec.default and not from_older):
+            return config_text(value)
+        return None
+
+
+def _default_text(key: str) -> str | None:
+    spec = settings_of(BrokerConfig).get(key)
+    if spec is None:
+        return DEFAULT_OF_OLDER.get(key)
+    return config_text(spec.default) if spec.default != "" and key not in WITHOUT_OWN_DEFAULT else None
 
 
 def config_text(value: Any) -> str:
     """A value as Kafka writes it."""
+    if isinstance(value, float):
+        return _double_text(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java's Double.toString: with an exponent from 10^7 on, and below 10^-3."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7 or not math.isfinite(value):
+        return str(value)
+    _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *rest = map(str, digits)
+    sign = "-" if value < 0 else ""
+    return f"{sign}{first}.{''.join(rest) or '0'}E{exponent + len(rest)}"
 
 
 def believable(
@@ -200,7 +295,10 @@ def _config_type(spec: Any) -> ConfigType:
     if spec.metadata["is_list"]:
         return ConfigType.LIST
     if spec.type == "int":
-        return ConfigType.INT if spec.metadata["maximum"] == INT_MAX else ConfigType.LONG
+        maximum = spec.metadata["maximum"]
+        if maximum is None or maximum > INT_MAX:
+            return ConfigType.LONG
+        return ConfigType.SHORT if maximum == SHORT_MAX else ConfigType.INT
     return {"bool": ConfigType.BOOLEAN, "float": ConfigType.DOUBLE}.get(spec.type, ConfigType.STRING)
 
 

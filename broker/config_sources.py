@@ -23,26 +23,20 @@ NOT_OURS = re.compile(
 
 SYNONYMS = {
     "log.dir": ("log.dirs", 1),
+    "log.flush.scheduler.interval.ms": ("log.flush.interval.ms", 1),
     "log.roll.hours": ("log.roll.ms", 3_600_000),
     "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
     "log.retention.hours": ("log.retention.ms", 3_600_000),
     "log.retention.minutes": ("log.retention.ms", 60_000),
 }
-"""Kafka's older keys: (the key that counts, by what a number is multiplied). The key that counts wins if both are there."""
+"""Kafka's older keys: (the key that counts, by what a number is multiplied). The key that counts wins if both are there, and of
+two older ones that which is named later here."""
 
 ACCEPTED_WITHOUT_EFFECT = frozenset(
     {
-        "num.io.threads",
-        "background.threads",
-        "num.recovery.threads.per.data.dir",
         "socket.send.buffer.bytes",
         "socket.receive.buffer.bytes",
-        "log.flush.scheduler.interval.ms",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
         "inter.broker.protocol.version",
-        "log.message.format.version",
         "security.inter.broker.protocol",
         "host.name",
         "port",
@@ -63,8 +57,11 @@ class Setting(NamedTuple):
 
 
 class LoadedConfig(NamedTuple):
+    """`given` has the text of each known key that some source sets."""
+
     config: BrokerConfig
     warnings: tuple[str, ...]
+    given: Mapping[str, str]
 
 
 def load(
@@ -156,21 +153,25 @@ def _from_environment(environment: Mapping[str, str]) -> list[Setting]:
 def _build(settings: Iterable[Setting], warnings: list[str]) -> LoadedConfig:
     known = settings_of(BrokerConfig)
     values: dict[str, Any] = {}
-    from_synonyms: dict[str, Any] = {}
+    scaled: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for key, text, where in settings:
         if key in known:
             values[key] = _parse(key, text, where)
+            given[key] = text.strip()
         elif key in SYNONYMS:
             target, factor = SYNONYMS[key]
-            from_synonyms[target] = _scaled(key, target, text, factor, where)
+            scaled[key] = _scaled(key, target, text, factor, where)
+            given[key] = text.strip()
         elif key not in ACCEPTED_WITHOUT_EFFECT:
             near = difflib.get_close_matches(key, (*known, *SYNONYMS), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"{where}: unknown setting {key!r} is ignored{hint}")
+    from_synonyms = {target: scaled[key] for key, (target, _) in SYNONYMS.items() if key in scaled}
     merged = {**from_synonyms, **values}
     config = BrokerConfig(**{key.replace(".", "_"): value for key, value in merged.items()})
     _check_together(config)
-    return LoadedConfig(config, tuple(warnings))
+    return LoadedConfig(config, tuple(warnings), given)
 
 
 def _parse(key: str, text: str, where: str) -> Any:

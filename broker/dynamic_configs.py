@@ -12,6 +12,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from broker.clock import Clock
 from broker.config import BrokerConfig
@@ -31,6 +32,7 @@ CHANGE_KEPT_MS = 15 * 60 * 1000
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
 NONE_SEEN = -1
+NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 TopicOverrides = Mapping[str, str]
 
@@ -38,8 +40,16 @@ TopicOverrides = Mapping[str, str]
 class DynamicConfigs:
     """`start` before anything is led, `run` as a task. The callbacks apply what has changed, on the loop, without awaits."""
 
-    def __init__(self, static: BrokerConfig, zk: ZooKeeperSession, clock: Clock, events: EventLog) -> None:
-        self.layers = ConfigLayers(static)
+    def __init__(
+        self,
+        static: BrokerConfig,
+        zk: ZooKeeperSession,
+        clock: Clock,
+        events: EventLog,
+        given: Mapping[str, str] = NOTHING_GIVEN,
+    ) -> None:
+        """`given`: the texts that `static` was read from."""
+        self.layers = ConfigLayers(static, given=given)
         self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
         self.topics_here: Callable[[], Collection[str]] = lambda: ()
@@ -195,7 +205,7 @@ class DynamicConfigs:
         own = _usable_layer(f"broker {self._own_name}", nodes[1][0] if nodes[1] is not None else None, before.own)
         if (cluster, own) == (before.cluster, before.own):
             return
-        self.layers = ConfigLayers(before.static, cluster, own)
+        self.layers = ConfigLayers(before.static, cluster, own, before.given)
         self._events.write("broker_config", own=own, cluster=cluster)
         log.info("settings of all brokers are now %s, those of this one %s", cluster, own)
         self.on_broker_config(self.layers.effective)

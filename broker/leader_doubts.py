@@ -16,6 +16,9 @@ from broker.metadata_cache import MetadataCache
 from protocol.types import BrokerInfo
 
 HOLD_S = 0.5
+GRACE_S = 0.003
+"""A killed process's connections end one after the other, and which first is by chance: a client may know of the death, and ask,
+up to a millisecond before the brokers know. An answer that names topics waits so long for what they are about to hear."""
 LINGER_S = 3.0
 """How long Metadata goes on listing a broker that is gone, which leads nothing any more. librdkafka (2.16) drops brokers that
 are not listed before it moves their partitions: the end of the dead one's thread then takes them from their new leader, when
@@ -37,9 +40,13 @@ class LeaderDoubts:
     def __init__(self, metadata: MetadataCache) -> None:
         self.suspected: set[int] = set()
         """Their connection to here has ended, and nothing else is known yet."""
+        self.are_watched = False
+        """There are other brokers, and somebody would say so if one of them were in doubt."""
         self._metadata = metadata
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
+        self._doubtful_key: tuple[int, frozenset[int]] | None = None
+        self._doubtful_topics: frozenset[str] = frozenset()
 
     def suspect(self, broker_id: int) -> None:
         self.suspected.add(broker_id)
@@ -67,8 +74,14 @@ class LeaderDoubts:
         return [broker for broker, _ in self._departed.values()]
 
     def when_settled(self, topics: Iterable[str], then: Callable[[], None]) -> None:
-        """Calls `then` when no leader of these topics is in doubt, which is mostly at once, or after HOLD_S."""
+        """Calls `then` when no leader of these topics is in doubt, which is mostly after GRACE_S, or after HOLD_S more."""
         names = tuple(topics)
+        if self.are_watched and names and not self._are_doubtful(names):
+            asyncio.get_running_loop().call_later(GRACE_S, self._when_settled_now, names, then)
+        else:
+            self._when_settled_now(names, then)
+
+    def _when_settled_now(self, names: tuple[str, ...], then: Callable[[], None]) -> None:
         if not self._are_doubtful(names):
             then()
             return
@@ -90,10 +103,18 @@ class LeaderDoubts:
         self.look_again()
 
     def _are_doubtful(self, topics: tuple[str, ...]) -> bool:
-        doubtful = self.suspected | self._departed.keys()
+        doubtful = frozenset(self.suspected | self._departed.keys())
         if not doubtful:
             return False
-        return any(state.leader in doubtful for name in topics for state in self._metadata.partitions_of(name).values())
+        key = (self._metadata.version, doubtful)
+        if key != self._doubtful_key:
+            # Once for all who ask and wait: each may have asked for ten thousand partitions.
+            of = self._metadata.partitions_of
+            self._doubtful_key = key
+            self._doubtful_topics = frozenset(
+                name for name in self._metadata.topics() if any(state.leader in doubtful for state in of(name).values())
+            )
+        return not self._doubtful_topics.isdisjoint(topics)
 
     def _release(self, waiter: _Waiter) -> None:
         del self._waiters[waiter]

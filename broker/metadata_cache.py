@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from types import MappingProxyType
 
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
@@ -11,6 +11,7 @@ from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, BrokerInfo, TopicPart
 from protocol.zk.znodes import topic_id_uuid
 
 NO_PARTITIONS: Mapping[int, PartitionState] = MappingProxyType({})
+STATES_IN_A_STEP = 200
 
 
 class MetadataCache:
@@ -25,45 +26,135 @@ class MetadataCache:
         self._topics: dict[str, dict[int, PartitionState]] = {}
         self._topic_ids: dict[str, uuid.UUID] = {}
         self._topic_names: dict[uuid.UUID, str] = {}
+        self._counts: dict[str, int] = {}
+        self._ids_of_absent: dict[str, uuid.UUID] = {}
+        """Of topics that a full update did not name: they may be there, and are deleted if one of another id comes."""
+        self._topic_versions: dict[str, int] = {}
+        self.version = 0
+        """Grows with each update."""
+        self.brokers_version = 0
+        """Grows when other brokers are live, or the same ones elsewhere."""
         self._listeners: list[Callable[[list[TopicPartition]], None]] = []
+        self._deletion_listeners: list[Callable[[frozenset[str]], None]] = []
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Applies the request whole, then tells the listeners. Returns the partitions that changed or went away.
+        """As `updating`, without a stop."""
+        steps = self.updating(request)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                changed: list[TopicPartition] = end.value
+                return changed
 
-        A topic whose id changed was deleted and made again: its old partitions go first.
+    def updating(self, request: UpdateMetadataRequest) -> Generator[None, None, list[TopicPartition]]:
+        """Compares in steps, then applies the request whole and tells the listeners in the last one: nobody sees half of it.
+
+        Nothing else may change the cache meanwhile. Returns the partitions that changed or went away. A topic whose id
+        changed was deleted and made again: its old partitions go first.
         """
-        changed: dict[TopicPartition, None] = {}
-        if request.is_full:
-            self.last_full_update = (request.controller_epoch, request.broker_epoch)
-            named = {state[:2] for state in request.partitions if state.leader != LEADER_DURING_DELETE}
-            for gone in [tp for tp in self._all_partitions() if tp not in named]:
-                self._remove(gone)
-                changed[gone] = None
-        self.controller_id = request.controller_id
-        self.controller_epoch = request.controller_epoch
-        self._brokers = {broker.id: broker for broker in request.brokers}
-        for topic, text in request.topic_ids.items():
-            for gone in self._learn_topic_id(topic, text):
-                changed[gone] = None
         topics = self._topics
-        for state in request.partitions:  # a hundred thousand, when a controller takes office
-            topic, partition = state[:2]
+        ids = {topic: topic_id_uuid(text) for topic, text in request.topic_ids.items()}
+        made_again = {topic for topic, new in ids.items() if self._known_id(topic, new) != new}
+        deleted = set(made_again)
+        gone: dict[TopicPartition, None] = {}
+        for topic in made_again:
+            gone.update((TopicPartition(topic, number), None) for number in topics.get(topic, ()))
+        is_full = request.is_full
+        staged: dict[str, dict[int, PartitionState]] = {}
+        changed: dict[TopicPartition, None] = {}
+        for at, state in enumerate(request.partitions, 1):  # a hundred thousand, when a controller takes office
+            topic, number = state[:2]
             if state.leader == LEADER_DURING_DELETE:
-                is_change = self._remove(state.topic_partition)
+                deleted.add(topic)
+            known = None if topic in made_again else topics.get(topic, NO_PARTITIONS).get(number)
+            of_topic = staged.get(topic)
+            if of_topic is None:
+                of_topic = staged[topic] = {}
+            if state == known:
+                if is_full or number in of_topic:
+                    of_topic[number] = known
             else:
-                states = topics.get(topic)
-                if states is None:
-                    states = topics[topic] = {}
-                is_change = states.get(partition) != state
-                states[partition] = state
-            if is_change:
-                changed[TopicPartition(topic, partition)] = None
-        for topic in [t for t in self._topic_ids if t not in self._topics]:
-            self._topic_names.pop(self._topic_ids.pop(topic), None)
-        result = list(changed)
+                of_topic[number] = state
+                if known is not None or state.leader != LEADER_DURING_DELETE:
+                    changed[TopicPartition(topic, number)] = None
+            if at % STATES_IN_A_STEP == 0:
+                yield
+        if is_full:
+            for topic, states in topics.items():
+                missing = states.keys() - staged.get(topic, NO_PARTITIONS).keys()
+                gone.update((TopicPartition(topic, number), None) for number in missing)
+            if len(request.partitions) > STATES_IN_A_STEP:
+                yield
+        for tp in gone:
+            changed.pop(tp, None)
+        result = [*gone, *changed]
+        self._apply(request, ids, made_again, staged, result)
+        for topic in deleted:
+            self._ids_of_absent.pop(topic, None)
+        if deleted:
+            for tell in list(self._deletion_listeners):
+                tell(frozenset(deleted))
         for listener in list(self._listeners):
             listener(result)
         return result
+
+    def _apply(
+        self,
+        request: UpdateMetadataRequest,
+        ids: Mapping[str, uuid.UUID],
+        made_again: Collection[str],
+        staged: dict[str, dict[int, PartitionState]],
+        changed: Iterable[TopicPartition],
+    ) -> None:
+        """`staged` has, of each topic, the states that are new; of a full request all."""
+        brokers = {broker.id: broker for broker in request.brokers}
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self.brokers_version += 1
+        self.controller_id = request.controller_id
+        self.controller_epoch = request.controller_epoch
+        maybe_empty = {*ids, *staged}
+        if request.is_full:
+            self.last_full_update = (request.controller_epoch, request.broker_epoch)
+            self._topics, self._counts = {}, {}
+            maybe_empty.update(self._topic_ids)
+        for topic in made_again:
+            self._topics.pop(topic, None)
+        for topic, states in staged.items():
+            known = self._topics.setdefault(topic, {})
+            known.update(states)
+            for number, state in states.items():
+                if state.leader == LEADER_DURING_DELETE:
+                    del known[number]
+        touched = dict.fromkeys(tp[0] for tp in changed)
+        for topic, new in ids.items():
+            if self._topic_ids.get(topic) != new:
+                touched[topic] = None
+            self._topic_names.pop(self._topic_ids.get(topic, new), None)
+            self._topic_ids[topic] = new
+            self._topic_names[new] = topic
+            self._ids_of_absent.pop(topic, None)
+        self._counts.update(request.partition_counts)
+        for topic in maybe_empty:
+            if not self._topics.get(topic):
+                self._topics.pop(topic, None)
+                self._counts.pop(topic, None)
+                topic_id = self._topic_ids.pop(topic, None)
+                if topic_id is not None:
+                    self._topic_names.pop(topic_id, None)
+                    self._ids_of_absent[topic] = topic_id
+        self.version += 1
+        versions = self._topic_versions
+        for topic in touched:
+            if topic in self._topics:
+                versions[topic] = self.version
+            else:
+                versions.pop(topic, None)
+
+    def _known_id(self, topic: str, default: uuid.UUID) -> uuid.UUID:
+        """The topic's id, also while no update names the topic."""
+        return self._topic_ids.get(topic) or self._ids_of_absent.get(topic) or default
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
         """The live brokers, by id."""
@@ -82,6 +173,15 @@ class MetadataCache:
         """Partition number -> state; empty for an unknown topic."""
         return MappingProxyType(self._topics[topic]) if topic in self._topics else NO_PARTITIONS
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions are assigned, also those of which no state is known; 0 for an unknown topic."""
+        states = self._topics.get(topic)
+        return max(self._counts.get(topic, 0), len(states)) if states else 0
+
+    def topic_version(self, name: str) -> int:
+        """Which update changed the topic last; as long as it is the same, so are the states of all its partitions."""
+        return self._topic_versions.get(name, 0)
+
     def topic_id(self, name: str) -> uuid.UUID | None:
         return self._topic_ids.get(name)
 
@@ -98,24 +198,9 @@ class MetadataCache:
 
         return remove
 
-    def _all_partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for topic, states in self._topics.items() for number in states]
+    def on_deletion(self, listener: Callable[[frozenset[str]], None]) -> None:
+        """Calls `listener(topics)` after an update that tells of topics that are deleted, or were and are made again.
 
-    def _remove(self, tp: TopicPartition) -> bool:
-        states = self._topics.get(tp.topic)
-        if states is None or states.pop(tp.partition, None) is None:
-            return False
-        if not states:
-            del self._topics[tp.topic]
-        return True
-
-    def _learn_topic_id(self, topic: str, text: str) -> list[TopicPartition]:
-        new = topic_id_uuid(text)
-        old = self._topic_ids.get(topic)
-        gone: list[TopicPartition] = []
-        if old is not None and old != new:
-            gone = [TopicPartition(topic, number) for number in self._topics.pop(topic, {})]
-            self._topic_names.pop(old, None)
-        self._topic_ids[topic] = new
-        self._topic_names[new] = topic
-        return gone
+        That a full update does not name a topic is no such news: the controller may not have been able to read its node.
+        """
+        self._deletion_listeners.append(listener)

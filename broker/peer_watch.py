@@ -36,6 +36,7 @@ class PeerWatch:
         self._forget()
         for broker_id in list(self._watched):
             self._end(broker_id)
+        self._doubts.are_watched = False
         self._doubts.close()
 
     def _metadata_changed(self, _: list[TopicPartition]) -> None:
@@ -49,6 +50,7 @@ class PeerWatch:
             if broker_id not in self._watched:
                 self._doubts.come(broker_id)
                 self._begin(broker)
+        self._doubts.are_watched = bool(self._watched)
         self._doubts.look_again()
 
     def _begin(self, broker: BrokerInfo) -> None:

@@ -42,7 +42,7 @@ class DelayedOperation(ABC, Generic[Key]):
 
     def __init__(self) -> None:
         self.is_completed = False
-        self._keys: tuple[Key, ...] = ()
+        self._keys: dict[Key, None] = {}
         self._purgatory: Purgatory[Key] | None = None
         self._timer: TimerHandle | None = None
 
@@ -99,7 +99,7 @@ class Purgatory(Generic[Key]):
 
     def watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> None:
         """Parks an operation of which the caller just saw that it cannot be completed yet."""
-        operation._keys = tuple(dict.fromkeys(keys))
+        operation._keys = dict.fromkeys(keys)
         operation._purgatory = self
         for key in operation._keys:
             self._watchers.setdefault(key, {})[operation] = None
@@ -109,7 +109,7 @@ class Purgatory(Generic[Key]):
     def watch_also(self, operation: DelayedOperation[Key], key: Key) -> None:
         """One more key for an operation that is parked here."""
         if not operation.is_completed and key not in operation._keys:
-            operation._keys += (key,)
+            operation._keys[key] = None
             self._watchers.setdefault(key, {})[operation] = None
 
     def check(self, key: Key) -> int:

@@ -6,8 +6,10 @@
 The id may be taken:
 
 * by the node of this very session, when the answer to an earlier create was lost: that one is ours;
-* by a node with the addresses that this process has bound: they cannot be anybody else's, so it is what a killed earlier
-  life left behind until its session expires. It is deleted, after a look that it did not change, and made again;
+* by a node with the addresses of this process: it is what a killed earlier life left behind until its session expires. It is
+  deleted, after a look that it did not change, and made again. But two live processes may advertise one address, behind
+  different interfaces or names. Then the first one, whose node was deleted, registers again in the session that it still
+  has. The second one sees that the session which it took for dead lives, and ends: whoever was there first goes on;
 * by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise its session is
   waited for.
 """
@@ -22,6 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from broker.clock import Clock
 from broker.event_log import EventLog
+from protocol import self_connection
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.session import (
     BadVersion,
@@ -47,6 +50,10 @@ class BrokerIdInUse(Exception):
     """Another live broker has this id; the text names it."""
 
 
+class AnotherLives(BrokerIdInUse):
+    """The process whose node was taken for that of an earlier life lives: it has registered again."""
+
+
 async def prepare_paths(zk: ZooKeeperSession) -> None:
     """Makes the nodes that Kafka expects to be there."""
     for path in PERSISTENT_PATHS:
@@ -69,7 +76,10 @@ async def cluster_id(zk: ZooKeeperSession) -> str:
 
 
 class Registration:
-    """Keeps this broker registered. `lost(reason)` and `registered(epoch)` tell main; `lost` is called at once."""
+    """Keeps this broker registered. `lost(reason)` and `registered(epoch)` tell main; `lost` is called at once.
+
+    `taken` is told when another live process turns out to have this broker's id and address: this one must end.
+    """
 
     def __init__(
         self,
@@ -79,6 +89,7 @@ class Registration:
         events: EventLog,
         lost: Callable[[str], None],
         registered: Callable[[int], Awaitable[None]],
+        taken: Callable[[BrokerIdInUse], None],
     ) -> None:
         self._zk = zk
         self._broker = broker
@@ -87,8 +98,11 @@ class Registration:
         self._events = events
         self._lost = lost
         self._registered = registered
+        self._taken = taken
         self._epoch = NO_EPOCH
         self._is_registered = False
+        self._is_watched = False
+        self._made_way: set[int] = set()
         self._is_closing = False
         self._keeper: asyncio.Task[None] | None = None
 
@@ -115,12 +129,18 @@ class Registration:
             return
         if state is SessionState.EXPIRED:
             self._lose("the ZooKeeper session expired")
-        elif state is SessionState.CONNECTED and not self._is_registered:
+        elif state is SessionState.CONNECTED and not (self._is_registered and self._is_watched):
             self._keep()
 
     def _node_changed(self, session_id: int, event: WatchEvent) -> None:
-        """The one-shot watch on our own node fired. Deleted while the session lives: we were judged dead (CTL-16)."""
-        if not self._is_closing and self._is_registered and self._zk.session_id == session_id:
+        """The one-shot watch on our own node fired. Deleted while the session lives: we were judged dead (CTL-16).
+
+        It may fire before whoever set it has seen the answer: `_is_there` and its callers look whether it is still set.
+        """
+        if self._is_closing or self._zk.session_id != session_id:
+            return
+        self._is_watched = False
+        if self._is_registered:
             if event.kind is WatchKind.DELETED:
                 self._lose("the broker's znode is gone")
             self._keep()
@@ -142,11 +162,15 @@ class Registration:
         """Until registered with a watch set, or the session is not connected (then the session's next change goes on)."""
         while not self._is_closing:
             try:
-                if self._is_registered:
-                    if await self._is_still_there():
-                        return
+                if not self._is_registered:
+                    await self._register()
+                elif not self._is_watched and not await self._is_there():
                     self._lose("the broker's znode is gone")
-                await self._register()
+                if self._is_registered and self._is_watched:
+                    return
+                continue
+            except AnotherLives as error:
+                self._taken(error)
                 return
             except BrokerIdInUse as error:
                 log.error("%s; trying again", error)
@@ -156,10 +180,15 @@ class Registration:
                     return
             await asyncio.sleep(RETRY_S)
 
-    async def _is_still_there(self) -> bool:
-        """Looks at our node and watches it."""
+    async def _is_there(self) -> bool:
+        """Looks at our node and sets the watch. The watch may have fired since the answer: then it is not `_is_watched`."""
         session_id = self._zk.session_id
-        stat = await self._zk.exists(self._path, lambda event: self._node_changed(session_id, event))
+        self._is_watched = True
+        try:
+            stat = await self._zk.exists(self._path, lambda event: self._node_changed(session_id, event))
+        except BaseException:
+            self._is_watched = False
+            raise
         return stat is not None and stat.czxid == self._epoch
 
     async def _register(self) -> None:
@@ -178,7 +207,7 @@ class Registration:
                     waited_until = await self._make_way(*found, waited_until)
                     continue
             self._epoch = stat.czxid
-            if await self._is_still_there():
+            if await self._is_there() and self._is_watched:
                 break
         self._is_registered = True
         log.info("registered as broker %d, broker epoch %d", self._broker.id, self._epoch)
@@ -199,6 +228,12 @@ class Registration:
 
     async def _make_way(self, other: BrokerInfo | None, stat: Stat, waited_until: float | None) -> float:
         """One step towards a free id. Returns until when another's session is waited for. Raises BrokerIdInUse."""
+        if stat.ephemeral_owner in self._made_way:
+            raise AnotherLives(
+                f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
+                f"process, ZooKeeper session 0x{stat.ephemeral_owner:x}: two brokers must not have one broker.id and one "
+                "advertised address; this one ends"
+            )
         endpoints = other.endpoints if other is not None else ()
         mine = _addresses(self._broker.endpoints)
         is_mine = _addresses(endpoints) == mine
@@ -231,6 +266,7 @@ class Registration:
                 log.info(
                     "removing the node that an earlier life of broker %d left (epoch %d)", self._broker.id, stat.czxid
                 )
+                self._made_way.add(stat.ephemeral_owner)
                 await self._zk.delete(self._path, now.version)
         except (NoNode, BadVersion):
             return
@@ -248,6 +284,8 @@ async def _first_that_answers(endpoints: Iterable[Endpoint]) -> Endpoint | None:
                 transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
         except (OSError, TimeoutError):
             continue
+        is_other = not self_connection.is_to_itself(transport)
         transport.close()
-        return endpoint
+        if is_other:
+            return endpoint
     return None

@@ -16,12 +16,13 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.rpc.packed_states import PackedStates, pack_rows, pack_state
+from protocol.rpc.packed_states import PackedStates, marked_new, pack_rows, pack_state
 from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, TopicPartition
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE = 1000
+NOTHING: tuple[PackedStates, dict[str, str], dict[str, int]] = (PackedStates(()), {}, {})
 TOPIC_DELETED_EPOCH = -2
 """StopReplica's leader epoch for a partition whose topic is gone: newer than every other (KIP-570)."""
 
@@ -60,6 +61,10 @@ class Announcement:
             self._leadership.setdefault(replica, {})[tp] = None
             self._new.setdefault(replica, set()).add(tp)
 
+    def repeat_leadership(self, tp: TopicPartition, broker: int) -> None:
+        """That broker did not take what it was told of the partition, and hears it once more."""
+        self._leadership.setdefault(broker, {})[tp] = None
+
     def full_leadership(self, brokers: Iterable[int]) -> None:
         """These brokers hear of every partition that they host."""
         self._full_leadership.update(brokers)
@@ -79,44 +84,53 @@ class Announcement:
     def deleted(self, partitions: Iterable[TopicPartition]) -> None:
         """All brokers' caches forget these partitions."""
         self._metadata_to_all = True
-        epoch = self._cluster.epoch
-        self._deleted += [
-            PartitionState(tp.topic, tp.partition, epoch, LEADER_DURING_DELETE, NO_EPOCH, (), -1, ())
-            for tp in partitions
-        ]
+        self._deleted += self._deletion_rows(partitions)
 
     def pack_in_slices(self) -> Iterator[None]:
-        """Packs all that `requests` will need, and stops for a breath now and then: for whole clusters."""
+        """Packs all that `requests` will need, and stops for a breath now and then: of little it stops not at all."""
         wanted: list[Iterable[TopicPartition]] = [self._metadata]
         if self._full_metadata:
             wanted.append(self._cluster.partitions())
         elif self._full_leadership:
             wanted += [self._cluster.replicas_on(broker) for broker in self._full_leadership]
+        wanted += self._leadership.values()
         packed = self._cluster.packed_rows
         missing = list(dict.fromkeys(tp for partitions in wanted for tp in partitions if tp not in packed))
         for at in range(0, len(missing), ROWS_AT_ONCE):
+            if at:
+                yield
             self.pack(missing[at : at + ROWS_AT_ONCE])
-            yield
+
+    @property
+    def is_large(self) -> bool:
+        """Putting together what one broker is told takes a while."""
+        rows = [self._metadata, self._deleted, *self._leadership.values(), *self._stops.values()]
+        return bool(self._full_metadata or self._full_leadership) or sum(map(len, rows)) > ROWS_AT_ONCE
 
     def requests(self) -> dict[int, list[ControllerRequest]]:
-        """broker -> what to send to it: full metadata first, then leadership, stops, and changed metadata.
+        """broker -> what to send to it: full metadata first, then leadership, stops, and changed metadata."""
+        return dict(self.requests_by_broker())
+
+    def requests_by_broker(self) -> Iterator[tuple[int, list[ControllerRequest]]]:
+        """As `requests`, one broker after the other.
 
         The states are those of this moment, whatever was decided on the way. Each is packed only once: most go to
         several brokers.
         """
         cluster = self._cluster
         brokers = tuple(cluster.brokers.values())
-        partitions = cluster.partitions() if self._full_metadata else ()
-        everything = PackedStates(self._rows(partitions))
-        everything_ids = self._topic_ids(cluster.topics) if self._full_metadata else {}
+        everything, everything_ids, everything_counts = self._everything() if self._full_metadata else NOTHING
         changed = PackedStates(pack_rows(self._deleted) + self._rows(self._metadata))
         changed_ids = self._topic_ids([*(state.topic for state in self._deleted), *(tp.topic for tp in self._metadata)])
-        out: dict[int, list[ControllerRequest]] = {}
-        for broker, info in cluster.brokers.items():
+        changed_counts = self._partition_counts(tp.topic for tp in self._metadata)
+        for broker, info in list(cluster.brokers.items()):
             head = (self._controller_id, cluster.epoch, info.epoch)
             requests: list[ControllerRequest] = []
             if broker in self._full_metadata:
-                requests.append(UpdateMetadataRequest(*head, everything, everything_ids, brokers, is_full=True))
+                full = UpdateMetadataRequest(
+                    *head, everything, everything_ids, brokers, is_full=True, partition_counts=everything_counts
+                )
+                requests.append(full)
             leadership = self._leader_and_isr(broker, head)
             if leadership is not None:
                 requests.append(leadership)
@@ -124,10 +138,11 @@ class Announcement:
                 rows = self._stop_rows(stops)
                 requests.append(StopReplicaRequest(*head, rows, self._topic_ids(row.topic for row in rows)))
             if self._metadata_to_all and broker not in self._full_metadata:
-                requests.append(UpdateMetadataRequest(*head, changed, changed_ids, brokers))
+                requests.append(
+                    UpdateMetadataRequest(*head, changed, changed_ids, brokers, partition_counts=changed_counts)
+                )
             if requests:
-                out[broker] = requests
-        return out
+                yield broker, requests
 
     def _leader_and_isr(self, broker: int, head: tuple[int, int, int]) -> LeaderAndIsrRequest | None:
         cluster = self._cluster
@@ -139,7 +154,9 @@ class Announcement:
         if not told and not is_full:
             return None
         new = self._new.get(broker)
-        rows = self._rows(told) if not new else [self._new_row(tp) if tp in new else self._row(tp) for tp in told]
+        rows = self._rows(told)
+        if new:
+            rows = [self._new_row(tp, row) if tp in new else row for tp, row in zip(told, rows, strict=True)]
         leaders = {state[0] for state in map(leadership.__getitem__, told)}
         live_leaders = tuple(info for leader, info in cluster.brokers.items() if leader in leaders)
         others = self._topics_not_told_of() if is_full else ()
@@ -169,13 +186,32 @@ class Announcement:
             if tp in leadership
         )
 
-    def _row(self, tp: TopicPartition) -> bytes:
-        return self._rows((tp,))[0]
-
-    def _new_row(self, tp: TopicPartition) -> bytes:
+    def _new_row(self, tp: TopicPartition, row: bytes) -> bytes:
         cluster = self._cluster
         failed = cluster.failed_replicas.get(tp, ())
+        if not failed:
+            return marked_new(row)
         return pack_state(tp, cluster.leadership[tp], cluster.assignment(tp), is_new=True, offline_replicas=failed)
+
+    def _everything(self) -> tuple[PackedStates, dict[str, str], dict[str, int]]:
+        """All partitions, topic ids and counts; and which topics are being deleted, for who missed that they began to be."""
+        cluster = self._cluster
+        going = cluster.deletions_begun
+        gone = self._deletion_rows(TopicPartition(topic, n) for topic in going for n in cluster.topics.get(topic, ()))
+        others = [topic for topic in cluster.topics if topic not in going]
+        rows = pack_rows(gone) + self._rows(cluster.partitions())
+        return PackedStates(rows), self._topic_ids(others), self._partition_counts(others)
+
+    def _deletion_rows(self, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
+        epoch = self._cluster.epoch
+        return [
+            PartitionState(tp.topic, tp.partition, epoch, LEADER_DURING_DELETE, NO_EPOCH, (), -1, ())
+            for tp in partitions
+        ]
+
+    def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        assigned = self._cluster.topics
+        return {topic: len(assigned[topic]) for topic in dict.fromkeys(topics) if topic in assigned}
 
     def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Of the topics named; a deleted one has none any more."""

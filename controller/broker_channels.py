@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 
 from controller.announcements import ControllerRequest
 from protocol.connection_watch import Closable
@@ -39,6 +39,8 @@ class _Channel:
         self._answered = answered
         self._waiting: deque[tuple[ControllerRequest, asyncio.Future[ControlResponse]]] = deque()
         self._there_is_work = asyncio.Event()
+        self.is_failing = False
+        """The oldest request could not be sent, or was not answered, and is sent again."""
         self._task = asyncio.get_running_loop().create_task(self._send_all(), name=f"channel to broker {broker.id}")
 
     def put(self, request: ControllerRequest) -> asyncio.Future[ControlResponse]:
@@ -75,13 +77,17 @@ class _Channel:
         level = logging.INFO
         while True:
             try:
-                return await self._client.send(self._address, request)
+                response = await self._client.send(self._address, request)
+                self.is_failing = False
+                return response
             except (OSError, ValueError, TypeError) as error:  # a lost connection, silence, or rubbish
                 log.log(level, "%s to broker %d is sent again: %s", type(request).__name__, self._broker.id, error)
                 level = logging.DEBUG
+                self.is_failing = True
             except Exception:
                 # The channel's boundary: were it to end before its broker does, that broker would hear nothing any more.
                 log.exception("%s to broker %d is sent again", type(request).__name__, self._broker.id)
+                self.is_failing = True
             await asyncio.sleep(RETRY_S)
 
 
@@ -130,6 +136,11 @@ class BrokerChannels:
         """Queues the request. The future has the answer, or is cancelled when the broker goes; None: no such channel."""
         channel = self._channels.get(broker_id)
         return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
+
+    def reached(self, broker_ids: Set[int]) -> Set[int]:
+        """Those of the brokers that the controller reaches, as far as is known. Leadership is moved to no other without need."""
+        channels = self._channels
+        return {broker for broker in broker_ids if broker in channels and not channels[broker].is_failing}
 
     async def answering(self, broker_ids: Collection[int], within_s: float) -> frozenset[int]:
         """Those that have answered all they were told, within that time: their processes live now."""

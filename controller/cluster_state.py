@@ -7,7 +7,7 @@ it concerns. A replica's state is not stored as long as it follows from its brok
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -20,6 +20,7 @@ from protocol.types import NO_LEADER, Assignment, BrokerInfo, LeaderAndIsr, Topi
 log = logging.getLogger(__name__)
 
 UNASSIGNED = Assignment(())
+LOOKS_AT_ONCE = 5000
 WITHOUT_LEADER = (PartitionState.NEW, PartitionState.OFFLINE)
 OF_ONE_LIFE = (ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
 
@@ -33,6 +34,10 @@ class ClusterState:
     Of `topics_to_delete` those in `deletions_begun` have no leadership any more: nothing elects, moves or tells of them.
     `unreadable_topics` have a node that nobody can read.
     `failed_replicas` are on live brokers, whose log directory for them has failed (LOG-6): sorted broker ids.
+    `emptied_replicas` are those of them that have lost their log: they are in the ISR with nothing (FLT-33). One that has left
+    the ISR begins anew, and is none any more.
+    `isr_before` has, of partitions whose ISR shrank in an election, the leader epoch of that and the ISR before. If the leader
+    turns out to have lost its log, nobody has led in that epoch, and the earlier ISR is still right.
     `packed_rows` is what the announcement being made has packed of some partitions; a change of a partition removes its row.
     """
 
@@ -48,6 +53,8 @@ class ClusterState:
     deletions_begun: set[str] = field(default_factory=set)
     unreadable_topics: set[str] = field(default_factory=set)
     failed_replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    emptied_replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    isr_before: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     packed_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
     _of_topic: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     _partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
@@ -101,8 +108,16 @@ class ClusterState:
         if self.replica_state(tp, replica) is ReplicaState.NEW:
             self.move_replica(tp, replica, ReplicaState.OFFLINE)
 
+    def log_is_missing(self, tp: TopicPartition, replica: int) -> None:
+        """The replica has failed because its log is lost."""
+        self.emptied_replicas[tp] = tuple(sorted({*self.emptied_replicas.get(tp, ()), replica}))
+        self.replica_failed(tp, replica)
+
     def replica_is_well(self, tp: TopicPartition, replica: int) -> None:
         """Or is no replica any more."""
+        emptied = tuple(other for other in self.emptied_replicas.pop(tp, ()) if other != replica)
+        if emptied:
+            self.emptied_replicas[tp] = emptied
         failed = tuple(other for other in self.failed_replicas.pop(tp, ()) if other != replica)
         if failed:
             self.failed_replicas[tp] = failed
@@ -118,6 +133,10 @@ class ClusterState:
 
     def partitions(self) -> Iterable[TopicPartition]:
         return chain.from_iterable(self._of_topic.values())
+
+    def size_of(self, topic: str) -> int:
+        """How many partitions it has."""
+        return len(self.topics.get(topic, ()))
 
     def set_assignment(self, topic: str, topic_id: str | None, assignment: Mapping[int, Assignment]) -> None:
         """The whole topic, as `/brokers/topics/<topic>` has it."""
@@ -149,6 +168,8 @@ class ClusterState:
             self.end_move(tp)
             self._remove_leadership(tp)
             self.failed_replicas.pop(tp, None)
+            self.emptied_replicas.pop(tp, None)
+            self.isr_before.pop(tp, None)
             for replica in assignment.replicas:
                 self._replicas_on[replica].discard(tp)
                 self._replica_states.get(replica, {}).pop(tp, None)
@@ -247,7 +268,14 @@ class ClusterState:
             assert state.leader_epoch >= old.leader_epoch, f"{tp}: {old} -> {state}"
             if old.leader != state.leader:
                 self._led_by.get(old.leader, set()).discard(tp)
+            if old.leader_epoch != state.leader_epoch:
+                self.isr_before.pop(tp, None)
+                if set(state.isr) < set(old.isr):
+                    self.isr_before[tp] = state.leader_epoch, old.isr
         self.leadership[tp] = state
+        for replica in self.emptied_replicas.get(tp, ()):
+            if replica not in state.isr:
+                self.replica_is_well(tp, replica)
         self.packed_rows.pop(tp, None)
         if state.leader != NO_LEADER:
             self._led_by.setdefault(state.leader, set()).add(tp)
@@ -272,14 +300,17 @@ class ClusterState:
             return list(self._waiting)
         return [tp for tp in self._waiting if any(replica in brokers for replica in self.assignment(tp).replicas)]
 
-    def imbalanced(self, percentage: int) -> list[TopicPartition]:
+    def finding_imbalanced(self, percentage: int) -> Generator[None, None, list[TopicPartition]]:
         """CTL-12: partitions of live brokers too many of whose preferred leaderships are elsewhere.
 
+        At the stops others can have their turn, as long as nobody changes this.
         Partitions that are being reassigned or deleted are counted, as Kafka does, but left out of the answer.
         """
         preferring: dict[int, int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
-        for tp in self.partitions():
+        for at, tp in enumerate(self.partitions(), 1):
+            if at % LOOKS_AT_ONCE == 0:
+                yield
             replicas, state = self.assignment(tp).replicas, self.leadership.get(tp)
             if not replicas or state is None:
                 continue

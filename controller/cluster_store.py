@@ -52,9 +52,9 @@ log = logging.getLogger(__name__)
 BATCH = 200
 """Writes in one multi, beside the fence."""
 WRITES_IN_FLIGHT = 32
-STATES_IN_A_SLICE = 8192
-SLICES_READ_AT_ONCE = 3
-STATES_AT_ONCE = 5000
+STATES_IN_A_SLICE = 2048
+SLICES_READ_AT_ONCE = 8
+STATES_AT_ONCE = 1000
 """So many are dealt with before the rest of the process gets its turn."""
 
 Value = TypeVar("Value")
@@ -174,10 +174,15 @@ class ClusterStore:
         paths = [TopicZNode.path(name) for name in names]
         nodes = await self._patiently(lambda: self._zk.get_many(paths, watch))
         topics = {}
+        decoded = 0
         for name, path, node in zip(names, paths, nodes, strict=True):
             topic = _decoded(path, _topic, node[0]) if node is not None else None
             if topic is not None:
                 topics[name] = topic
+                decoded += len(topic[1])
+            if decoded >= STATES_AT_ONCE:
+                decoded = 0
+                await self.others_turn()
         return topics
 
     async def states_in_slices(
@@ -283,9 +288,10 @@ class ClusterStore:
     async def create_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
         """Makes the state znodes of new partitions, with the nodes above them."""
         above = [PartitionStateZNode.parents(tp) for tp in states]
-        parents = [*dict.fromkeys(of_topic for of_topic, _ in above), *(of_partition for _, of_partition in above)]
-        # A topic that was deleted meanwhile has no node to make anything below: then its states are conflicts.
-        await self._each([CreateOp(path) for path in parents], (NodeExists, NoNode))
+        # A topic that was deleted meanwhile has no node to make anything below: then its states are conflicts. Those above all
+        # partitions by themselves: the node of a topic with more partitions than are made here is there already.
+        for parents in (dict.fromkeys(of_topic for of_topic, _ in above), [of_partition for _, of_partition in above]):
+            await self._each([CreateOp(path) for path in parents], (NodeExists, NoNode))
         return await self._write(states, _create_state)
 
     async def delete(self, paths: Sequence[str]) -> None:

@@ -33,6 +33,7 @@ from controller.events import (
     Event,
     IsrsChanged,
     LogDirsFailed,
+    LogsMissing,
     PreferredElectionRequested,
     ReassignmentsAltered,
     ReassignmentsRequested,
@@ -80,6 +81,7 @@ __all__ = ["Controller", "ControllerSettings"]
 
 RETRY_S = 0.1
 RETRY_S_MAX = 5.0
+REPLICA_NOT_AVAILABLE = ErrorCode.REPLICA_NOT_AVAILABLE
 NEW_LEADERS_TOLD_S = 1.0
 """How long a controlled shutdown waits for the new leaders to have heard before it is answered."""
 
@@ -304,6 +306,8 @@ class Controller:
                 await disk_failures.on_log_dirs_failed(term)
             case ReplicasFailed(broker_id, broker_epoch, failed):
                 await disk_failures.on_replicas_failed(term, broker_id, broker_epoch, failed)
+            case LogsMissing(broker_id, broker_epoch, missing):
+                await disk_failures.on_logs_missing(term, broker_id, broker_epoch, missing)
             case PreferredElectionRequested():
                 requested = await term.store.preferred_election(watches.preferred_election)
                 await leader_elections.on_preferred_election(term, requested)
@@ -397,7 +401,7 @@ class Controller:
             self._tickets.answer(ticket, ControlResponse(ErrorCode.STALE_BROKER_EPOCH))
             return
         remaining, announcement = await broker_changes.on_controlled_shutdown(term, request.broker_id)
-        told = term.announce(announcement)
+        told = await term.announce(announcement)
         response = ControlResponse(
             ErrorCode.NONE, tuple(PartitionError(tp.topic, tp.partition, ErrorCode.NONE) for tp in remaining)
         )
@@ -423,7 +427,7 @@ class Controller:
         if isinstance(request, LeaderAndIsrRequest):
             self._tell_of_failed_disks(broker, request, response)
             stale = (ErrorCode.STALE_CONTROLLER_EPOCH,) if request.is_full else ()
-            is_told_elsewhere = (ErrorCode.KAFKA_STORAGE_ERROR, *stale)
+            is_told_elsewhere = (ErrorCode.KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE, *stale)
         refused = [
             [f"{error.topic}-{error.partition}", ErrorCode(error.error).name]
             for error in response.partitions
@@ -437,7 +441,7 @@ class Controller:
             )
 
     def _tell_of_failed_disks(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:
-        """LOG-6: as an event."""
+        """LOG-6, FLT-33: as events."""
         failed = tuple(
             TopicPartition(row.topic, row.partition)
             for row in response.partitions
@@ -445,6 +449,10 @@ class Controller:
         )
         if failed:
             self._queue.post(ReplicasFailed(broker, request.broker_epoch, failed))
+        lost = {(row.topic, row.partition) for row in response.partitions if row.error == REPLICA_NOT_AVAILABLE}
+        if lost:
+            missing = tuple((s.topic_partition, s.leader_epoch) for s in request.partitions if s[:2] in lost)
+            self._queue.post(LogsMissing(broker, request.broker_epoch, missing))
 
     def _tell_of_deletions(self, broker: int, request: StopReplicaRequest, response: ControlResponse) -> None:
         """What became of the replicas that were to be deleted, as an event (CTL-9 step 5, CTL-10 step 9)."""

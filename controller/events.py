@@ -93,6 +93,18 @@ class ReplicasFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsMissing:
+    """A broker, in the life of `broker_epoch`, is in the ISR of these but has lost their logs (FLT-33).
+
+    Each with the leader epoch of the LeaderAndIsr that it refused so.
+    """
+
+    broker: int
+    broker_epoch: int
+    partitions: tuple[tuple[TopicPartition, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PreferredElectionRequested:
     """`/admin/preferred_replica_election` was written (CTL-12)."""
 
@@ -136,6 +148,7 @@ Event = (
     | IsrsChanged
     | LogDirsFailed
     | ReplicasFailed
+    | LogsMissing
     | PreferredElectionRequested
     | ReassignmentsRequested
     | ReassignmentsAltered

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from controller.announcements import Announcement
 from controller.broker_channels import BrokerChannels
@@ -21,11 +21,20 @@ from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
 log = logging.getLogger(__name__)
 
 PARTITIONS_IN_AN_EVENT = 500
-DECISIONS_AT_ONCE = 5000
-SLICES_WRITTEN_AT_ONCE = 3
+DECISIONS_AT_ONCE = 1000
+SLICES_WRITTEN_AT_ONCE = 12
+ITEMS_AT_ONCE = 1000
+
+Item = TypeVar("Item")
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 """(partition, what is known of it) -> the state to write, or None for none."""
+
+DecideSome = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, LeaderAndIsr]]]
+"""Some partitions -> the states to write, of those that get one."""
+
+Write = Callable[[Mapping[TopicPartition, LeaderAndIsr]], Coroutine[Any, Any, Written]]
+"""Of the store."""
 
 Prepare = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 """Gets what a decision about these partitions needs to know."""
@@ -82,15 +91,21 @@ class Term:
     def announcement(self) -> Announcement:
         return Announcement(self.settings.broker_id, self.cluster)
 
-    def announce(
+    async def announce(
         self, announcement: Announcement, *, is_repeated: bool = False
     ) -> list[asyncio.Future[ControlResponse]]:
         """Queues the requests. Returns the answers to come of the LeaderAndIsr among them.
 
-        With `is_repeated` much of what is said will be said again in the next announcement.
+        With `is_repeated` much of what is said will be said again in the next announcement. Where there is much to be said, the
+        broker that this controller lives in goes on meanwhile (NET-4). Raises ControllerMoved.
         """
+        for _ in announcement.pack_in_slices():
+            await self.store.others_turn()
         answers = []
-        for broker, requests in announcement.requests().items():
+        is_large = announcement.is_large
+        for broker, requests in announcement.requests_by_broker():
+            if is_large:
+                await self.store.others_turn()
             for request in requests:
                 answer = self.channels.send(broker, request)
                 if answer is not None and isinstance(request, LeaderAndIsrRequest):
@@ -100,11 +115,28 @@ class Term:
         self._write_events_later()
         return answers
 
-    async def announce_everything(self, announcement: Announcement, *, is_repeated: bool = False) -> None:
-        """As `announce`, for a whole cluster: the broker that this controller lives in goes on meanwhile."""
-        for _ in announcement.pack_in_slices():
+    async def carry_out(self, steps: Generator[None, None, Item]) -> Item:
+        """The return value of `steps`; others have their turn at each stop. Raises ControllerMoved."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Item = end.value
+                return result
             await self.store.others_turn()
-        self.announce(announcement, is_repeated=is_repeated)
+
+    async def in_slices(self, items: Iterable[Item], size: Callable[[Item], int] = lambda _: 1) -> AsyncIterator[Item]:
+        """The items; now and then others have their turn before the next. Nothing but this reaction changes the cluster meanwhile.
+
+        `size` is how many partitions an item stands for. Raises ControllerMoved.
+        """
+        done = 0
+        for item in items:
+            done += size(item)
+            yield item
+            if done >= ITEMS_AT_ONCE:
+                done = 0
+                await self.store.others_turn()
 
     async def change(
         self,
@@ -114,17 +146,21 @@ class Term:
         *,
         reason: str,
         prepare: Prepare | None = None,
+        reads: bool = False,
     ) -> set[TopicPartition]:
         """Decides, persists and applies a new state for each partition; what was written goes into the announcement.
 
         Returns what was written. Where a leader wrote its ISR in between, the decision is made again from what is
         there now. Raises ControllerMoved.
+
+        A leader may also have written its ISR, and nobody has said so yet, where the decision is that nothing is to be done. With
+        `reads` such a decision is made on what ZooKeeper has (CTL-5).
         """
         waiting = [tp for tp in partitions if tp in self.cluster.leadership]
         changed: set[TopicPartition] = set()
         while waiting:
             again: list[TopicPartition] = []
-            async for written in self._decide_and_write(waiting, decide, prepare):
+            async for written in self._change(waiting, decide, prepare, reads):
                 self.apply(written.done, reason)
                 announcement.leadership(written.done)
                 announcement.pack(written.done)  # now, while ZooKeeper writes the next
@@ -133,26 +169,40 @@ class Term:
             waiting = again
         return changed
 
-    async def _decide_and_write(
-        self, partitions: Sequence[TopicPartition], decide: Decide, prepare: Prepare | None
+    def _change(
+        self, partitions: Sequence[TopicPartition], decide: Decide, prepare: Prepare | None, reads: bool
+    ) -> AsyncIterator[Written]:
+        leadership = self.cluster.leadership
+
+        async def decide_some(some: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+            if prepare is not None:
+                await prepare(some)
+            decided = {tp: state for tp in some if (state := decide(tp, leadership[tp])) is not None}
+            if reads and len(decided) < len(some):
+                found = self.adopt(await self.store.states([tp for tp in some if tp not in decided]))
+                decided |= {tp: state for tp in found if (state := decide(tp, leadership[tp])) is not None}
+            return decided
+
+        return self.write_in_slices(partitions, decide_some, self.store.write_states)
+
+    async def write_in_slices(
+        self, partitions: Sequence[TopicPartition], decide: DecideSome, write: Write
     ) -> AsyncIterator[Written]:
         """What was written, slice by slice: while ZooKeeper writes one, the next is decided and the last is applied."""
         writes: deque[asyncio.Task[Written]] = deque()
-        leadership = self.cluster.leadership
         try:
             for at in range(0, len(partitions), DECISIONS_AT_ONCE):
-                some = partitions[at : at + DECISIONS_AT_ONCE]
-                if prepare is not None:
-                    await prepare(some)
-                decided = {tp: state for tp in some if (state := decide(tp, leadership[tp])) is not None}
-                writes.append(asyncio.get_running_loop().create_task(self.store.write_states(decided)))
-                if len(writes) == SLICES_WRITTEN_AT_ONCE:
+                decided = await decide(partitions[at : at + DECISIONS_AT_ONCE])
+                writes.append(asyncio.get_running_loop().create_task(write(decided)))
+                if len(writes) == SLICES_WRITTEN_AT_ONCE or writes[0].done():
                     yield await writes.popleft()
+                elif len(partitions) > DECISIONS_AT_ONCE:
+                    await self.store.others_turn()
             while writes:
                 yield await writes.popleft()
         finally:
-            for write in writes:
-                write.cancel()
+            for unfinished in writes:
+                unfinished.cancel()
             await asyncio.gather(*writes, return_exceptions=True)
 
     def apply(self, states: Mapping[TopicPartition, LeaderAndIsr], reason: str) -> None:

@@ -25,6 +25,9 @@ SETTLED = (
 )
 """A replica in one of these is not told (again) in this life of its broker."""
 
+OUT_OF_REACH = (ReplicaState.DELETION_SUCCESSFUL, ReplicaState.DELETION_INELIGIBLE)
+"""Of a replica on a dead broker nothing more is to be noted."""
+
 
 def replicas_of(cluster: ClusterState, topic: str) -> Iterator[Replica]:
     for partition, assignment in cluster.topics.get(topic, {}).items():
@@ -55,12 +58,25 @@ def finished(cluster: ClusterState) -> list[str]:
 
 def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
     """Replicas on live brokers that are to be told now."""
-    return [
-        (broker, tp)
-        for topic in sorted(cluster.deletions_begun)
-        for broker, tp in replicas_of(cluster, topic)
-        if broker in cluster.brokers and cluster.replica_state(tp, broker) not in SETTLED
-    ]
+    return [replica for replica in being_deleted(cluster) if is_to_be_stopped(cluster, replica)]
+
+
+def being_deleted(cluster: ClusterState) -> Iterator[Replica]:
+    """The replicas of topics whose deletion has begun."""
+    for topic in sorted(cluster.deletions_begun):
+        yield from replicas_of(cluster, topic)
+
+
+def is_to_be_stopped(cluster: ClusterState, replica: Replica) -> bool:
+    """Of `replicas_to_stop`?"""
+    broker, tp = replica
+    return broker in cluster.brokers and cluster.replica_state(tp, broker) not in SETTLED
+
+
+def is_out_of_reach(cluster: ClusterState, replica: Replica) -> bool:
+    """Of `replicas_out_of_reach`?"""
+    broker, tp = replica
+    return broker not in cluster.brokers and cluster.replica_state(tp, broker) not in OUT_OF_REACH
 
 
 def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
@@ -77,13 +93,7 @@ def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Repl
 
 def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
     """Replicas on dead brokers that have not confirmed, and are not known to be out of reach."""
-    known = (ReplicaState.DELETION_SUCCESSFUL, ReplicaState.DELETION_INELIGIBLE)
-    return [
-        (broker, tp)
-        for topic in sorted(cluster.deletions_begun)
-        for broker, tp in replicas_of(cluster, topic)
-        if broker not in cluster.brokers and cluster.replica_state(tp, broker) not in known
-    ]
+    return [replica for replica in being_deleted(cluster) if is_out_of_reach(cluster, replica)]
 
 
 def why_ineligible(cluster: ClusterState, topic: str) -> str | None:

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from protocol import self_connection
 from protocol.failure_evidence import SPACING_S, Answer, Evidence, Verdict, answer_of
 
 Address = tuple[str, int]
@@ -166,7 +167,9 @@ class ConnectionWatch:
         self._connected_at = asyncio.get_running_loop().time()
         connection = _IdleConnection(ended, self._at_end)
         try:
-            await asyncio.get_running_loop().create_connection(lambda: connection, *address)
+            transport, _ = await asyncio.get_running_loop().create_connection(lambda: connection, *address)
+            if self_connection.is_to_itself(transport):
+                raise self_connection.refused(address)
         except BaseException:
             connection.give_up()
             raise

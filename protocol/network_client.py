@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
+from protocol import self_connection
 from protocol.kafka.framing import Buffer, frame
 
 Address = tuple[str, int]
@@ -316,7 +317,9 @@ class NetworkClient:
         error: Exception | None = None
         try:
             async with asyncio.timeout(self._connect_timeout):
-                await loop.create_connection(lambda: connection, host, port)
+                transport, _ = await loop.create_connection(lambda: connection, host, port)
+            if self_connection.is_to_itself(transport):
+                raise self_connection.refused(address)
         except asyncio.CancelledError:
             connection.end(Disconnected(f"connecting to {host}:{port} was given up"))
             raise

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tools.cluster.ownership import own_servers
+
 if TYPE_CHECKING:
     from tests.support.cli import Cli
     from tools.cluster.local_cluster import LocalCluster
@@ -24,6 +26,8 @@ SHARED_KAFKA_SETTINGS = {
     "offsets.topic.replication.factor": "2",
 }
 """Of `shared_kafka`, as test_group_apis.py needs them; they are the same to the other tests."""
+
+own_servers()  # also when the tests are killed
 
 ClusterFactory = Callable[..., "LocalCluster"]
 

@@ -6,6 +6,7 @@ written over the version that was read, and then told to all brokers by a node b
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -35,6 +36,9 @@ from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode, TopicZNode
 log = logging.getLogger(__name__)
 
 WRITE_ATTEMPTS = 20
+DESCRIBED_IN_A_SLICE = 10
+TOPICS_IN_A_SLICE = 100
+"""Each slice is a few milliseconds."""
 
 
 class ResourceType(IntEnum):
@@ -79,7 +83,13 @@ class ConfigAdmin:
         if topics:
             found = await self._topic_overrides(topics)
         described: dict[tuple[tuple[str, str], ...], list[DescribedSetting]] = {}
-        return [self._described(resource, found, described) for resource in resources]
+        answers = []
+        for resource in resources:
+            known = len(described)
+            answers.append(self._described(resource, found, described))
+            if len(described) != known and len(described) % DESCRIBED_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
+        return answers
 
     def _described(
         self,
@@ -113,7 +123,9 @@ class ConfigAdmin:
             except KafkaError as error:
                 results[topic] = error
         nodes = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in possible])
-        for topic, node in zip(possible, nodes, strict=True):
+        for number, (topic, node) in enumerate(zip(possible, nodes, strict=True), 1):
+            if number % TOPICS_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
             try:
                 await self._check_topic(topic)
                 found = ConfigZNode.decode(node[0]) if node is not None else {}

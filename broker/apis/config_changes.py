@@ -11,9 +11,11 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.config import BrokerConfig, ConfigError, TopicConfig, attribute, parse_value, settings_of
-from broker.config_layers import DYNAMIC_BROKER_KEYS, config_text, is_list
+from broker.config_layers import DYNAMIC_BROKER_KEYS, THREAD_KEYS, believable, config_text, is_list
 from broker.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
 from protocol.errors import ErrorCode, KafkaError
+
+LAG_KEYS = ("max.compaction.lag.ms", "min.compaction.lag.ms")
 
 
 class Operation(IntEnum):
@@ -51,7 +53,31 @@ def changed(
         if operation != Operation.SET:
             value = _with_items(config, key, operation, value, result.get(key), defaults)
         result[key] = _checked(config, key, value)
+        if key in THREAD_KEYS and config is BrokerConfig:
+            _check_threads(key, int(result[key]), getattr(defaults, attribute(key)))
+    if any(change.key in LAG_KEYS for change in changes):
+        _check_lags(result, defaults)
     return result
+
+
+def _check_threads(key: str, wanted: int, current: int) -> None:
+    """DynamicThreadPool.validateReconfiguration. Raises KafkaError."""
+    if not max(1, current // 2) <= wanted <= current * 2:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{key}={wanted}: from {current} it may change to {max(1, current // 2)} up to {current * 2}",
+        )
+
+
+def _check_lags(overrides: Mapping[str, str], defaults: TopicConfig | BrokerConfig) -> None:
+    """Of a topic; what else somebody has set by hand may be wrong. Raises KafkaError."""
+    if not isinstance(defaults, TopicConfig):
+        return
+    lags, _ = believable(TopicConfig, {key: overrides[key] for key in LAG_KEYS if key in overrides}, {}, "")
+    try:
+        defaults.with_overrides(lags).check_together()
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
 def check_request(changes: Sequence[Change]) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.metadata_topics import MetadataTopics
 from broker.apis.producer_ids import ProducerIds
 from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock
@@ -92,9 +93,11 @@ class GroupRequests(Protocol):
     ) -> None: ...
 
     def fetch_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool
-    ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
-        """`partitions` None: all that the group has committed."""
+        self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
+    ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]: ...
+
+    def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
+        """Topic -> the partitions of which the group has committed an offset."""
         ...
 
     def delete_offsets(
@@ -121,6 +124,7 @@ class ApiContext:
     clock: Clock
     cluster_id: str
     metadata: MetadataCache
+    metadata_topics: MetadataTopics
     replica_manager: ReplicaManager
     log_manager: LogManager
     fetch_sessions: FetchSessionCache

@@ -55,11 +55,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> None:
         except ZkError as error:
             answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
 
-    def leaderless() -> list[str]:
-        return [name for name, added in made.items() if not _have_leaders(context, name, added)]
-
-    await waiting.until(context, lambda: not leaderless(), deadline)
-    for name in leaderless():
+    for name in await waiting.for_all(context, made, lambda name: _have_leaders(context, name, made[name]), deadline):
         answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "made, but they have no leaders yet")
     _respond(request, answers)
 

@@ -6,6 +6,7 @@ v4 -1 for the broker's defaults, v5 answers with partitions, replication factor 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,9 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import NO_LEADER
 from protocol.zk.session import ZkError
+
+INLINE_MAX = 20
+"""Topics whose answer is made at once; that of more is made in a thread."""
 
 
 def create_topics(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
@@ -55,7 +59,12 @@ async def _create(context: ApiContext, request: Request, body: Any) -> None:
     for answer in answers:
         if answer["name"] in late and answer["error_code"] == 0:
             answer.update(_failure(answer["name"], ErrorCode.REQUEST_TIMED_OUT, "made, but it has no leaders yet"))
-    _respond(request, answers)
+    if len(answers) <= INLINE_MAX:
+        _respond(request, answers)
+    else:
+        # Each has all its settings: the loop must not stand still for them.
+        version = request.header.api_version
+        request.respond_small(await asyncio.get_running_loop().run_in_executor(None, _encoded, version, answers))
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -70,12 +79,8 @@ def _new_topic(topic: Any) -> NewTopic:
 
 async def _without_leaders(context: ApiContext, topics: Sequence[PlannedTopic], deadline: float) -> set[str]:
     """Waits until every partition of the topics has a leader in the metadata cache. The names of those that do not in time."""
-
-    def missing() -> set[str]:
-        return {topic.name for topic in topics if not _has_leaders(context, topic)}
-
-    await waiting.until(context, lambda: not missing(), deadline)
-    return missing()
+    late = await waiting.for_all(context, topics, lambda topic: _has_leaders(context, topic), deadline)
+    return {topic.name for topic in late}
 
 
 def _has_leaders(context: ApiContext, topic: PlannedTopic) -> bool:
@@ -122,5 +127,8 @@ def _failure(name: str, error: ErrorCode, message: str) -> dict[str, Any]:
 
 
 def _respond(request: Request, answers: Sequence[Mapping[str, Any]]) -> None:
-    body = {"throttle_time": 0, "topics": answers}
-    request.respond_small(messages.encode_response(ApiKey.CREATE_TOPICS, request.header.api_version, body))
+    request.respond_small(_encoded(request.header.api_version, answers))
+
+
+def _encoded(version: int, answers: Sequence[Mapping[str, Any]]) -> bytes:
+    return messages.encode_response(ApiKey.CREATE_TOPICS, version, {"throttle_time": 0, "topics": answers})

@@ -76,12 +76,11 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
                 going[name] = going_id
         errors.append(error)
 
-    def remaining() -> list[str]:
-        return [name for name, its_id in going.items() if cache.partitions_of(name) and cache.topic_id(name) == its_id]
+    def is_gone(name: str) -> bool:
+        return not cache.partitions_of(name) or cache.topic_id(name) != going[name]
 
-    await waiting.until(context, lambda: not remaining(), deadline)
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "marked for deletion, which has not been done yet")
-    still_there = set(remaining())
+    still_there = set(await waiting.for_all(context, going, is_gone, deadline))
     answers = [
         late if error is None and name in still_there else error for name, error in zip(names, errors, strict=True)
     ]

@@ -5,22 +5,20 @@ v3 adds the settings' types and, when asked, their documentation.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from broker.apis.config_admin import Resource
 from broker.apis.context import ApiContext
+from broker.apis.steps import Steps, respond_in_steps
 from broker.config_layers import DescribedSetting
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka import messages
+from protocol.kafka import describe_configs_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.zk.session import ZkError
 
-INLINE_MAX = 20
-"""Resources whose answer is made at once; that of more is made in a thread."""
+RESOURCES_IN_A_STEP = 5
 
 
 def describe_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
@@ -37,56 +35,51 @@ async def _describe(context: ApiContext, request: Request, body: Any) -> None:
     except ZkError as error:
         away = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
         found = [away] * len(resources)
-    encode = partial(_encoded, request.header.api_version, body, resources, found)
-    if len(resources) <= INLINE_MAX:
-        request.respond_small(encode())
-        return
-    # Thousands of topics, as TopicCommand asks for, take seconds: the loop must not stand still for them.
-    request.respond_small(await asyncio.get_running_loop().run_in_executor(None, encode))
+    going_on = respond_in_steps(context, request, _answer(request.header.api_version, body, resources, found))
+    if going_on is not None:
+        await going_on
 
 
-def _encoded(
+def _answer(
     version: int, body: Any, resources: Sequence[Resource], found: Sequence[Sequence[DescribedSetting] | KafkaError]
-) -> bytes:
-    include_documentation = getattr(body, "include_documentation", False)
+) -> Steps:
+    """Most topics have the same settings, and those that have not have most of them: each is encoded once."""
+    with_documentation = getattr(body, "include_documentation", False)
+    encoded: dict[DescribedSetting, bytes] = {}
+    shown: dict[tuple[int, frozenset[str]], list[bytes]] = {}
     results = []
-    shown: dict[tuple[int, frozenset[str]], list[dict[str, Any]]] = {}
-    for row, resource, settings in zip(body.resources, resources, found, strict=True):
+    for number, (row, resource, settings) in enumerate(zip(body.resources, resources, found, strict=True), 1):
+        if number % RESOURCES_IN_A_STEP == 0:
+            yield
         if isinstance(settings, KafkaError):
-            results.append(_result(resource, settings.code, settings.message, []))
+            results.append(_result(version, resource, settings.code, settings.message, ()))
             continue
         wanted = frozenset(row.configuration_keys or ())
-        key = (id(settings), wanted)  # most topics have the same settings, which are described once
+        key = (id(settings), wanted)
         if key not in shown:
-            shown[key] = [
-                _row(setting, body.include_synonyms, include_documentation)
-                for setting in settings
-                if not wanted or setting.name in wanted
-            ]
-        results.append(_result(resource, ErrorCode.NONE, "", shown[key]))
-    answer = {"throttle_time": 0, "results": results}
-    return messages.encode_response(ApiKey.DESCRIBE_CONFIGS, version, answer)
+            rows = shown[key] = []
+            for setting in settings:
+                if not wanted or setting.name in wanted:
+                    if setting not in encoded:
+                        encoded[setting] = _encoded(version, setting, body.include_synonyms, with_documentation)
+                    rows.append(encoded[setting])
+        results.append(_result(version, resource, ErrorCode.NONE, "", shown[key]))
+    return describe_configs_codec.encode_response(version, results)
 
 
-def _result(resource: Resource, error: ErrorCode, message: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        "error_code": int(error),
-        "error_message": message or None,
-        "resource_type": resource.kind,
-        "resource_name": resource.name,
-        "configs": rows,
-    }
+def _result(version: int, resource: Resource, error: ErrorCode, message: str, settings: Sequence[bytes]) -> bytes:
+    kind, name = resource
+    return describe_configs_codec.encode_result(version, error, message or None, kind, name, settings)
 
 
-def _row(setting: DescribedSetting, include_synonyms: bool, include_documentation: bool) -> dict[str, Any]:
-    synonyms = setting.synonyms if include_synonyms else ()
-    return {
-        "name": setting.name,
-        "value": setting.value,
-        "read_only": setting.is_read_only,
-        "config_source": int(setting.source),
-        "is_sensitive": False,
-        "synonyms": [{"name": s.name, "value": s.value, "source": int(s.source)} for s in synonyms],
-        "config_type": int(setting.config_type),
-        "documentation": setting.documentation if include_documentation else None,
-    }
+def _encoded(version: int, setting: DescribedSetting, with_synonyms: bool, with_documentation: bool) -> bytes:
+    return describe_configs_codec.encode_setting(
+        version,
+        setting.name,
+        setting.value,
+        is_read_only=setting.is_read_only,
+        source=setting.source,
+        synonyms=setting.synonyms if with_synonyms else (),
+        config_type=setting.config_type,
+        documentation=setting.documentation if with_documentation else None,
+    )

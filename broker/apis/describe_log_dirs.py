@@ -9,18 +9,22 @@ replica in another directory (`is_future_key`) is behind that one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+import itertools
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Steps, respond_in_steps
 from broker.network.request_channel import Request
 from broker.storage.log import Log
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
+from protocol.kafka import log_dirs_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
 UNKNOWN_LAG = -1
+UNKNOWN_SPACE = (-1, -1)
+REPLICAS_IN_A_STEP = 100
 
 
 def describe_log_dirs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
@@ -35,47 +39,45 @@ def describe_log_dirs(context: ApiContext, request: Request) -> Coroutine[Any, A
 async def _describe(context: ApiContext, request: Request, wanted: Collection[TopicPartition] | None) -> None:
     # In a thread: a volume that hangs must not hold up the broker.
     spaces = await asyncio.get_running_loop().run_in_executor(None, context.log_manager.disk_spaces)
-    results: dict[str, dict[str, Any]] = {}
+    going_on = respond_in_steps(context, request, _answer(context, request.header.api_version, wanted, spaces))
+    if going_on is not None:
+        await going_on
+
+
+def _answer(
+    context: ApiContext,
+    version: int,
+    wanted: Collection[TopicPartition] | None,
+    spaces: Mapping[str, tuple[int, int] | None],
+) -> Steps:
+    manager = context.log_manager
+    topics: dict[str, dict[str, list[bytes]]] = {path: {} for path, space in spaces.items() if space is not None}
+    described = itertools.chain(
+        ((log, False) for log in list(manager.logs())), ((log, True) for log in list(manager.futures.logs()))
+    )
+    for number, (log, is_future) in enumerate(described, 1):
+        if number % REPLICAS_IN_A_STEP == 0:
+            yield
+        tp = log.topic_partition
+        found = topics.get(log.log_dir)
+        if found is not None and (wanted is None or tp in wanted):
+            lag = _lag_behind_current(manager.get(tp), log) if is_future else _lag(context, log)
+            row = log_dirs_codec.encode_replica(version, tp.partition, log.size, lag, is_future=is_future)
+            found.setdefault(tp.topic, []).append(row)
+    directories = []
     for path, space in spaces.items():
         error = ErrorCode.NONE if space is not None else ErrorCode.KAFKA_STORAGE_ERROR
-        total, usable = space or (-1, -1)
-        results[path] = {
-            "error_code": int(error),
-            "log_dir": path,
-            "topics": {},
-            "total_bytes": total,
-            "usable_bytes": usable,
-        }
-    manager = context.log_manager
-    copies = [_copy(manager.get(log.topic_partition), log) for log in manager.futures.logs()]
-    for log, described in [*((log, _replica(context, log)) for log in manager.logs()), *copies]:
-        tp = log.topic_partition
-        row = results.get(log.log_dir)
-        if row is not None and (wanted is None or tp in wanted) and row["error_code"] == ErrorCode.NONE:
-            row["topics"].setdefault(tp.topic, []).append(described)
-    for row in results.values():
-        row["topics"] = [{"name": topic, "partitions": rows} for topic, rows in row["topics"].items()]
-    answer = {"throttle_time": 0, "error_code": 0, "results": list(results.values())}
-    request.respond_small(messages.encode_response(ApiKey.DESCRIBE_LOG_DIRS, request.header.api_version, answer))
+        rows = topics.get(path, {})
+        directories.append(log_dirs_codec.encode_directory(version, error, path, rows, space or UNKNOWN_SPACE))
+        yield
+    return log_dirs_codec.encode_response(version, ErrorCode.NONE, directories)
 
 
-def _replica(context: ApiContext, log: Log) -> dict[str, Any]:
+def _lag(context: ApiContext, log: Log) -> int:
     partition = context.replica_manager.partitions.get(log.topic_partition)
     is_ours = partition is not None and partition.log is log
-    lag = max(partition.high_watermark - log.log_end_offset, 0) if partition is not None and is_ours else UNKNOWN_LAG
-    return {
-        "partition_index": log.topic_partition.partition,
-        "partition_size": log.size,
-        "offset_lag": lag,
-        "is_future_key": False,
-    }
+    return max(partition.high_watermark - log.log_end_offset, 0) if partition is not None and is_ours else UNKNOWN_LAG
 
 
-def _copy(current: Log | None, future: Log) -> tuple[Log, dict[str, Any]]:
-    lag = max(current.log_end_offset - future.log_end_offset, 0) if current is not None else UNKNOWN_LAG
-    return future, {
-        "partition_index": future.topic_partition.partition,
-        "partition_size": future.size,
-        "offset_lag": lag,
-        "is_future_key": True,
-    }
+def _lag_behind_current(current: Log | None, future: Log) -> int:
+    return max(current.log_end_offset - future.log_end_offset, 0) if current is not None else UNKNOWN_LAG

@@ -71,11 +71,11 @@ async def _elect(
         return
     elected = [tp for tp, error in answers.items() if error is None]
 
-    def unheard_of() -> list[TopicPartition]:
-        return [tp for tp in elected if not _has_leader(context, tp, epochs.get(tp, NO_EPOCH), unclean=unclean)]
+    def is_heard_of(tp: TopicPartition) -> bool:
+        return _has_leader(context, tp, epochs.get(tp, NO_EPOCH), unclean=unclean)
 
-    await waiting.until(context, lambda: not unheard_of(), deadline)
-    _respond(request, {**answers, **dict.fromkeys(unheard_of(), late)})
+    unheard_of = await waiting.for_all(context, elected, is_heard_of, deadline)
+    _respond(request, {**answers, **dict.fromkeys(unheard_of, late)})
 
 
 def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, unclean: bool) -> bool:

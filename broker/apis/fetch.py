@@ -15,6 +15,7 @@ from protocol.kafka import fetch_codec
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import TopicPartition
 
+STORAGE_ERROR_SINCE = 6
 TOPIC_IDS_SINCE = 13
 SESSION_ERRORS_SINCE = 7
 LEADER_ENDPOINTS_SINCE = 16
@@ -77,6 +78,8 @@ def _respond(
             if data.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and partition.tp is not None:
                 # The topic was deleted since: its id is to be looked up again.
                 partition.tp = None
+    if version < STORAGE_ERROR_SINCE:
+        pairs = [(partition, _as_old_clients_know_it(data)) for partition, data in pairs]
     topics = fetched.select(pairs)
     if fetched.session is not None:
         fetched.session.rest_idle(partition for partition, _ in pairs)
@@ -89,3 +92,10 @@ def _respond(
             request.respond(fetch_codec.encode_response(version, 0, 0, fetched.session_id, topics, found))
             return
     request.respond(fetch_codec.encode_response(version, 0, 0, fetched.session_id, topics, endpoints))
+
+
+def _as_old_clients_know_it(data: FetchPartitionData) -> FetchPartitionData:
+    """KAFKA_STORAGE_ERROR is unknown to them, and not asked again: as in Kafka they look for the next leader instead."""
+    if data.error != ErrorCode.KAFKA_STORAGE_ERROR:
+        return data
+    return data._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -15,11 +15,11 @@ follower's; otherwise the client goes on without a session.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from broker.clock import Clock
-from broker.metadata_cache import MetadataCache
 from broker.replication.quiet_partitions import QuietPartitions
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
@@ -161,7 +161,7 @@ class FetchSessionCache:
         self,
         slots: int,
         clock: Clock,
-        metadata: MetadataCache,
+        topic_name: Callable[[uuid.UUID], str | None],
         random_id: Callable[[int, int], int],
         new_quiet: Callable[[int], QuietPartitions],
         begin_fetch: Callable[[QuietPartitions, int], None],
@@ -170,7 +170,7 @@ class FetchSessionCache:
         self._begin_fetch = begin_fetch
         self._slots = slots
         self._clock = clock
-        self._metadata = metadata
+        self._topic_name = topic_name
         self._random_id = random_id
         self._sessions: dict[int, FetchSession] = {}  # the longest unused first
 
@@ -242,7 +242,7 @@ class FetchSessionCache:
                 yield FetchedPartition(key, wanted, self._resolve(key, wanted.partition))
 
     def _resolve(self, key: TopicKey, partition: int) -> TopicPartition | None:
-        name = key if isinstance(key, str) else self._metadata.topic_name(key)
+        name = key if isinstance(key, str) else self._topic_name(key)
         return None if name is None else TopicPartition(name, partition)
 
     def _close(self, session_id: int) -> None:

@@ -8,20 +8,24 @@ retries; COORDINATOR_NOT_AVAILABLE for the second (v6), as in Kafka 3.9.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from broker.apis.context import ApiContext
-from broker.groups.group_types import OFFSETS_TOPIC
+from broker.apis.steps import Steps, respond_in_steps
+from broker.groups.group_types import GROUP_ID_BYTES_MAX, OFFSETS_TOPIC
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
+from protocol.kafka import find_coordinator_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 SHARE_SINCE = 6
 MANY_SINCE = 4
+KEYS_AT_ONCE = 50
+"""A request with more is answered in steps."""
 NO_ERROR_TEXT = "NONE"
 """What Kafka's answers up to v3 say where there is no error."""
 
@@ -45,10 +49,29 @@ def find_coordinator(context: ApiContext, request: Request) -> Coroutine[Any, An
         return None
     if keys and not context.metadata.partitions_of(OFFSETS_TOPIC):
         return _make_topic_and_respond(context, request, keys)
+    if len(keys) > KEYS_AT_ONCE:
+        return _respond_to_many(context, request, keys)
     context.doubts.when_settled(
         (OFFSETS_TOPIC,), lambda: _respond(request, keys, lambda key: _find(context, request, key))
     )
     return None
+
+
+async def _respond_to_many(context: ApiContext, request: Request, keys: list[str]) -> None:
+    settled = asyncio.get_running_loop().create_future()
+    context.doubts.when_settled((OFFSETS_TOPIC,), lambda: None if settled.done() else settled.set_result(None))
+    await settled
+
+    def answer() -> Steps:
+        rows = []
+        for key in keys:
+            rows.append(find_coordinator_codec.encode_coordinator(key, *_find(context, request, key)))
+            yield
+        return find_coordinator_codec.encode_response(rows)
+
+    going_on = respond_in_steps(context, request, answer())
+    if going_on is not None:
+        await going_on
 
 
 async def _make_topic_and_respond(context: ApiContext, request: Request, keys: list[str]) -> None:
@@ -69,6 +92,8 @@ def _refusal(key_type: int, version: int) -> _Coordinator | None:
 
 
 def _find(context: ApiContext, request: Request, group_id: str) -> _Coordinator:
+    if len(group_id) > GROUP_ID_BYTES_MAX:  # to hash one of megabytes takes seconds, and it is no group's
+        return _Coordinator(ErrorCode.INVALID_GROUP_ID, "the group id is too long")
     state = context.metadata.partition(TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(group_id)))
     if state is None or state.leader in context.doubts.suspected:
         return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known at the moment")

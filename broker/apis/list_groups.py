@@ -6,30 +6,31 @@ groups are being loaded the answer says so, beside those that are there already.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from broker.apis.context import ApiContext
+from broker.apis.steps import Steps, respond_in_steps
 from broker.network.request_channel import Request
-from protocol.kafka import messages
+from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.api_keys import ApiKey
 
+GROUPS_IN_A_STEP = 200
 
-def list_groups(context: ApiContext, request: Request) -> None:
+
+def list_groups(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+    return respond_in_steps(context, request, _answer(context, request))
+
+
+def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     version = header.api_version
     body = messages.decode_request(ApiKey.LIST_GROUPS, version, request.frame, header.body_offset)
     states = frozenset(getattr(body, "states_filter", None) or ())
     types = frozenset(getattr(body, "types_filter", None) or ())
     error, groups = context.groups.list_groups(states, types)
-    answer = {
-        "throttle_time": 0,
-        "error_code": int(error),
-        "groups": [
-            {
-                "group_id": group.group_id,
-                "protocol_type": group.protocol_type,
-                "group_state": group.state,
-                "group_type": group.group_type,
-            }
-            for group in groups
-        ],
-    }
-    request.respond_small(messages.encode_response(ApiKey.LIST_GROUPS, version, answer))
+    rows: list[bytes] = []
+    for at in range(0, len(groups), GROUPS_IN_A_STEP):
+        rows += [group_lists_codec.encode_listed(version, *each) for each in groups[at : at + GROUPS_IN_A_STEP]]
+        yield
+    return group_lists_codec.encode_list_groups(version, error, rows)

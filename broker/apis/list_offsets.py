@@ -2,45 +2,57 @@
 
 Times in ms, or -1 latest, -2 earliest, -3 the record with the largest time (v7), -4 earliest on local disk (v8). There is
 no remote storage: -5 (v9) finds nothing. Other negative times, and those of a later version: UNSUPPORTED_VERSION, as in Kafka.
+Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Coroutine
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Steps, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka import list_offsets_codec, messages
-from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.list_offsets_codec import ListOffsetsPartitionResult
+from protocol.kafka import list_offsets_codec
+from protocol.kafka.list_offsets_codec import AskedOffset, ListOffsetsPartitionResult, ListOffsetsRequest
 from protocol.types import TopicPartition
 
-ISOLATION_SINCE = 2
-LEADER_EPOCH_SINCE = 4
+OFFSET_NOT_AVAILABLE_SINCE = 5
 SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+TOPICS_IN_A_STEP = 100
+RESULTS_IN_A_STEP = 200
 
 
-def list_offsets(context: ApiContext, request: Request) -> None:
-    header = request.header
-    version = header.api_version
-    body = messages.decode_request(ApiKey.LIST_OFFSETS, version, request.frame, header.body_offset)
-    isolation_level = body.isolation_level if version >= ISOLATION_SINCE else 0
-    asked = [(topic.name, p.partition_index) for topic in body.topics for p in topic.partitions]
-    twice = {key for key in asked if asked.count(key) > 1} if len(set(asked)) != len(asked) else set()
-    topics = [
-        (
-            topic.name,
-            [
-                _failed(p.partition_index, ErrorCode.INVALID_REQUEST)
-                if (topic.name, p.partition_index) in twice
-                else _find(context, version, topic.name, p, isolation_level, body.replica_id)
-                for p in topic.partitions
-            ],
-        )
-        for topic in body.topics
-    ]
-    request.respond_small(list_offsets_codec.encode_response(version, topics))
+def list_offsets(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+    return respond_in_steps(context, request, _answer(context, request))
+
+
+def _answer(context: ApiContext, request: Request) -> Steps:
+    version = request.header.api_version
+    body = yield from list_offsets_codec.decoding(version, request.frame, request.header.body_offset)
+    times: Counter[tuple[str, int]] = Counter()
+    for count, (topic, rows) in enumerate(body.topics):
+        times.update((topic, row.partition) for row in rows)
+        if count % TOPICS_IN_A_STEP == 0:
+            yield
+    topics = []
+    for topic, rows in body.topics:
+        encoded: list[bytes] = []
+        results: list[ListOffsetsPartitionResult] = []
+        for row in rows:
+            if times[topic, row.partition] > 1:
+                results.append(_failed(row.partition, ErrorCode.INVALID_REQUEST))
+            else:
+                results.append(_find(context, version, topic, row, body))
+            if len(results) == RESULTS_IN_A_STEP:
+                encoded.append(list_offsets_codec.encode_results(version, results))
+                results = []
+            yield
+        encoded.append(list_offsets_codec.encode_results(version, results))
+        topics.append(list_offsets_codec.encode_topic(version, topic, len(rows), encoded))
+    return list_offsets_codec.encode_response(version, topics)
 
 
 def _failed(partition: int, error: ErrorCode) -> ListOffsetsPartitionResult:
@@ -48,16 +60,17 @@ def _failed(partition: int, error: ErrorCode) -> ListOffsetsPartitionResult:
 
 
 def _find(
-    context: ApiContext, version: int, topic: str, asked: Any, isolation_level: int, replica_id: int
+    context: ApiContext, version: int, topic: str, asked: AskedOffset, body: ListOffsetsRequest
 ) -> ListOffsetsPartitionResult:
-    index = asked.partition_index
-    if asked.timestamp < 0 and version < SPECIAL_TIME_SINCE.get(asked.timestamp, version + 1):
+    index, current_epoch, timestamp = asked
+    if timestamp < 0 and version < SPECIAL_TIME_SINCE.get(timestamp, version + 1):
         return _failed(index, ErrorCode.UNSUPPORTED_VERSION)
-    current_epoch = asked.current_leader_epoch if version >= LEADER_EPOCH_SINCE else -1
     try:
         timestamp, offset, epoch = context.replica_manager.list_offset(
-            TopicPartition(topic, index), asked.timestamp, current_epoch, isolation_level, replica_id
+            TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
         )
     except KafkaError as error:
+        if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
+            return _failed(index, ErrorCode.LEADER_NOT_AVAILABLE)
         return _failed(index, error.code)
     return ListOffsetsPartitionResult(index, ErrorCode.NONE, timestamp, offset, epoch)

@@ -7,7 +7,7 @@ and `auto.create.topics.enable` allow it; the answer is LEADER_NOT_AVAILABLE the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from broker.apis.context import ApiContext
@@ -17,13 +17,10 @@ from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.metadata_codec import MetadataBroker, MetadataPartition, MetadataTopic
-from protocol.rpc.messages import PartitionState
-from protocol.types import NO_LEADER
+from protocol.kafka.metadata_codec import MetadataBroker, MetadataTopic
 
 ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1
-LISTENER_NOT_FOUND_SINCE = 6
 
 
 def metadata(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
@@ -31,82 +28,78 @@ def metadata(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]
     version = header.api_version
     body = messages.decode_request(ApiKey.METADATA, version, request.frame, header.body_offset)
     if body.topics is None or (not body.topics and version < NULL_MEANS_ALL_SINCE):
-        _respond_when_settled(
-            context,
-            request,
-            context.metadata.topics(),
-            lambda: [_describe(context, request, name) for name in context.metadata.topics()],
-        )
+        _respond_when_settled(context, request, context.metadata.topics(), lambda: _all(context, request))
         return None
     asked = body.topics
     allowed = version < ALLOW_CREATION_SINCE or body.allow_auto_topic_creation
-    topics = [_one(context, request, topic) for topic in body.topics]
-    missing = [t.name for t in topics if t.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and t.name is not None]
+    topics = [_one(context, topic) for topic in asked]
+    names = [topic if isinstance(topic, str) else topic.name for topic in topics]
+    missing = [
+        topic.name
+        for topic in topics
+        if not isinstance(topic, str) and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name is not None
+    ]
     if missing and allowed and context.config.auto_create_topics_enable:
         return _create_and_respond(context, request, topics, missing)
-    names = [topic.name for topic in topics if topic.name is not None]
-    _respond_when_settled(context, request, names, lambda: [_one(context, request, topic) for topic in asked])
+    _respond_when_settled(
+        context,
+        request,
+        [name for name in names if name is not None],
+        lambda: [_encoded(context, request, _one(context, topic)) for topic in asked],
+    )
     return None
 
 
 async def _create_and_respond(
-    context: ApiContext, request: Request, topics: list[MetadataTopic], missing: Sequence[str]
+    context: ApiContext, request: Request, topics: list[MetadataTopic | str], missing: Sequence[str]
 ) -> None:
     errors = await context.topic_admin.create_automatically(missing)
-    answers = []
+    answers: list[MetadataTopic | bytes] = []
     for topic in topics:
-        if topic.name is not None and topic.name in errors:
-            now = _describe(context, request, topic.name)
-            topic = now if now.error == ErrorCode.NONE else topic._replace(error=errors[topic.name])
-        answers.append(topic)
+        name = None if isinstance(topic, str) else topic.name
+        if name is not None and name in errors and not isinstance(topic, str):
+            topic = name if context.metadata.partitions_of(name) else topic._replace(error=errors[name])
+        answers.append(_encoded(context, request, topic))
     _respond(context, request, lambda: answers)
 
 
-def _one(context: ApiContext, request: Request, asked: Any) -> MetadataTopic:
-    """A topic asked for by name, or by id (v10)."""
+def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
+    """A topic asked for by name, or by id (v10): the name of one that is known, else what is answered for it."""
     topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
     if topic_id is not None:
-        name = context.metadata.topic_name(topic_id)
-        if name is None:
-            return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, False, ())
-        return _describe(context, request, name)
+        return context.metadata.topic_name(topic_id) or MetadataTopic(
+            ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, False, ()
+        )
     name = asked.name or ""
-    if context.metadata.topic_id(name) is None and not context.metadata.partitions_of(name):
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-        return MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
-    return _describe(context, request, name)
+    if context.metadata.partitions_of(name):
+        return str(name)
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
 
 
-def _describe(context: ApiContext, request: Request, name: str) -> MetadataTopic:
-    states = context.metadata.partitions_of(name)
-    if not states:
-        return MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, None, name in INTERNAL_TOPICS, ())
-    partitions = [_partition(context, request, states[index]) for index in sorted(states)]
-    return MetadataTopic(ErrorCode.NONE, name, context.metadata.topic_id(name), name in INTERNAL_TOPICS, partitions)
+def _encoded(context: ApiContext, request: Request, topic: MetadataTopic | str) -> MetadataTopic | bytes:
+    if not isinstance(topic, str):
+        return topic
+    return context.metadata_topics.encoded(request.connection.listener, request.header.api_version, topic)
 
 
-def _partition(context: ApiContext, request: Request, state: PartitionState) -> MetadataPartition:
-    """A leader that is dead, or perhaps so, or does not serve this listener, is none."""
-    error, leader = ErrorCode.NONE, state.leader
-    broker = context.metadata.broker(leader)
-    if broker is None or leader in context.doubts.suspected:
-        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
-    elif broker.endpoint(request.connection.listener) is None:
-        known = request.header.api_version >= LISTENER_NOT_FOUND_SINCE
-        error = ErrorCode.LISTENER_NOT_FOUND if known else ErrorCode.LEADER_NOT_AVAILABLE
-        leader = NO_LEADER
-    offline = [r for r in state.replicas if context.metadata.broker(r) is None or r in state.offline_replicas]
-    return MetadataPartition(error, state.partition, leader, state.leader_epoch, state.replicas, state.isr, offline)
+def _all(context: ApiContext, request: Request) -> Sequence[bytes]:
+    return context.metadata_topics.all_encoded(request.connection.listener, request.header.api_version)
 
 
 def _respond_when_settled(
-    context: ApiContext, request: Request, names: Iterable[str], topics: Callable[[], Sequence[MetadataTopic]]
+    context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[MetadataTopic | bytes]]
 ) -> None:
     """A client that has just lost a leader is told of the next one, not once more of the old one (CTL-16)."""
-    context.doubts.when_settled(names, lambda: _respond(context, request, topics))
+    listener, version = request.connection.listener, request.header.api_version
+
+    def then() -> None:
+        context.metadata_topics.when_encoded(listener, version, names, lambda: _respond(context, request, topics))
+
+    context.doubts.when_settled(names, then)
 
 
-def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[MetadataTopic]]) -> None:
+def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[MetadataTopic | bytes]]) -> None:
     """In its turn: behind a producer's request that waits for its leader's failover, it would tell of the old leader."""
     listener = request.connection.listener
 

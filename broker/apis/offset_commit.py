@@ -1,8 +1,9 @@
 """OffsetCommit (API 8), v2 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
 
-v2 to v4 with a retention of their own, v6 leader epoch (KIP-320), v7 static members. Partitions that do not exist are refused one by
-one; the others go on. Who commits without membership has generation -1 and no member id. What is there twice counts as
-it comes last. The members of KIP-848's groups (v9) are not served: their epoch is taken for a generation.
+v2 to v4 with a retention of their own (one beyond the end of time is for ever), v6 leader epoch (KIP-320), v7 static members.
+Partitions that do not exist are refused one by one; the others go on. Who commits without membership has generation -1 and
+no member id. What is there twice counts as it comes last. The members of KIP-848's groups (v9) are not served: their epoch
+is taken for a generation.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker.apis.context import ApiContext
+from broker.config import LONG_MAX
 from broker.groups.group_types import CommittedOffset
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
@@ -22,7 +24,9 @@ def offset_commit(context: ApiContext, request: Request) -> None:
     header = request.header
     body = offset_commit_codec.decode_request(header.api_version, request.frame, header.body_offset)
     now_ms = context.clock.wall_ms()
-    expires = None if body.retention_ms == BROKERS_RETENTION else now_ms + body.retention_ms
+    expires = None
+    if body.retention_ms != BROKERS_RETENTION:
+        expires = min(max(now_ms + body.retention_ms, 0), LONG_MAX)
     offsets: dict[TopicPartition, CommittedOffset] = {}
     refused: dict[TopicPartition, ErrorCode] = {}
     for topic, rows in body.topics:

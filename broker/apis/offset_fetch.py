@@ -3,71 +3,97 @@
 v2 all partitions of the group (null topics), and the group's error; v1 has it in each partition. v5 leader epoch, v7
 `require_stable`: a partition with a commit under way is answered UNSTABLE_OFFSET_COMMIT. A partition that has
 no offset, or that nobody has, is -1 without an error. Member and epoch (v9, KIP-848) are not looked at.
+
+The answer is made in steps. A coordinator that loses the group on the way answers the group's error alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker.apis.context import ApiContext
-from broker.groups.group_types import CommittedOffset
+from broker.apis.steps import Steps, respond_in_steps
+from broker.groups.group_types import FetchedOffset
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka import offset_fetch_codec
+from protocol.kafka.offset_fetch_codec import (
+    GROUP_ERROR_SINCE,
+    TOPICS_IN_A_STEP,
+    AskedGroup,
+    AskedTopic,
+    Position,
+)
 from protocol.types import TopicPartition
 
-GROUP_ERROR_SINCE = 2
-MANY_SINCE = 8
-
-NOTHING = CommittedOffset(-1, -1, "", -1)
+PARTITIONS_IN_A_STEP = 200
 
 
-def offset_fetch(context: ApiContext, request: Request) -> None:
-    header = request.header
-    version = header.api_version
-    body = messages.decode_request(ApiKey.OFFSET_FETCH, version, request.frame, header.body_offset)
-    is_stable = bool(getattr(body, "require_stable", False))
-    answer: dict[str, Any] = {"throttle_time": 0}
-    if version >= MANY_SINCE:
-        answer["groups"] = [_group(context, row.group_id, row.topics, is_stable) for row in body.groups]
-    else:
-        answer |= _group(context, body.group_id, body.topics, is_stable, has_group_error=version >= GROUP_ERROR_SINCE)
-    request.respond_small(messages.encode_response(ApiKey.OFFSET_FETCH, version, answer))
+def offset_fetch(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+    return respond_in_steps(context, request, _answer(context, request))
 
 
-def _group(
-    context: ApiContext, group_id: str, topics: Sequence[Any] | None, is_stable: bool, *, has_group_error: bool = True
-) -> dict[str, Any]:
-    """`topics` None: all that the group has committed."""
-    wanted = None
-    if topics is not None:
-        wanted = [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partition_indexes]
-    error, found = context.groups.fetch_offsets(group_id, wanted, require_stable=is_stable)
-    partition_error = ErrorCode.NONE
+def _answer(context: ApiContext, request: Request) -> Steps:
+    version = request.header.api_version
+    body = yield from offset_fetch_codec.decoding(version, request.frame, request.header.body_offset)
+    groups = []
+    for group in body.groups:
+        groups.append((yield from _group(context, version, group, body.require_stable)))
+        yield
+    return offset_fetch_codec.encode_response(version, groups)
+
+
+def _group(context: ApiContext, version: int, asked: AskedGroup, is_stable: bool) -> Generator[None, None, bytes]:
+    group_id = asked.group_id
+    error, wanted = ErrorCode.NONE, (yield from _once_each(asked.topics or ()))
+    if asked.topics is None:
+        error, wanted = context.groups.committed_partitions(group_id)
+    elif not wanted:
+        error, _ = context.groups.fetch_offsets(group_id, (), require_stable=is_stable)
+    topics: list[bytes] = []
+    for name, partitions in wanted.items() if error is ErrorCode.NONE else ():
+        rows: list[bytes] = []
+        for at in range(0, len(partitions), PARTITIONS_IN_A_STEP):
+            asked_now = [TopicPartition(name, number) for number in partitions[at : at + PARTITIONS_IN_A_STEP]]
+            error, found = context.groups.fetch_offsets(group_id, asked_now, require_stable=is_stable)
+            if error is not ErrorCode.NONE:
+                break
+            positions = [_position(tp.partition, found.get(tp)) for tp in asked_now]
+            rows.append(offset_fetch_codec.encode_positions(version, positions))
+            yield
+        if error is not ErrorCode.NONE:
+            break
+        topics.append(offset_fetch_codec.encode_topic(version, name, len(partitions), rows))
     if error is not ErrorCode.NONE:
-        partition_error = error
-        found = {} if has_group_error else dict.fromkeys(wanted or ())
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for tp, committed in found.items():
-        if isinstance(committed, ErrorCode):
-            row = _partition(tp.partition, NOTHING, committed)
-        else:
-            row = _partition(tp.partition, committed or NOTHING, partition_error)
-        rows.setdefault(tp.topic, []).append(row)
-    return {
-        "group_id": group_id,
-        "error_code": int(error),
-        "topics": [{"name": name, "partitions": partitions} for name, partitions in rows.items()],
-    }
+        topics = []
+        if version < GROUP_ERROR_SINCE:
+            topics = yield from _refused(version, wanted, error)
+    return offset_fetch_codec.encode_group(version, group_id, error, topics)
 
 
-def _partition(partition: int, committed: CommittedOffset, error: ErrorCode) -> dict[str, Any]:
-    return {
-        "partition_index": partition,
-        "committed_offset": committed.offset,
-        "committed_leader_epoch": committed.leader_epoch,
-        "metadata": committed.metadata,
-        "error_code": int(error),
-    }
+def _refused(version: int, topics: Mapping[str, Sequence[int]], error: ErrorCode) -> Generator[None, None, list[bytes]]:
+    encoded = []
+    for name, partitions in topics.items():
+        rows = offset_fetch_codec.encode_positions(version, [_position(number, error) for number in partitions])
+        encoded.append(offset_fetch_codec.encode_topic(version, name, len(partitions), [rows]))
+        yield
+    return encoded
+
+
+def _once_each(topics: Iterable[AskedTopic]) -> Generator[None, None, Mapping[str, Sequence[int]]]:
+    """What is asked for twice is answered once."""
+    asked: dict[str, Sequence[int]] = {}
+    for count, (name, partitions) in enumerate(topics):
+        asked[name] = tuple(dict.fromkeys((*asked[name], *partitions) if name in asked else partitions))
+        if count % TOPICS_IN_A_STEP == 0:
+            yield
+    return asked
+
+
+def _position(partition: int, found: FetchedOffset) -> Position:
+    if found is None:
+        return Position(partition, -1, -1, "", ErrorCode.NONE)
+    if isinstance(found, ErrorCode):
+        return Position(partition, -1, -1, "", found)
+    return Position(partition, found.offset, found.leader_epoch, found.metadata, ErrorCode.NONE)

@@ -1,7 +1,8 @@
 """Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25.
 
 The batches go to the log as they came; errors are per partition. With acks=0 there is no answer, so an error closes the
-connection: else the client would never know. Transactions are not served yet: a transactional id is refused.
+connection: else the client would never know. Transactions are not served yet: a transactional id is refused, and a
+transactional batch without one too, as in Kafka. Nobody could end such a transaction, and compaction would stop at it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.produce_codec import ProducePartitionResult, ProduceRequest
+from protocol.kafka.record_batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_BIT
 from protocol.types import TopicPartition
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 ZSTD = 4
+MAGIC_BYTE = 16
 ATTRIBUTES_LOW_BYTE = 22
-COMPRESSION_MASK = 0x07
 ZSTD_SINCE = 7
 LEADER_HINT_SINCE = 10
 
@@ -55,13 +57,24 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
             return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not write to {topic}"
         if version < ZSTD_SINCE and any(_is_zstd(records) for _, records in partitions):
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
+        for _, records in partitions:
+            if _attributes(records) & TRANSACTIONAL_BIT:
+                return (
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "a transactional batch without a transactional id",
+                )
     return None
 
 
 def _is_zstd(records: memoryview | None) -> bool:
-    if records is None or len(records) <= ATTRIBUTES_LOW_BYTE:
-        return False
-    return records[ATTRIBUTES_LOW_BYTE] & COMPRESSION_MASK == ZSTD
+    return _attributes(records) & COMPRESSION_MASK == ZSTD
+
+
+def _attributes(records: memoryview | None) -> int:
+    """The low byte of the first batch's attributes; a second batch is refused anyhow. 0 for what is no batch of format v2."""
+    if records is None or len(records) <= ATTRIBUTES_LOW_BYTE or records[MAGIC_BYTE] != MAGIC:
+        return 0
+    return records[ATTRIBUTES_LOW_BYTE]
 
 
 def _respond(

@@ -36,6 +36,8 @@ from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode, topic_
 
 log = logging.getLogger(__name__)
 
+TRANSACTIONS_TOPIC = "__transaction_state"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 TOPIC_NAME_MAX = 249
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 BROKER_DEFAULT = -1
@@ -104,6 +106,8 @@ class TopicAdmin:
     def plan(self, topic: NewTopic) -> PlannedTopic:
         """Checks everything that needs no ZooKeeper. Raises KafkaError with the code and reason for the client."""
         check_topic_name(topic.name)
+        if topic.name == CLUSTER_METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the name of KRaft's log, and of no topic")
         if self._metadata.partitions_of(topic.name):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         self._check_collision(topic.name, self._metadata.topics())
@@ -219,7 +223,8 @@ class TopicAdmin:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Makes each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`.
+        """Makes each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`
+        with `transaction.state.log.*`.
 
         The error for each name: LEADER_NOT_AVAILABLE when it is on its way.
         """
@@ -243,19 +248,33 @@ class TopicAdmin:
         return ErrorCode.LEADER_NOT_AVAILABLE
 
     def _automatic_topic(self, name: str) -> NewTopic:
-        if name != OFFSETS_TOPIC:
-            return NewTopic(name)
+        """The internal topics as Kafka's AutoTopicCreationManager makes them."""
         config = self._config
-        return NewTopic(
-            name,
-            config.offsets_topic_num_partitions,
-            config.offsets_topic_replication_factor,
-            configs={
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-            },
-        )
+        if name == OFFSETS_TOPIC:
+            return NewTopic(
+                name,
+                config.offsets_topic_num_partitions,
+                config.offsets_topic_replication_factor,
+                configs={
+                    "cleanup.policy": "compact",
+                    "compression.type": "producer",
+                    "segment.bytes": str(config.offsets_topic_segment_bytes),
+                },
+            )
+        if name == TRANSACTIONS_TOPIC:
+            return NewTopic(
+                name,
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+                configs={
+                    "cleanup.policy": "compact",
+                    "compression.type": "uncompressed",
+                    "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                    "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                    "unclean.leader.election.enable": "false",
+                },
+            )
+        return NewTopic(name)
 
     def _check_collision(self, name: str, others: Sequence[str]) -> None:
         if "." not in name and "_" not in name:
@@ -272,7 +291,7 @@ class TopicAdmin:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value for {', '.join(missing)}")
         given = {key: value for key, value in configs.items() if value is not None}
         try:
-            self._config.topic_defaults().with_overrides(given)
+            self._config.topic_defaults().with_overrides(given).check_together()
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
         return given

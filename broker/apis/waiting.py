@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from broker.apis.context import ApiContext
+
+Item = TypeVar("Item")
 
 
 async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float) -> None:
@@ -26,3 +30,21 @@ async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float)
                 return
     finally:
         remove()
+
+
+async def for_all(
+    context: ApiContext, items: Iterable[Item], is_done: Callable[[Item], bool], deadline: float
+) -> list[Item]:
+    """Returns when each item has been done at some time, or at `deadline`: then those that are not.
+
+    Ten thousand of them are not looked at after each of as many updates, only the first that is not done.
+    """
+    pending = deque(items)
+
+    def none_is_left() -> bool:
+        while pending and is_done(pending[0]):
+            pending.popleft()
+        return not pending
+
+    await until(context, none_is_left, deadline)
+    return [item for item in pending if not is_done(item)]

@@ -1,58 +1,202 @@
-"""LeaderAndIsr: fence, fetch the settings of topics that are new here, hand over to the replica manager (LAI-1..5)."""
+"""LeaderAndIsr: fence, read what ZooKeeper says of logs to be opened, hand over to the replica manager (LAI-1..5).
+
+A log is opened with its topic's settings. Defaults would be unsafe: a leader would take records with fewer in-sync replicas
+than the topic asks for (INV-17), and retention would delete what a compacted topic keeps. And a log that should be here and
+is not is made only if the partition is younger than this broker's disks (`disk_history`). While ZooKeeper cannot say the
+settings or the age, the partitions concerned are *held*. All other partitions of the request, and all later requests, go on.
+
+1. What is missing is read again every `RETRY_S`. When it is there, the held partitions are applied.
+2. A newer LeaderAndIsr or StopReplica for a held partition replaces or drops it.
+3. A held partition of an earlier life of this broker, or of a deposed controller, is dropped when its turn comes.
+4. The controller has its answer by then. If a held partition cannot be served, the broker asks for a LeaderAndIsr of
+   everything (as after a disk failure), whose answer says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from broker.control.fencing import BrokerEpochFence
+from broker.control.steps import StepByStep
+from broker.replication.leadership_changes import Lookup
 from broker.replication.replica_manager import ReplicaManager
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
-from protocol.zk.session import ZkError
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, StopReplicaRequest
+from protocol.types import TopicPartition
+from protocol.zk.session import ConnectionLoss, SessionExpired, ZkError
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
+READ_WITHIN_S = 1.0
+"""How long a request waits for ZooKeeper before it goes on without the partitions that need it."""
+READ_AT_ONCE = 500
+"""However slow ZooKeeper is, some of them are read in that time."""
+
+NOT_SERVED = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REPLICA_NOT_AVAILABLE)
+
+Item = TypeVar("Item")
 
 LoadTopicOverrides = Callable[[Sequence[str]], Awaitable[Mapping[str, Mapping[str, str]]]]
-"""Topics -> the settings of those that have some, from `/config/topics`."""
+"""Topics -> the settings of those that have some, from `/config/topics`. Raises ZkError."""
+
+LoadCreationZxids = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
+"""Partitions -> the zxid at which the state of each was created. Raises ZkError."""
+
+
+class HeldPartition(NamedTuple):
+    """A partition that waits for ZooKeeper. `request` is the one that named it."""
+
+    state: PartitionState
+    request: LeaderAndIsrRequest
+
+    @property
+    def topic_id(self) -> str | None:
+        return self.request.topic_ids.get(self.state.topic)
 
 
 class LeaderAndIsrHandler:
-    """One request at a time: the listener sees to it."""
+    """One request at a time: the listener sees to it, with the lock `one_at_a_time`.
+
+    `ask_for_everything` makes the controller send a LeaderAndIsr for all that this broker hosts.
+    """
 
     def __init__(
-        self, fence: BrokerEpochFence, replica_manager: ReplicaManager, load_topic_overrides: LoadTopicOverrides
+        self,
+        fence: BrokerEpochFence,
+        steps: StepByStep,
+        replica_manager: ReplicaManager,
+        load_topic_overrides: LoadTopicOverrides,
+        load_created: LoadCreationZxids,
+        one_at_a_time: asyncio.Lock,
+        ask_for_everything: Callable[[], None],
     ) -> None:
         self._fence = fence
+        self._steps = steps
         self._replica_manager = replica_manager
         self._load_topic_overrides = load_topic_overrides
+        self._load_created = load_created
+        self._one_at_a_time = one_at_a_time
+        self._ask_for_everything = ask_for_everything
+        self._held: dict[TopicPartition, HeldPartition] = {}
+        self._retries: asyncio.Task[None] | None = None
 
     async def handle(self, request: LeaderAndIsrRequest) -> ControlResponse:
-        new_topics = self._replica_manager.topics_to_configure(request)
-        overrides: Mapping[str, Mapping[str, str]] = {}
-        while new_topics:
-            refusal = self._fence.refusal(request.broker_epoch)
-            if refusal is not None:
-                return refusal
+        response, held = await self._apply(request, await self._look_up(request))
+        if response.error is ErrorCode.NONE:
+            for state in request.partitions if self._held else ():
+                self._held.pop(state.topic_partition, None)
+            self._held.update((state.topic_partition, HeldPartition(state, request)) for state in held)
+        if held:
+            log.warning("%d partitions wait until ZooKeeper can be read, first %s-%d", len(held), *held[0][:2])
+            if self._retries is None or self._retries.done():
+                self._retries = asyncio.get_running_loop().create_task(self._apply_held_regularly())
+        return response
+
+    def stopped(self, request: StopReplicaRequest) -> None:
+        """The request was applied: what is held of its partitions is not to be made any more."""
+        for stop in request.partitions if self._held else ():
+            held = self._held.get(stop.topic_partition)
+            if held is not None and request.topic_ids.get(stop.topic) in (None, held.topic_id):
+                del self._held[stop.topic_partition]
+
+    async def close(self) -> None:
+        """Gives up what is held."""
+        if self._retries is not None:
+            self._retries.cancel()
+            await asyncio.gather(self._retries, return_exceptions=True)
+
+    async def _apply(
+        self, request: LeaderAndIsrRequest, lookup: Lookup
+    ) -> tuple[ControlResponse, list[PartitionState]]:
+        """Applies what can be applied with what is known. Returns the rest too."""
+        held: list[PartitionState] = []
+        steps = self._replica_manager.applying(request, lookup, held)
+        response = await self._steps.carry_out(steps, request.broker_epoch)
+        return response, held if response.error is ErrorCode.NONE else []
+
+    async def _look_up(self, request: LeaderAndIsrRequest) -> Lookup:
+        """What ZooKeeper can say now."""
+        topics = self._replica_manager.topics_to_configure(request)
+        await asyncio.sleep(0)  # ten thousand partitions take some milliseconds each time
+        missing = self._replica_manager.missing_logs(request)
+        overrides: dict[str, Mapping[str, str]] = {}
+        created: dict[TopicPartition, int] = {}
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                for some in _slices(sorted(topics)):
+                    await self._load(some, overrides)
+                for some_missing in _slices(sorted(missing)):
+                    created.update(await self._load_created(some_missing))
+        except (TimeoutError, ZkError) as error:
+            log.warning("LeaderAndIsr: not all could be read from ZooKeeper in time: %s", error)
+        return Lookup(overrides, created, {*(topics - overrides.keys()), *(missing - created.keys())})
+
+    async def _load(self, topics: list[str], found: dict[str, Mapping[str, str]]) -> None:
+        """One topic that cannot be read must not hold up the others."""
+        if not topics:
+            return
+        try:
+            loaded = await self._load_topic_overrides(topics)
+            found.update((topic, loaded.get(topic, {})) for topic in topics)
+        except (ConnectionLoss, SessionExpired) as error:
+            log.info("no settings of topics for now: %s", error)
+        except ZkError as error:
+            if len(topics) == 1:
+                log.warning("the settings of topic %s cannot be read: %s", topics[0], error)
+                return
+            middle = len(topics) // 2
+            await self._load(topics[:middle], found)
+            await self._load(topics[middle:], found)
+
+    # -- what is held ---------------------------------------------------------------------------------------------
+
+    async def _apply_held_regularly(self) -> None:
+        while self._held:
+            await asyncio.sleep(RETRY_S)
             try:
-                overrides = await self._load_topic_overrides(new_topics)
-                break
-            except ZkError as error:
-                # Never lead with defaults where the topic asks for more in-sync replicas (INV-17).
-                log.warning("LeaderAndIsr waits for the settings of %d topics: %s", len(new_topics), error)
-                await asyncio.sleep(RETRY_S)
-        steps = self._replica_manager.applying(request, overrides)
-        while True:
-            # After each await: this life may have ended meanwhile.
-            refusal = self._fence.refusal(request.broker_epoch)
-            if refusal is not None:
-                steps.close()
-                return refusal
-            try:
-                next(steps)
-            except StopIteration as end:
-                response: ControlResponse = end.value
-                return response
-            await asyncio.sleep(0)
+                await self._apply_held()
+            except Exception:
+                # The task's boundary: what is held is tried again.
+                log.exception("held partitions could not be applied")
+
+    async def _apply_held(self) -> None:
+        """Looks first, without keeping others waiting, whether it can be read now."""
+        by_request: dict[int, list[HeldPartition]] = {}
+        for held in self._held.values():
+            by_request.setdefault(id(held.request), []).append(held)
+        for group in by_request.values():
+            if self._is_still_unknown(group, await self._look_up(_part(group))):
+                continue
+            async with self._one_at_a_time:
+                group = [held for held in group if self._held.get(held.state.topic_partition) is held]
+                if group:
+                    await self._apply_group(group)
+
+    async def _apply_group(self, group: Sequence[HeldPartition]) -> None:
+        # Read again: no log may be opened with settings that changed while others had their turn.
+        part = _part(group)
+        response, waiting = await self._apply(part, await self._look_up(part))
+        for state in part.partitions:
+            if state not in waiting:
+                del self._held[state.topic_partition]
+        log.info("%d partitions have waited for ZooKeeper", len(part.partitions) - len(waiting))
+        if any(error.error in NOT_SERVED for error in response.partitions):
+            self._ask_for_everything()
+
+    def _is_still_unknown(self, group: Sequence[HeldPartition], lookup: Lookup) -> bool:
+        return all(lookup.lacks(held.state) for held in group)
+
+
+def _part(group: Sequence[HeldPartition]) -> LeaderAndIsrRequest:
+    """These partitions of their request."""
+    states = tuple(held.state for held in group)
+    return replace(group[0].request, partitions=states, is_full=False, other_topics=())
+
+
+def _slices(items: list[Item]) -> Iterator[list[Item]]:
+    return (items[at : at + READ_AT_ONCE] for at in range(0, len(items), READ_AT_ONCE))

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from broker.control.fencing import BrokerEpochFence, NewestRequest
-from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadTopicOverrides
+from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadCreationZxids, LoadTopicOverrides
+from broker.control.steps import StepByStep
 from broker.control.stop_replica import stop_replica
 from broker.control.update_metadata import update_metadata
+from broker.replication.leadership_changes import YOUNGEST
 from broker.replication.replica_manager import ReplicaManager
+from protocol.errors import ErrorCode
 from protocol.rpc import framing
 from protocol.rpc.messages import (
     ControlledShutdownRequest,
@@ -27,18 +30,30 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 128 * 1024**2
 FRAME_TIMEOUT_S = 60.0
+LARGE_FRAME_BYTES = 64 * 1024
+"""A larger frame is unpacked in steps, and others have their turn before it is carried out."""
 
 ControlledShutdownHandler = Callable[[ControlledShutdownRequest], Awaitable[ControlResponse]]
 
 
+def _nothing() -> None:
+    """Nobody listens."""
+
+
 class ControlListener:
-    """`controlled_shutdown` is the controller's; it answers NOT_CONTROLLER when it is not active."""
+    """`controlled_shutdown` is the controller's; it answers NOT_CONTROLLER when it is not active. `much_is_new`: see `StepByStep`.
+
+    `when_registered` returns once this life of the broker is registered: until then nobody can tell whether a request is for
+    this life or an earlier one, so requests wait (STA-3). `ask_for_everything` and
+    `load_created`: see `LeaderAndIsrHandler`.
+    """
 
     def __init__(
         self,
@@ -46,13 +61,27 @@ class ControlListener:
         own_broker_epoch: Callable[[], int],
         load_topic_overrides: LoadTopicOverrides,
         controlled_shutdown: ControlledShutdownHandler,
+        when_registered: Callable[[], Awaitable[None]] | None = None,
+        ask_for_everything: Callable[[], None] = _nothing,
+        load_created: LoadCreationZxids | None = None,
+        much_is_new: Callable[[], None] = _nothing,
     ) -> None:
         self._replica_manager = replica_manager
         self._fence = BrokerEpochFence(own_broker_epoch, replica_manager)
         self._newest = NewestRequest()
-        self._leader_and_isr = LeaderAndIsrHandler(self._fence, replica_manager, load_topic_overrides)
-        self._controlled_shutdown = controlled_shutdown
+        self._steps = StepByStep(self._fence, replica_manager.budget, much_is_new)
         self._one_at_a_time = asyncio.Lock()
+        self._leader_and_isr = LeaderAndIsrHandler(
+            self._fence,
+            self._steps,
+            replica_manager,
+            load_topic_overrides,
+            load_created or _none_is_older,
+            self._one_at_a_time,
+            ask_for_everything,
+        )
+        self._controlled_shutdown = controlled_shutdown
+        self._when_registered = when_registered or _at_once
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -67,11 +96,16 @@ class ControlListener:
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._leader_and_isr.close()
 
     async def handle(self, request: ControlRequest) -> ControlResponse:
         """The routing table."""
         if isinstance(request, ControlledShutdownRequest):
             return await self._controlled_shutdown(request)
+        refusal = self._fence.refusal(request.broker_epoch)
+        if refusal is not None:
+            return refusal
+        await self._when_registered()
         async with self._one_at_a_time:
             refusal = self._newest.refusal(request)
             if refusal is not None:
@@ -80,9 +114,12 @@ class ControlListener:
                 case LeaderAndIsrRequest():
                     return await self._leader_and_isr.handle(request)
                 case UpdateMetadataRequest():
-                    return update_metadata(self._fence, self._replica_manager, request)
+                    return await update_metadata(self._steps, self._replica_manager, request)
                 case StopReplicaRequest():
-                    return stop_replica(self._fence, self._replica_manager, request)
+                    response = await stop_replica(self._steps, self._replica_manager, request)
+                    if response.error is ErrorCode.NONE:
+                        self._leader_and_isr.stopped(request)
+                    return response
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -94,7 +131,7 @@ class ControlListener:
                 frame = await _read_frame(reader)
                 if frame is None:
                     return
-                correlation_id, request = framing.parse_request(frame)
+                correlation_id, request = await _parse(frame)
                 response = await self.handle(request)
                 writer.write(framing.response_frame(correlation_id, response))
                 await writer.drain()
@@ -111,6 +148,30 @@ class ControlListener:
         finally:
             self._connections.discard(task)
             writer.close()
+
+
+async def _none_is_older(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Every partition is younger than the disks."""
+    return dict.fromkeys(partitions, YOUNGEST)
+
+
+async def _at_once() -> None:
+    """Registered already."""
+
+
+async def _parse(frame: bytes) -> tuple[int, ControlRequest]:
+    """Raises ValueError or TypeError."""
+    if len(frame) <= LARGE_FRAME_BYTES:
+        return framing.parse_request(frame)
+    steps = framing.parsing_request(frame)
+    parsed: tuple[int, ControlRequest] | None = None
+    while parsed is None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            parsed = end.value
+        await asyncio.sleep(0)
+    return parsed
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> bytes | None:

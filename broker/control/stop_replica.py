@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.control.fencing import BrokerEpochFence
+from broker.control.steps import StepByStep
 from broker.replication.replica_manager import ReplicaManager
 from protocol.rpc.messages import ControlResponse, StopReplicaRequest
 
 
-def stop_replica(
-    fence: BrokerEpochFence, replica_manager: ReplicaManager, request: StopReplicaRequest
+async def stop_replica(
+    steps: StepByStep, replica_manager: ReplicaManager, request: StopReplicaRequest
 ) -> ControlResponse:
-    return fence.refusal(request.broker_epoch) or replica_manager.stop_replicas(request)
+    return await steps.carry_out(replica_manager.stopping(request), request.broker_epoch)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.control.fencing import BrokerEpochFence
+from broker.control.steps import StepByStep
 from broker.replication.replica_manager import ReplicaManager
 from protocol.rpc.messages import ControlResponse, UpdateMetadataRequest
 
 
-def update_metadata(
-    fence: BrokerEpochFence, replica_manager: ReplicaManager, request: UpdateMetadataRequest
+async def update_metadata(
+    steps: StepByStep, replica_manager: ReplicaManager, request: UpdateMetadataRequest
 ) -> ControlResponse:
-    return fence.refusal(request.broker_epoch) or replica_manager.maybe_update_metadata(request)
+    return await steps.carry_out(replica_manager.updating_metadata(request), request.broker_epoch)

@@ -16,13 +16,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from broker.groups.deleted_topics import DeletedTopics
 from broker.groups.effects import GroupEffects
 from broker.groups.group_offsets import GroupOffsets, PendingCommit
 from broker.groups.group_state import Group
 from broker.groups.group_timers import GroupTimers
 from broker.groups.group_transitions import GroupState
 from broker.groups.group_types import (
+    GROUP_ID_BYTES_MAX,
     OFFSETS_TOPIC,
     CommittedOffset,
     Effect,
@@ -46,9 +46,6 @@ from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
-
-GROUP_ID_BYTES_MAX = 2**15 - 1
-"""What a record's key can hold; requests of flexible versions may name longer ones."""
 
 CommitResponder = Callable[[dict[TopicPartition, ErrorCode]], None]
 
@@ -79,7 +76,6 @@ class GroupCoordinator:
         self._removals = GroupRemovals(self._topic, self._groups, world, self._slices, self._kill)
         self._effects = GroupEffects(self._topic, self._stored)
         self._is_closed = False
-        self._deleted_topics = DeletedTopics(world.metadata)
         world.lease.on_stall(self._stood_still)
         world.lease.on_trusted(self._timers.arm_again)
 
@@ -239,9 +235,9 @@ class GroupCoordinator:
         self._topic.commit(held.owner.number, held.group_id, offsets, written)
 
     def fetch_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool
+        self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
     ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
-        """What is committed and replicated; `partitions` None: all of the group.
+        """What is committed and replicated.
 
         `require_stable`: UNSTABLE_OFFSET_COMMIT where a commit is on its way, of which nobody knows yet whether it will count.
         """
@@ -250,14 +246,20 @@ class GroupCoordinator:
             return error, {}
         held = self._groups.get(group_id)
         if held is None:
-            return ErrorCode.NONE, dict.fromkeys(partitions or ())
+            return ErrorCode.NONE, dict.fromkeys(partitions)
         offsets = held.offsets
-        found: dict[TopicPartition, FetchedOffset] = {
-            tp: offsets.get(tp) for tp in (offsets if partitions is None else partitions)
-        }
+        found: dict[TopicPartition, FetchedOffset] = {tp: offsets.get(tp) for tp in partitions}
         if require_stable:
             found |= {tp: ErrorCode.UNSTABLE_OFFSET_COMMIT for tp in found if offsets.is_pending(tp)}
         return ErrorCode.NONE, found
+
+    def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
+        """Topic -> the partitions of which `fetch_offsets` has an offset."""
+        error = self.check(group_id, may_be_empty=True)
+        held = self._groups.get(group_id)
+        if error is not ErrorCode.NONE or held is None:
+            return error, {}
+        return error, held.offsets.partitions()
 
     def delete_offsets(
         self,
@@ -323,14 +325,8 @@ class GroupCoordinator:
         if not group_ids:
             respond({})
 
-    def metadata_changed(self, changed: Iterable[TopicPartition]) -> None:
-        """Listens to the metadata cache."""
-        gone = self._deleted_topics.among(changed)
-        if gone:
-            self.topics_deleted(gone)
-
     def topics_deleted(self, topics: Iterable[str]) -> None:
-        """The offsets of all groups in them go."""
+        """The offsets of all groups in them go. Listens to the metadata cache."""
         gone = frozenset(topics)
         for owned in self._owned:
             if not owned.is_loaded:

@@ -50,6 +50,10 @@ class GroupOffsets:
         """The partitions with a committed offset; a snapshot."""
         return iter([TopicPartition(topic, n) for topic, offsets in self._by_topic.items() for n in offsets])
 
+    def partitions(self) -> dict[str, list[int]]:
+        """Topic -> the partitions with a committed offset; a snapshot."""
+        return {topic: list(offsets) for topic, offsets in self._by_topic.items()}
+
     @property
     def is_empty(self) -> bool:
         """Nothing is committed, and nothing is on its way: an EMPTY group of this kind is no more (Kafka's hasOffsets)."""

@@ -24,6 +24,7 @@ is a tombstone: it removes what its key names. What has another version is of an
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from broker.groups.group_types import CommittedOffset, GroupMetadata, MemberMetadata
@@ -84,7 +85,13 @@ class UnreadableRecord(Exception):
 
 def encode_offset_key(group_id: str, tp: TopicPartition) -> bytes:
     """Raises KafkaError(INVALID_REQUEST) for a string of more than 32,767 bytes."""
-    return b"".join((_SHORT.pack(OFFSET_KEY_VERSION), _string(group_id), _string(tp.topic), _INT.pack(tp.partition)))
+    return _offset_key_of_topic(group_id, tp.topic) + _INT.pack(tp.partition)
+
+
+@lru_cache(maxsize=64)
+def _offset_key_of_topic(group_id: str, topic: str) -> bytes:
+    """All but the partition: a commit may name thousands of them."""
+    return _SHORT.pack(OFFSET_KEY_VERSION) + _string(group_id) + _string(topic)
 
 
 def encode_group_key(group_id: str) -> bytes:

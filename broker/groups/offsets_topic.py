@@ -1,7 +1,9 @@
 """The log of the groups, `__consumer_offsets`: which partition is a group's, what is appended there, and loading it (CLI-2).
 
 Appends go through the replica manager with acks=all: `respond` comes when the records are below the high watermark, or failed
-(INV-23). A load reads from the log start to the log end, as Kafka does, in slices of a millisecond or two: heartbeats and all
+(INV-23). It comes in any case, since whoever asked has noted that something is under way: an exception is UNKNOWN_SERVER_ERROR.
+
+A load reads from the log start to the log end, as Kafka does, in slices of a millisecond or two: heartbeats and all
 other requests go on in between. Whatever may have changed meanwhile is asked of `is_current` after each pause.
 """
 
@@ -126,6 +128,10 @@ class OffsetsTopic:
             log.error("group %.200s, generation %d cannot be stored: %s", group_id, metadata.generation, error)
             respond(GROUP_ERRORS.get(error.code, error.code))
             return
+        except Exception:
+            log.exception("group %.200s, generation %d cannot be stored", group_id, metadata.generation)
+            respond(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
 
         def appended(error: ErrorCode, _: int) -> None:
             told = GROUP_ERRORS.get(error, error)
@@ -145,6 +151,10 @@ class OffsetsTopic:
         except KafkaError as error:
             respond(COMMIT_ERRORS.get(error.code, error.code), -1)
             return
+        except Exception:
+            log.exception("offsets of group %.200s cannot be stored", group_id)
+            respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+            return
         self.append(partition, records, lambda error, base: respond(COMMIT_ERRORS.get(error, error), base))
 
     def remove(
@@ -162,9 +172,14 @@ class OffsetsTopic:
         `respond` gets the first error, as it is, after all; without one the offset of the first batch (-1: there was none):
         what was committed below that is gone, what lies above came later.
         """
-        keys = [encode_offset_key(group_id, tp) for tp in offsets]
-        if with_group:
-            keys.append(encode_group_key(group_id))
+        try:
+            keys = [encode_offset_key(group_id, tp) for tp in offsets]
+            if with_group:
+                keys.append(encode_group_key(group_id))
+        except Exception:
+            log.exception("the tombstones of group %.200s cannot be made", group_id)
+            respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+            return
         batches = list(_batches(keys))
         errors: list[ErrorCode] = []
         bases: list[int] = []
@@ -182,18 +197,32 @@ class OffsetsTopic:
             self.append(partition, [(key, None) for key in batch], appended)
 
     def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], respond: Appended) -> None:
-        """One batch of (key, value; None: a tombstone). `respond` gets the append's own error, now or later."""
-        now_ms = self._clock.wall_ms()
-        batch = build_batch(
-            [(key, value, (), now_ms) for key, value in records], compression=self._settings.compression
-        )
+        """One batch of (key, value; None: a tombstone). `respond` gets the append's own error, now or later, and once."""
         tp = TopicPartition(OFFSETS_TOPIC, partition)
-        self._replicas.append(
-            ACKS_ALL,
-            self._settings.commit_timeout_ms,
-            [(tp, memoryview(batch))],
-            lambda results: respond(ErrorCode(results[0].error), results[0].base_offset),
-        )
+        is_answered = False
+
+        def answer(error: ErrorCode, base: int) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                respond(error, base)
+
+        try:
+            now_ms = self._clock.wall_ms()
+            batch = build_batch(
+                [(key, value, (), now_ms) for key, value in records], compression=self._settings.compression
+            )
+            self._replicas.append(
+                ACKS_ALL,
+                self._settings.commit_timeout_ms,
+                [(tp, memoryview(batch))],
+                lambda results: answer(ErrorCode(results[0].error), results[0].base_offset),
+            )
+        except Exception:
+            if is_answered:
+                raise  # It is the answer's own exception.
+            log.exception("%s: an append failed", tp)
+            answer(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
 
     # -- loading --------------------------------------------------------------------------------------------------
 

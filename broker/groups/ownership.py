@@ -29,7 +29,7 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 FOLLOWERS_SILENCE_S_MAX = 2.0
-"""Followers fetch twice a second at the least (replica.fetch.wait.max.ms)."""
+"""Followers fetch once a second at the least, whatever replica.fetch.wait.max.ms says (`leader_endpoint.WAIT_MS_MAX`)."""
 
 
 class Surroundings(NamedTuple):
@@ -74,7 +74,7 @@ class GroupOwnership:
         held = self._groups.get(group_id)
         if held is not None:
             return held.owner.number
-        partitions = len(self._world.metadata.partitions_of(OFFSETS_TOPIC))
+        partitions = self._world.metadata.partition_count(OFFSETS_TOPIC)
         return partition_for(group_id, partitions or self._world.config.offsets_topic_num_partitions)
 
     def owner_of(self, group_id: str) -> OwnedPartition | None:
@@ -82,7 +82,7 @@ class GroupOwnership:
         held = self._groups.get(group_id)
         if held is not None:
             return held.owner
-        if not self._world.metadata.partitions_of(OFFSETS_TOPIC):
+        if not self._world.metadata.partition_count(OFFSETS_TOPIC):
             return None
         return self._owned.get(self.partition_of(group_id))
 

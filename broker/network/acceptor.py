@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.network.processor import SWEEP_S, ClientConnection, Limits, Processor
 from broker.network.request_channel import RequestChannel
+from protocol.kafka.framing import RequestHeader
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+UNPROVEN_MAX = 16
 
 
 class ConnectionCounts:
@@ -48,16 +51,25 @@ class ConnectionCounts:
 
 
 class AcceptorSettings(NamedTuple):
-    """`is_limited` is False for a listener of the brokers alone: they must always come through."""
+    """`is_limited` is False for a listener of the brokers alone: they must always come through.
+
+    Where they share one with clients, `is_of_follower` tells a follower's connection by its first request.
+    """
 
     listener: str
     processors: int
     limits: Limits
     is_limited: bool = True
+    is_of_follower: Callable[[RequestHeader, memoryview], bool] | None = None
 
 
 class Acceptor:
-    """Binds first, serves when told: nobody is let in before the broker can answer."""
+    """Binds first, serves when told: nobody is let in before the broker can answer.
+
+    Followers are never refused for the number of connections, and do not count (BAD-34). On a listener that they share with
+    clients, a connection too many is let in *unproven*: it is closed unless its first request is a follower's. There are at
+    most UNPROVEN_MAX such connections; a newer one takes the place of the oldest.
+    """
 
     def __init__(
         self, settings: AcceptorSettings, channel: RequestChannel, clock: Clock, counts: ConnectionCounts
@@ -65,10 +77,19 @@ class Acceptor:
         self._settings = settings
         self._counts = counts
         self._processors = [
-            Processor(channel, settings.limits, clock, self._admit, self._released)
+            Processor(
+                channel,
+                settings.limits,
+                clock,
+                self._admit,
+                self._released,
+                self._first_request if settings.is_of_follower is not None else None,
+            )
             for _ in range(max(1, settings.processors))
         ]
         self._next = 0
+        self._unproven: dict[ClientConnection, str] = {}
+        self._uncounted: set[ClientConnection] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -112,12 +133,32 @@ class Acceptor:
         if not self._settings.is_limited:
             return True
         reason = self._counts.take(connection.remote_address)
+        if reason and self._settings.is_of_follower is not None:
+            if len(self._unproven) >= UNPROVEN_MAX:
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+                self._uncounted.add(oldest)
+                oldest.abort()
+            self._unproven[connection] = reason
+            return True
         if reason:
             log.warning("refused a connection of %s: %s", connection.peer, reason)
         return not reason
 
+    def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: memoryview) -> str:
+        """Why the connection is to be closed, or nothing."""
+        is_of_follower = self._settings.is_of_follower
+        assert is_of_follower is not None
+        if is_of_follower(header, frame):
+            self._uncounted.add(connection)
+            if self._unproven.pop(connection, None) is None:
+                self._counts.give_back(connection.remote_address)
+        return self._unproven.get(connection, "")
+
     def _released(self, connection: ClientConnection) -> None:
-        if self._settings.is_limited:
+        is_counted = self._unproven.pop(connection, None) is None and connection not in self._uncounted
+        self._uncounted.discard(connection)
+        if self._settings.is_limited and is_counted:
             self._counts.give_back(connection.remote_address)
 
     async def _sweep_regularly(self) -> None:

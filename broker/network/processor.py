@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker.clock import Clock
 from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
 from broker.network.request_channel import Request, RequestChannel
-from protocol.kafka.framing import Buffer, MalformedRequest, parse_request_header
+from protocol.kafka.framing import Buffer, MalformedRequest, RequestHeader, parse_request_header
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._order = AnswerOrder()
         self._outgoing: list[Buffer] = []
         self._at_end: dict[int, Callable[[], object]] = {}
+        self._first_request = processor.first_request
         self._is_paused = False
         self._is_reading = True  # what the transport was told last
         self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
@@ -302,12 +303,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         return True
 
     def _submit(self, frame: memoryview, large_size: int) -> bool:
-        """Hands a request on. False: it has no header, and the connection is closed (BAD-3)."""
+        """Hands a request on. False: it has no header, or is refused, and the connection is closed (BAD-3, BAD-34)."""
         try:
             header = parse_request_header(frame)
         except MalformedRequest as error:
             self._channel.large_handled(large_size)
             self.close(str(error))
+            return False
+        judge, self._first_request = self._first_request, None
+        refusal = judge(self, header, frame) if judge is not None else ""
+        if refusal:
+            self._channel.large_handled(large_size)
+            self.close(refusal)
             return False
         self._channel.put(Request(self, self._order.next_number(), header, frame, self.last_heard, large_size))
         return True
@@ -324,6 +331,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         return ""
 
 
+FirstRequest = Callable[[ClientConnection, RequestHeader, memoryview], str]
+
+
 class Processor:
     """A share of the connections of one listener: their limits, and a regular look at those that are overdue."""
 
@@ -334,7 +344,10 @@ class Processor:
         clock: Clock,
         admit: Callable[[ClientConnection], bool],
         released: Callable[[ClientConnection], None],
+        first_request: FirstRequest | None = None,
     ) -> None:
+        """`first_request` is asked once for each connection: why the connection is to be closed, or nothing."""
+        self.first_request = first_request
         self.channel = channel
         self.limits = limits
         self.clock = clock

@@ -39,7 +39,8 @@ FetchResponder = Callable[[list[tuple[TopicPartition, FetchPartitionData]]], Non
 class PartitionRead(NamedTuple):
     """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread.
 
-    `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read.
+    `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read, and
+    the partition may rest.
     """
 
     data: FetchPartitionData
@@ -151,8 +152,7 @@ class FetchReads:
     ) -> PartitionRead:
         partition = self._hosted.find(tp)
         log = partition.leader_log(wanted.current_leader_epoch)
-        if params.is_follower:
-            self._check_follower(params, partition, wanted)
+        counts = not params.is_follower or self._check_follower(params, partition, wanted)
         offset = wanted.fetch_offset
         diverging = partition.divergence(wanted.last_fetched_epoch, offset)
         if diverging is not None:
@@ -165,15 +165,15 @@ class FetchReads:
             return PartitionRead(data)
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if params.is_follower and records_fetch:
+        if params.is_follower and records_fetch and counts:
             partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
         # Read once: a move of the HW between the limit and the answer would show what is not committed (INV-15).
         high_watermark = partition.high_watermark
-        limit = log.log_end_offset if params.is_follower else high_watermark
+        limit = log.log_end_offset if params.is_follower and counts else high_watermark
         data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
         max_bytes = min(wanted.partition_max_bytes, budget)
         if offset >= limit:
-            return PartitionRead(data, is_idle=True)
+            return PartitionRead(data, is_idle=counts)
         if max_bytes <= 0 and not min_one_batch:
             return PartitionRead(data)
         is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
@@ -190,12 +190,13 @@ class FetchReads:
         """KIP-73: who is in sync is never held up, or the throttle would hold up producers."""
         return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
 
-    def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> None:
+    def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> bool:
+        """Whether the fetch tells the leader anything. Raises KafkaError."""
         if self._is_suspect():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if wanted.current_leader_epoch == NO_EPOCH:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        partition.check_follower(params.replica_id, params.replica_epoch)
+        return partition.check_follower(params.replica_id, params.replica_epoch)
 
 
 def _data(

@@ -19,12 +19,13 @@ class FetcherManager:
 
     def __init__(self, make_fetcher: FetcherFactory, fetchers_per_leader: int, events: EventLog) -> None:
         self._make_fetcher = make_fetcher
-        self._fetchers_per_leader = fetchers_per_leader
+        self.fetchers_per_leader = fetchers_per_leader
+        """May change: it counts for partitions that are added from then on."""
         self._events = events
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._fetcher_of: dict[TopicPartition, ReplicaFetcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._is_stopping = False
 
     def __len__(self) -> int:
         return len(self._fetchers)
@@ -33,12 +34,12 @@ class FetcherManager:
         return tuple(self._fetchers.values())
 
     def add(self, leader: int, followed: FollowedPartition) -> None:
-        """Copies it from that leader from now on, and from no other. Nothing once closed (LAI-4)."""
+        """Copies it from that leader from now on, and from no other. Not in a broker that stops (LAI-4)."""
         tp = followed.partition.tp
         self.remove(tp)
-        if self._is_closed:
+        if self._is_stopping:
             return
-        index = zlib.crc32(str(tp).encode()) % self._fetchers_per_leader
+        index = zlib.crc32(str(tp).encode()) % self.fetchers_per_leader
         fetcher = self._fetchers.get((leader, index))
         if fetcher is None:
             fetcher = self._fetchers[leader, index] = self._make_fetcher(leader, f"fetcher-{leader}-{index}")
@@ -62,8 +63,12 @@ class FetcherManager:
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
+    def add_no_more(self) -> None:
+        """The broker stops: what is copied goes on until it is removed."""
+        self._is_stopping = True
+
     async def close(self) -> None:
-        self._is_closed = True
+        self._is_stopping = True
         fetchers, self._fetchers = list(self._fetchers.values()), {}
         self._fetcher_of = {}
         await asyncio.gather(*(fetcher.close() for fetcher in fetchers), *self._closing, return_exceptions=True)

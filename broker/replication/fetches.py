@@ -9,10 +9,13 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from broker.clock import Clock
-from broker.purgatory import DelayedOperation, Purgatory, Timers
+from broker.loop_budget import LoopBudget
+from broker.purgatory import Purgatory, Timers
+from broker.replication import large_fetches
 from broker.replication.delayed_fetch import DelayedFetch, is_decisive
 from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, FetchResponder, PartitionRead
 from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.large_fetches import LargeFetch, WaitingFetch
 from broker.replication.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.replica_state import FollowerState
 from broker.replication.replication_throttle import ReplicationThrottle
@@ -32,6 +35,7 @@ class Fetches:
         is_suspect: Callable[[], bool],
         after_reads: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        budget: LoopBudget,
     ) -> None:
         self._hosted = hosted
         self._reads = reads
@@ -40,13 +44,16 @@ class Fetches:
         self._is_suspect = is_suspect
         self._after_reads = after_reads
         self._spawn = spawn
-        self._parked: Purgatory[TopicPartition] = Purgatory(timers)
+        self._budget = budget
+        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers)
+        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers)
         self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
+        self._large: dict[LargeFetch, None] = {}
         self.quiet = QuietIndex(self._in_sync_follower)
 
     def __len__(self) -> int:
         """Fetches that are parked now."""
-        return len(self._parked)
+        return len(self._parked_followers) + len(self._parked_consumers)
 
     def begin(self, quiet: QuietPartitions, replica_epoch: int) -> None:
         """A request of that session came; what was touched before is awake."""
@@ -58,19 +65,59 @@ class Fetches:
         partitions: Sequence[FetchEntry],
         respond: FetchResponder,
         quiet: QuietPartitions | None = None,
-    ) -> DelayedOperation[TopicPartition] | None:
+    ) -> WaitingFetch | None:
         """As `ReplicaManager.fetch`."""
         entries = list(partitions)
-        rests = quiet is not None and len(quiet) > 0
-
-        def finish(asked: list[FetchEntry], reads: list[PartitionRead]) -> None:
-            self._finish(asked, reads, respond, quiet)
-
+        if len(entries) > large_fetches.LARGE:
+            large = LargeFetch(self._reads, params, entries)
+            self._spawn(self._read_in_slices(large, params, entries, respond, quiet))
+            return large
         reads = self._reads.read_all(params, entries)
         self._after_reads()
+        return self._answer_or_park(params, entries, reads, respond, quiet)
+
+    async def _read_in_slices(
+        self,
+        large: LargeFetch,
+        params: FetchParams,
+        entries: list[FetchEntry],
+        respond: FetchResponder,
+        quiet: QuietPartitions | None,
+    ) -> None:
+        self._large[large] = None
+        try:
+            while True:
+                is_done = large.read_some()
+                self._after_reads()
+                if is_done:
+                    break
+                await self._budget.pause()
+        finally:
+            del self._large[large]
+            large.is_completed = True
+        if large.is_hurried:
+            params = params._replace(max_wait_ms=0)
+        large.parked = self._answer_or_park(params, entries, large.reads, respond, quiet)
+
+    def _answer_or_park(
+        self,
+        params: FetchParams,
+        entries: list[FetchEntry],
+        reads: list[PartitionRead],
+        respond: FetchResponder,
+        quiet: QuietPartitions | None,
+    ) -> WaitingFetch | None:
+        """In the turn of the last read, so that nothing is missed in between."""
+        rests = quiet is not None and len(quiet) > 0
+
+        def finish(asked: list[FetchEntry], found: list[PartitionRead]) -> None:
+            self._finish(asked, found, respond, quiet)
+
         total = sum(read.size for read in reads)
         is_empty = not entries and not rests
-        if params.max_wait_ms <= 0 or is_empty or total >= params.min_bytes or any(map(is_decisive, reads)):
+        # What is awake and not among the entries is for the next request.
+        is_short = quiet is not None and bool(quiet.woken)
+        if params.max_wait_ms <= 0 or is_short or is_empty or total >= params.min_bytes or any(map(is_decisive, reads)):
             finish(entries, reads)
             return None
         operation = DelayedFetch(params, entries, reads, self._reads, finish)
@@ -80,16 +127,26 @@ class Fetches:
 
     def touched(self, partitions: Collection[TopicPartition]) -> None:
         """Something happened to these: whoever waits for them looks again, once."""
+        self.appended(partitions)
         self.quiet.wake(partitions)
-        self._parked.check_all(partitions)
+        self._parked_consumers.check_all(partitions)
 
-    def wake(self, partitions: Collection[TopicPartition]) -> None:
-        """Those that rest among these rest no more; `touched` will follow."""
-        self.quiet.wake(partitions)
+    def appended(self, partitions: Collection[TopicPartition]) -> None:
+        """As `touched`, for followers only: what is above the high watermark is no news for consumers."""
+        for large in self._large:
+            large.note(partitions)
+        self.quiet.wake(partitions, only_followers=True)
+        self._parked_followers.check_all(partitions)
 
-    def look_at_all(self) -> None:
-        """Who is allowed to fetch may have changed."""
-        self.touched(self.quiet.resting())
+    def wake(self, partitions: Collection[TopicPartition], *, only_followers: bool = False) -> None:
+        """Those that rest among these rest no more; `touched`, or `appended`, will follow."""
+        self.quiet.wake(partitions, only_followers=only_followers)
+
+    def look_at_followers(self, replicas: Collection[int]) -> None:
+        """Whether these may still fetch may have changed: nothing of theirs rests, and they ask again."""
+        for replica in replicas:
+            self.quiet.wake_all_of(replica)
+            self.answer_follower(replica)
 
     def answer_follower(self, replica: int) -> None:
         """Its parked fetches are answered now: it has partitions to add to the next."""
@@ -105,12 +162,13 @@ class Fetches:
             fetch.complete_now()
 
     def _park(self, params: FetchParams, operation: DelayedFetch, entries: list[FetchEntry]) -> DelayedFetch:
-        self._parked.watch(operation, (tp for tp, _ in entries), params.max_wait_ms / 1000)
+        parked = self._parked_followers if params.is_follower else self._parked_consumers
+        parked.watch(operation, (tp for tp, _ in entries), params.max_wait_ms / 1000)
         if params.is_follower:
-            parked = self._parked_of_follower.setdefault(params.replica_id, {})
-            for done in [other for other in parked if other.is_completed]:
-                del parked[done]
-            parked[operation] = None
+            others = self._parked_of_follower.setdefault(params.replica_id, {})
+            for done in [other for other in others if other.is_completed]:
+                del others[done]
+            others[operation] = None
         return operation
 
     def _finish(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from broker.metadata_cache import MetadataCache
 from broker.replication.partition import LeaderHint, Partition
@@ -24,6 +24,11 @@ class HostedPartitions:
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    @property
+    def by_key(self) -> Mapping[tuple[str, int], Partition]:
+        """For a look at very many: (topic, number) -> partition."""
+        return self._partitions  # type: ignore[return-value]
 
     def get(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Protocol
 
 from broker.event_log import EventLog
@@ -40,6 +41,10 @@ log = logging.getLogger(__name__)
 
 ROUND_SIZE_MAX = 500
 ANNOUNCE_AFTER_S = 0.05
+ANNOUNCED_AT_ONCE = 1000
+"""Partitions named in a znode: with the longest topic names 0.3 MB. ZooKeeper refuses more than `jute.maxbuffer`, 1 MB."""
+FINISHED_IN_A_SLICE = 50
+"""Answers to partitions, each with its events and log lines, in one turn of the loop."""
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
@@ -205,7 +210,9 @@ class IsrUpdates:
             stats = await self._broker_stats([proposal for proposal, _ in committed])
         except ZkError:
             stats = {}
-        for proposal, state in committed:
+        for at, (proposal, state) in enumerate(committed, 1):
+            if at % FINISHED_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
             doubtful = tuple(
                 broker_id
                 for broker_id, epoch in proposal.newcomers.items()
@@ -267,14 +274,16 @@ class IsrUpdates:
         try:
             while self._unannounced:
                 await asyncio.sleep(retry_s)
-                partitions, self._unannounced = list(self._unannounced), {}
+                partitions = list(islice(self._unannounced, ANNOUNCED_AT_ONCE))
+                for tp in partitions:
+                    del self._unannounced[tp]
                 try:
                     await self._zk.create(IsrChangeZNode.PATH_PREFIX, IsrChangeZNode.encode(partitions), sequence=True)
-                    retry_s = self._announce_after_s
+                    retry_s = 0 if self._unannounced else self._announce_after_s
                 except ZkError as error:
                     log.info("ISR changes are not announced yet: %s", error)
                     self._unannounced = {**dict.fromkeys(partitions), **self._unannounced}
-                    retry_s = min(retry_s * 2, RETRY_S_MAX)
+                    retry_s = min(max(retry_s, self._announce_after_s) * 2, RETRY_S_MAX)
         finally:
             self._announcer = None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from broker.config import BrokerConfig
 from broker.replication.fetch_session import FetchPosition, FetchPositions, FetchSession, SessionKey
 from broker.replication.truncation import EpochEnd
 from protocol.errors import ErrorCode
@@ -29,19 +30,11 @@ EPOCH_VERSION = 4
 LIST_OFFSETS_VERSION = 7
 CORRELATION_ID_BYTES = 4
 READ_UNCOMMITTED = 0
-SHORT_WAIT_MS = 20
+SHORT_WAIT_MS = 10
+WAIT_MS_MAX = 1000
+"""A coordinator of groups that ZooKeeper does not answer goes on while it hears its followers, at least every two seconds."""
 EARLIEST = -2
 LATEST = -1
-
-SESSION_ERRORS = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
 
 
 class LeaderUnavailable(Exception):
@@ -66,7 +59,8 @@ class LeaderEndpoint(Protocol):
     async def fetch(
         self, positions: FetchPositions, *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
-        """Asks for all positions, of which a request has just begun. Partitions without news are not in the answer.
+        """Asks for all positions, of which a request has just begun. Partitions without news are not in the answer. An error
+        of a partition, as a topic id that the leader has not heard of yet, is that partition's: the session goes on.
 
         Long-polls, with `is_short` not for long. Raises LeaderUnavailable.
         """
@@ -94,6 +88,17 @@ class FetchSettings:
     max_bytes: int
     partition_max_bytes: int
 
+    @classmethod
+    def of(cls, config: BrokerConfig, own_broker_epoch: Callable[[], int]) -> FetchSettings:
+        return cls(
+            own_id=config.broker_id,
+            own_broker_epoch=own_broker_epoch,
+            max_wait_ms=min(config.replica_fetch_wait_max_ms, WAIT_MS_MAX),
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partition_max_bytes=config.replica_fetch_max_bytes,
+        )
+
 
 class NetworkLeaderEndpoint:
     """The real one. `address_of()` is asked before every request: the leader may come back at another port."""
@@ -120,10 +125,11 @@ class NetworkLeaderEndpoint:
         session = self._session.next_request(positions)
         names = self._session.names
         settings = self._settings
+        wait_ms = SHORT_WAIT_MS if is_short else settings.max_wait_ms
         request = FetchRequest(
             replica_id=settings.own_id,
             replica_epoch=settings.own_broker_epoch(),
-            max_wait_ms=min(settings.max_wait_ms, SHORT_WAIT_MS) if is_short else settings.max_wait_ms,
+            max_wait_ms=0 if positions.has_more_news else min(settings.max_wait_ms, wait_ms),
             min_bytes=settings.min_bytes,
             max_bytes=settings.max_bytes,
             isolation_level=READ_UNCOMMITTED,
@@ -152,8 +158,6 @@ class NetworkLeaderEndpoint:
             name = names.get(topic_id) if isinstance(topic_id, uuid.UUID) else topic_id
             if name is not None:
                 found.update((TopicPartition(name, data.partition), data) for data in partitions)
-        if any(data.error in SESSION_ERRORS for data in found.values()):
-            self._session.reset()
         return found
 
     async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:

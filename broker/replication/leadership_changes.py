@@ -7,7 +7,8 @@ that no other part of the broker sees it half done; between two of them others m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.event_log import EventLog
@@ -16,6 +17,7 @@ from broker.replication.fetcher_manager import FetcherManager
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
 from broker.replication.replica_fetcher import FollowedPartition
+from broker.replication.steps import Steps, all_at_once
 from broker.replication.stray_replicas import Verdict, judge
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
@@ -36,11 +38,37 @@ log = logging.getLogger(__name__)
 TopicOverrides = Mapping[str, Mapping[str, str]]
 """Topic -> its own settings, under Kafka's keys."""
 
-PARTITIONS_IN_A_SLICE = 20
-"""A log that is made costs about a millisecond."""
+YOUNGEST = 2**63
+"""Created after every disk: of a partition that ZooKeeper does not know any more, nothing can be lost."""
+
+PARTITIONS_IN_A_SLICE = 1
+"""Between two stops: a log that is made or deleted costs up to a millisecond."""
+
+WORK_OF_A_CHANGE = 20
+"""How much more a change of a replica costs than finding that there is none."""
+
+WORK_IN_A_SLICE = PARTITIONS_IN_A_SLICE * WORK_OF_A_CHANGE
+
+ROWS_IN_AN_EVENT = 500
 
 TOPIC_DELETED_EPOCH = -2
 """StopReplica's leader epoch for a topic that is being deleted: newer than every other (KIP-570)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What ZooKeeper says of partitions whose log is to be opened.
+
+    `overrides` are the settings of their topics. `created` has the zxid at which the state of a partition whose log is missing
+    was created. `unknown` are the topics and partitions of which it could not be read.
+    """
+
+    overrides: TopicOverrides = field(default_factory=dict)
+    created: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unknown: Collection[str | TopicPartition] = ()
+
+    def lacks(self, state: PartitionState) -> bool:
+        return bool(self.unknown) and (state.topic in self.unknown or state.topic_partition in self.unknown)
 
 
 class Waiters(Protocol):
@@ -94,51 +122,73 @@ class LeadershipChanges:
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest, overrides: TopicOverrides) -> ControlResponse:
         """Every partition is taken or gets its own error; the others go on."""
-        steps = self.applying(request, overrides)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                response: ControlResponse = end.value
-                return response
+        return all_at_once(self.applying(request, Lookup(overrides)))
 
     def applying(
-        self, request: LeaderAndIsrRequest, overrides: TopicOverrides
-    ) -> Generator[None, None, ControlResponse]:
+        self,
+        request: LeaderAndIsrRequest,
+        lookup: Lookup,
+        held: list[PartitionState] | None = None,
+    ) -> Steps:
         """As `become_leader_or_follower`, with a stop after some partitions each, when others can have their turn.
 
+        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`.
         Closed at a stop, it leaves the rest as it is. A full request repeats what the broker knows: that is no news.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
             return refusal
-        taken: list[PartitionState] = []
-        errors: list[PartitionError] = []
+        outcome = _Outcome(self._events, "leader_and_isr", "taken", request)
         # Leaders first: a follower elsewhere waits for them.
         states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
+        if len(states) > WORK_IN_A_SLICE:
+            yield
+            yield from self._stop_copying(states)
+        room = WORK_IN_A_SLICE
         try:
-            for at, state in enumerate(states, 1):
+            for state in states:
                 topic_id = request.topic_ids.get(state.topic)
-                if not (request.is_full and self._is_known(state, topic_id)):
-                    error = self._take(state, topic_id, overrides.get(state.topic, {}))
-                    if error is ErrorCode.NONE:
-                        taken.append(state)
-                    else:
-                        errors.append(PartitionError(state.topic, state.partition, error))
-                if at % PARTITIONS_IN_A_SLICE == 0:
+                if held is not None and lookup.lacks(state) and self.opens_log(state, topic_id):
+                    held.append(state)
+                    room -= 1
+                elif request.is_full and self._is_known(state, topic_id):
+                    room -= 1
+                else:
+                    error = self._take(state, topic_id, lookup)
+                    row = [str(state.topic_partition), state.leader, state.leader_epoch, list(state.isr)]
+                    outcome.note(state.topic_partition, error, row)
+                    room -= WORK_OF_A_CHANGE
+                if room <= 0:
+                    room = WORK_IN_A_SLICE
                     yield
             if request.is_full:
-                self._sort_out_strays(request)
+                yield from self._sort_out_strays(request)
         finally:
             self._fetchers.close_idle()
-            self._events.write(
-                "leader_and_isr",
-                controller=request.controller_id,
-                controller_epoch=request.controller_epoch,
-                taken=[[str(s.topic_partition), s.leader, s.leader_epoch, list(s.isr)] for s in taken],
-                refused=[[f"{e.topic}-{e.partition}", ErrorCode(e.error).name] for e in errors],
-            )
-        return ControlResponse(ErrorCode.NONE, tuple(errors))
+            outcome.end()
+        return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
+
+    def _stop_copying(self, states: Sequence[PartitionState]) -> Generator[None]:
+        """Before the first of many is taken: no fetch asks for one whose leader epoch is over (LAI-4).
+
+        The leader may be through with its own request already. It would answer FENCED_LEADER_EPOCH for thousands, with each
+        fetch anew, and what the same fetch brings for other partitions would wait for that.
+        """
+        for at, state in enumerate(states, 1):
+            partition = self._hosted.by_key.get(state[:2])
+            if partition is not None and partition.role is Role.FOLLOWER and _is_newer(partition, state.leader_epoch):
+                self._fetchers.remove(partition.tp)
+            if at % WORK_IN_A_SLICE == 0:
+                yield
+
+    def opens_log(self, state: PartitionState, topic_id: str | None) -> bool:
+        """To take that state a log would have to be opened or made."""
+        partition = self._hosted.by_key.get(state[:2])
+        if partition is None:
+            return True
+        if partition.log is None:
+            return partition.role is not Role.OFFLINE
+        return topic_id not in (None, partition.topic_id)
 
     def _is_known(self, state: PartitionState, topic_id: str | None) -> bool:
         """The very epoch in which the replica is here, of the same topic."""
@@ -152,7 +202,7 @@ class LeadershipChanges:
             and self._own_id in state.replicas
         )
 
-    def _take(self, state: PartitionState, topic_id: str | None, overrides: Mapping[str, str]) -> ErrorCode:
+    def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
         tp = state.topic_partition
         if self._own_id not in state.replicas:
             log.error("LeaderAndIsr names %s, but its replicas are %s", tp, state.replicas)
@@ -165,9 +215,11 @@ class LeadershipChanges:
             if partition is not None and not _is_newer(partition, state.leader_epoch):
                 log.info("%s: leader epoch %d refused, it is in %d", tp, state.leader_epoch, partition.leader_epoch)
                 return ErrorCode.STALE_CONTROLLER_EPOCH
+            if self.is_log_missing(state) and lookup.created.get(tp, YOUNGEST) < self._log_manager.disks_since:
+                return self._refuse_missing(state)
             partition = self._hosted.find_or_make(tp)
             if partition.log is None:
-                self._open_log(partition, topic_id, overrides, is_new=state.is_new)
+                self._open_log(partition, topic_id, lookup.overrides.get(state.topic, {}), is_new=state.is_new)
             self._apply(partition, state)
         except KafkaError as error:
             log.error("%s: LeaderAndIsr failed: %s", tp, error)
@@ -177,6 +229,30 @@ class LeadershipChanges:
             self._disk_failed(failed, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
+
+    def is_log_missing(self, state: PartitionState) -> bool:
+        """The ISR says that this broker has the records, and there is no log: it was never made, or it is lost.
+
+        It is lost if the partition is older than one of this broker's disks (`disk_history`).
+        """
+        if state.is_new or self._own_id not in state.isr or self._log_manager.get(state.topic_partition) is not None:
+            return False
+        return not self._log_manager.offline_dirs  # it may lie there: see `_open_log`
+
+    def _refuse_missing(self, state: PartitionState) -> ErrorCode:
+        """FLT-33, INV-1, REP-7: an empty log in the ISR could be elected, and everybody else would cut theirs to nothing.
+
+        Nothing is made here, so that the next life refuses too. The controller elects another member, or nobody. Once this
+        replica is out of the ISR it begins empty, and copies.
+        """
+        tp = state.topic_partition
+        log.error(
+            "%s: refused, this broker is in the ISR %s, but its disk was emptied or replaced: there is no log of it",
+            tp,
+            state.isr,
+        )
+        self._events.write("log_missing", partition=str(tp), leader_epoch=state.leader_epoch, isr=list(state.isr))
+        return ErrorCode.REPLICA_NOT_AVAILABLE
 
     def _apply(self, partition: Partition, state: PartitionState) -> None:
         self._fetchers.remove(partition.tp)
@@ -240,13 +316,15 @@ class LeadershipChanges:
 
     # -- stray replicas -------------------------------------------------------------------------------------------
 
-    def _sort_out_strays(self, request: LeaderAndIsrRequest) -> None:
+    def _sort_out_strays(self, request: LeaderAndIsrRequest) -> Generator[None]:
         """What lies on the disks and is not named: see `stray_replicas`. Only after the whole cluster's metadata of the same sender."""
         if self._metadata.last_full_update != (request.controller_epoch, request.broker_epoch):
             return
-        named = {state.topic_partition for state in request.partitions}
+        named = {state[:2] for state in request.partitions}
         others = frozenset(request.other_topics)
-        for stray in [found for found in self._log_manager.logs() if found.topic_partition not in named]:
+        for at, stray in enumerate([found for found in self._log_manager.logs() if found.topic_partition not in named]):
+            if at % PARTITIONS_IN_A_SLICE == 0:
+                yield
             tp = stray.topic_partition
             if self._log_manager.get(tp) is not stray:
                 continue  # its disk failed meanwhile
@@ -289,24 +367,23 @@ class LeadershipChanges:
 
     # -- StopReplica ----------------------------------------------------------------------------------------------
 
-    def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
+    def stopping(self, request: StopReplicaRequest) -> Steps:
+        """Closed at a stop, it leaves the rest as it is: the controller asks again in the next life."""
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "StopReplica")
         if refusal is not None:
             return refusal
-        errors = []
-        for stop in request.partitions:
-            error = self._stop(stop, request.topic_ids.get(stop.topic))
-            if error is not ErrorCode.NONE:
-                errors.append(PartitionError(stop.topic, stop.partition, error))
-        self._fetchers.close_idle()
-        self._events.write(
-            "stop_replica",
-            controller=request.controller_id,
-            controller_epoch=request.controller_epoch,
-            partitions=[[str(s.topic_partition), s.leader_epoch, s.delete] for s in request.partitions],
-            refused=[[f"{e.topic}-{e.partition}", ErrorCode(e.error).name] for e in errors],
-        )
-        return ControlResponse(ErrorCode.NONE, tuple(errors))
+        outcome = _Outcome(self._events, "stop_replica", "partitions", request)
+        try:
+            for at, stop in enumerate(request.partitions, 1):
+                error = self._stop(stop, request.topic_ids.get(stop.topic))
+                tp = stop.topic_partition
+                outcome.note(tp, error, [str(tp), stop.leader_epoch, stop.delete], is_row_of_all=True)
+                if at % PARTITIONS_IN_A_SLICE == 0:
+                    yield
+        finally:
+            self._fetchers.close_idle()
+            outcome.end()
+        return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
 
     def _stop(self, stop: StopReplicaPartition, topic_id: str | None) -> ErrorCode:
         """NONE also when there is nothing to stop: a controller that asks again must get on."""
@@ -361,6 +438,43 @@ class LeadershipChanges:
             partition.accepts_equal_epoch = True
             if partition.role is Role.LEADER:
                 self._halt(partition.tp)
+
+
+class _Outcome:
+    """What became of the partitions of one request. `errors` are for the answer; events have the rows, some hundred in each."""
+
+    def __init__(
+        self, events: EventLog, kind: str, name: str, request: LeaderAndIsrRequest | StopReplicaRequest
+    ) -> None:
+        self._events = events
+        self._kind = kind
+        self._name = name
+        self._request = request
+        self._rows: list[list[object]] = []
+        self._refused: list[list[str]] = []
+        self._is_told = False
+        self.errors: list[PartitionError] = []
+
+    def note(self, tp: TopicPartition, error: ErrorCode, row: list[object], *, is_row_of_all: bool = False) -> None:
+        """`row` goes into the event if the partition succeeded, with `is_row_of_all` in any case."""
+        if error is not ErrorCode.NONE:
+            self.errors.append(PartitionError(tp.topic, tp.partition, error))
+            self._refused.append([str(tp), error.name])
+        if error is ErrorCode.NONE or is_row_of_all:
+            self._rows.append(row)
+        if len(self._rows) + len(self._refused) >= ROWS_IN_AN_EVENT:
+            self._tell()
+
+    def end(self) -> None:
+        """At least one event is written for a request."""
+        if self._rows or self._refused or not self._is_told:
+            self._tell()
+
+    def _tell(self) -> None:
+        request = self._request
+        rows, refused, self._rows, self._refused, self._is_told = self._rows, self._refused, [], [], True
+        head = {"controller": request.controller_id, "controller_epoch": request.controller_epoch}
+        self._events.write(self._kind, **head, **{self._name: rows}, refused=refused)
 
 
 def _is_newer(partition: Partition, leader_epoch: int) -> bool:

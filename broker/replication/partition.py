@@ -47,6 +47,15 @@ class LeaderHint(NamedTuple):
     leader_epoch: int
 
 
+class Forgiveness:
+    """When this process last stood still, so that its followers could not fetch: they have the lag time anew from `at` (FLT-5)."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all partitions of a broker share. `lag_time_max_s` is `replica.lag.time.max.ms`."""
@@ -61,6 +70,7 @@ class Surroundings:
     high_watermark_moved: Callable[[TopicPartition], None]
     log_start_moved: Callable[[TopicPartition], None]
     refused: RefusedBatches = field(default_factory=RefusedBatches)
+    forgiveness: Forgiveness = field(default_factory=Forgiveness)
 
 
 class Partition:
@@ -85,6 +95,7 @@ class Partition:
         self.accepts_equal_epoch = False
         self._leadership_began = 0
         self._proposal: IsrProposal | None = None
+        self._proposals = 0
         self._isr_is_stale = False
 
     # -- who may ask ----------------------------------------------------------------------------------------------
@@ -121,8 +132,8 @@ class Partition:
     def make_leader(self, state: PartitionState) -> None:
         """Leads from now on, in `state.leader_epoch`, which starts at the LEO; the HW moves if it can (BUG-22).
 
-        The disk comes first and the epoch is published last: after a failure the same request can be taken again
-        (BUG-21). An epoch is noted even if no record of it ever comes (BUG-15).
+        The log comes first and the epoch is published last: after a failure the same request can be taken again (BUG-21). An
+        epoch is noted even if no record of it ever comes (BUG-15); its file is written soon (`storage/epoch_files.py`).
         """
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
@@ -203,17 +214,24 @@ class Partition:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return end if has_diverged(last_fetched_epoch, fetch_offset, end) else None
 
-    def check_follower(self, replica: int, broker_epoch: int) -> None:
-        """A fetch as a follower is for assigned replicas, in the current life of their broker (BUG-23, BAD-28)."""
-        follower = self.followers.get(replica)
+    def check_follower(self, replica: int, broker_epoch: int) -> bool:
+        """Whether a fetch as this follower counts: `record_follower_fetch` may be called for it. Raises KafkaError.
+
+        A fetch as a follower is for assigned replicas on live brokers, in their current life (BUG-23, BAD-28). Only the
+        broker epoch that the metadata has counts. A broker may know its new epoch before this one does, so a fetch in a
+        newer epoch is served. But any client can claim one, so such a fetch moves nothing, nothing of it is kept, and it gets
+        committed records only.
+        """
         live = self._world.metadata.broker(replica)
-        # The broker may know its new epoch before this one does: newer is let in here, but not into the ISR.
-        oldest = max(live.epoch if live is not None else 0, follower.broker_epoch if follower is not None else 0)
-        if follower is None or broker_epoch < oldest:
+        if replica not in self.followers or live is None or broker_epoch < live.epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return broker_epoch == live.epoch
 
     def record_follower_fetch(self, replica: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
-        """REP-1 steps 4 to 6, for a fetch without error and without divergence in the current epoch (INV-12)."""
+        """REP-1 steps 4 to 6, for a fetch without error and without divergence in the current epoch (INV-12).
+
+        Only for a fetch that `check_follower` lets count.
+        """
         assert self.log is not None
         follower = self.followers[replica]
         now = self._world.clock.monotonic()
@@ -322,6 +340,7 @@ class Partition:
             leader_end_offset=self.log.log_end_offset,
             now=self._world.clock.monotonic(),
             lag_time_max_s=self._world.lag_time_max_s,
+            forgiven_at=self._world.forgiveness.at,
         )
         if not lagging:
             return False
@@ -333,13 +352,6 @@ class Partition:
         if self.role is Role.LEADER:
             self._expand_if_possible()
             self.advance_high_watermark()
-
-    def forgive_lag(self) -> None:
-        """This process stood still: its followers could not fetch, and are given the lag time anew (FLT-5)."""
-        now = self._world.clock.monotonic()
-        for replica, follower in self.followers.items():
-            if replica in self.isr:
-                follower.caught_up_at = max(follower.caught_up_at, now)
 
     def _may_propose(self) -> bool:
         return self._proposal is None and not self._isr_is_stale and not self._world.is_suspect()
@@ -373,19 +385,24 @@ class Partition:
     def _propose(self, isr: tuple[int, ...], newcomers: dict[int, int]) -> None:
         assert self._world.own_id in isr
         state = LeaderAndIsr(self.leader, self.leader_epoch, isr, self.controller_epoch, self.zk_version)
+        # Not the proposal itself: it would refer to itself, and ten thousand of them would be left to the garbage collector.
+        number = self._proposals = self._proposals + 1
         proposal = IsrProposal(
             self.tp,
             state,
             newcomers,
-            is_wanted=lambda: self._proposal is proposal,
-            on_result=lambda result: self._isr_answered(proposal, result),
+            is_wanted=lambda: self._is_under_way(number),
+            on_result=lambda result: self._isr_answered(number, result),
         )
         log.info("%s: ISR %s -> %s proposed in epoch %d", self.tp, self.isr, isr, self.leader_epoch)
         self._proposal = proposal
         self._world.isr_writer.propose(proposal)
 
-    def _isr_answered(self, proposal: IsrProposal, result: IsrResult) -> None:
-        if self._proposal is not proposal:
+    def _is_under_way(self, number: int) -> bool:
+        return self._proposal is not None and self._proposals == number
+
+    def _isr_answered(self, number: int, result: IsrResult) -> None:
+        if not self._is_under_way(number):
             return
         self._proposal = None
         if result.outcome is Outcome.CONFLICT:

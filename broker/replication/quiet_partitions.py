@@ -8,12 +8,16 @@ many rest.
 While a follower's partition rests, each fetch of its session shows that the follower still has everything: the times of
 `FollowerState` follow the session's `Heartbeat`. Waking comes before the next beat, so an append is never taken for seen.
 
+A failover wakes thousands of a follower's partitions that have no records for it, only a moved HW. Their session takes some with each
+request; those that were appended to come first, because producers wait for them.
+
 What touches nothing (a log start moved by retention, a throttle) is seen later: a few that rest are woken regularly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Protocol
 
 from broker.replication.delayed_fetch import DelayedFetch
@@ -26,6 +30,10 @@ LOOKS_UNTIL_ALL = 64
 """So every partition is looked at twice a minute, and 5,000 cost less than a millisecond at a time."""
 
 
+WOKEN_AT_ONCE = 50
+"""Of a follower's partitions without new records: so many join one fetch."""
+
+
 class Watched(Protocol):
     """A partition of a session; `wanted` is what the client asks of it."""
 
@@ -33,13 +41,15 @@ class Watched(Protocol):
 
 
 class QuietPartitions:
-    """Of one session. `replica_id` < 0: a consumer's. `woken` is for the session to take over with its next request.
+    """Of one session. `replica_id` < 0: a consumer's. `woken` is for the session to take over with its next requests, `appended`
+    before the others.
 
     `idle` has, while a fetch is answered, those of its partitions that may rest.
     """
 
     __slots__ = (
         "_index",
+        "appended",
         "heartbeat",
         "idle",
         "looked_at",
@@ -56,6 +66,7 @@ class QuietPartitions:
         self.replica_epoch = -1
         self.members: dict[TopicPartition, tuple[Watched, FollowerState | None]] = {}
         self.woken: dict[TopicPartition, Watched] = {}
+        self.appended: dict[TopicPartition, None] = {}
         self.parked: DelayedFetch | None = None
         self.idle: list[TopicPartition] = []
         self.heartbeat = Heartbeat()
@@ -75,14 +86,27 @@ class QuietPartitions:
         self.woken.pop(tp, None)
 
     def take_woken(self) -> list[Watched]:
-        """Those that were woken since it was last asked."""
-        woken, self.woken = self.woken, {}
-        return list(woken.values())
+        """Those that were woken since it was last asked; of a follower's not more than one answer should have."""
+        taken = [self.woken.pop(tp) for tp in self.appended if tp in self.woken]
+        self.appended = {}
+        limit = WOKEN_AT_ONCE if self.replica_id >= 0 else len(self.woken)
+        taken += [self.woken.pop(tp) for tp in list(islice(self.woken, limit))]
+        if not self.woken:
+            self._index.caught_up(self)
+        return taken
+
+    def note(self, tp: TopicPartition, watched: Watched, *, is_appended: bool) -> None:
+        """It rests no more. The fetch that is parked watches it from now on, unless it has enough that tells no records."""
+        self.woken[tp] = watched
+        if is_appended:
+            self.appended[tp] = None
+        if self.parked is not None and (is_appended or self.replica_id < 0 or len(self.woken) <= WOKEN_AT_ONCE):
+            self.parked.add(tp, watched.wanted)
 
     def close(self) -> None:
         """The session is over."""
-        self._index.wake_in(self, tuple(self.members))
-        self.woken = {}
+        self._index.close(self)
+        self.woken, self.appended = {}, {}
         self.parked = None
 
 
@@ -92,6 +116,9 @@ class QuietIndex:
     def __init__(self, follower_of: Callable[[TopicPartition, int], FollowerState | None]) -> None:
         self._follower_of = follower_of
         self._resting: dict[TopicPartition, dict[QuietPartitions, None]] = {}
+        self._of_followers: dict[int, dict[QuietPartitions, None]] = {}
+        self._behind: dict[QuietPartitions, None] = {}
+        """Followers' sessions that have more partitions awake than they have asked for."""
 
     def __len__(self) -> int:
         """Partitions that rest in some session."""
@@ -99,7 +126,25 @@ class QuietIndex:
 
     def open(self, replica_id: int) -> QuietPartitions:
         """For a new session."""
-        return QuietPartitions(self, replica_id)
+        quiet = QuietPartitions(self, replica_id)
+        if replica_id >= 0:
+            self._of_followers.setdefault(replica_id, {})[quiet] = None
+        return quiet
+
+    def close(self, quiet: QuietPartitions) -> None:
+        """Nothing of it rests any more, and nothing will."""
+        self.wake_in(quiet, tuple(quiet.members))
+        self._of_followers.get(quiet.replica_id, {}).pop(quiet, None)
+        self._behind.pop(quiet, None)
+
+    def caught_up(self, quiet: QuietPartitions) -> None:
+        """Nothing of it is woken that it has not taken over."""
+        self._behind.pop(quiet, None)
+
+    def wake_all_of(self, replica_id: int) -> None:
+        """All that rests in sessions of that follower is looked at with the next request, which may be refused."""
+        for quiet in tuple(self._of_followers.get(replica_id, ())):
+            self.wake_in(quiet, tuple(quiet.members))
 
     def begin_fetch(self, quiet: QuietPartitions, replica_epoch: int, now: float, *, looks_at_all: bool) -> None:
         """A request of that session came, what was touched until now is awake. Wakes whom it is time to look at."""
@@ -125,17 +170,24 @@ class QuietIndex:
         self._resting.setdefault(tp, {})[quiet] = None
         return True
 
-    def wake(self, touched: Iterable[TopicPartition]) -> None:
-        """Something happened to these. A parked fetch of their session watches them from now on."""
+    def wake(self, touched: Iterable[TopicPartition], *, only_followers: bool = False) -> None:
+        """Something happened to these; `only_followers`: records were appended. A fetch that is parked may watch them from now on."""
         for tp in touched:
-            for quiet in self._resting.pop(tp, ()):
-                watched = self._leave(quiet, tp)
-                if quiet.parked is not None:
-                    quiet.parked.add(tp, watched.wanted)
-
-    def resting(self) -> tuple[TopicPartition, ...]:
-        """In whatever session."""
-        return tuple(self._resting)
+            for quiet in self._behind if only_followers else ():
+                if tp in quiet.woken:
+                    quiet.note(tp, quiet.woken[tp], is_appended=True)
+            resting = self._resting.pop(tp, None)
+            if resting is None:
+                continue
+            if only_followers:
+                consumers = {quiet: None for quiet in resting if quiet.replica_id < 0}
+                if consumers:
+                    self._resting[tp] = consumers
+                    resting = {quiet: None for quiet in resting if quiet not in consumers}
+            for quiet in resting:
+                quiet.note(tp, self._leave(quiet, tp), is_appended=only_followers)
+                if quiet.replica_id >= 0:
+                    self._behind[quiet] = None
 
     def wake_in(self, quiet: QuietPartitions, partitions: Iterable[TopicPartition]) -> None:
         """As `wake`, but in that session only."""
@@ -145,11 +197,12 @@ class QuietIndex:
                 del others[quiet]
                 if not others:
                     del self._resting[tp]
-                self._leave(quiet, tp)
+                quiet.woken[tp] = self._leave(quiet, tp)
+                if quiet.replica_id >= 0:
+                    self._behind[quiet] = None
 
     def _leave(self, quiet: QuietPartitions, tp: TopicPartition) -> Watched:
         watched, follower = quiet.members.pop(tp)
         if follower is not None:
             follower.wake(quiet.heartbeat)
-        quiet.woken[tp] = watched
         return watched

@@ -20,10 +20,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from broker.clock import Clock
 from broker.event_log import EventLog
+from broker.loop_budget import LoopBudget
 from broker.replication import truncation
+from broker.replication.fetch_session import NEWS_AT_ONCE
 from broker.replication.leader_endpoint import (
     EARLIEST,
     LATEST,
@@ -40,13 +43,18 @@ from broker.replication.truncation import EpochEnd
 from broker.storage.log import Log, LogDirFailed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.record_batch import in_pieces
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-TRUNCATIONS_AT_ONCE = 20
+QUESTIONS_AT_ONCE = 200
+"""Partitions in a request for the ends of epochs; the others follow with the next. The leader answers in one turn of its loop."""
+TAKEN_WITHOUT_A_PAUSE = 20
+"""Partitions of an answer that do not share the budget of long work."""
+PIECE_BYTES = 64 * 1024
+"""Of records that are appended at a time."""
 RETRY_S_MIN = 0.02
-TRUNCATION_GRACE_S = 0.1
 REFRESH_EVERY_S = 0.5
 REFRESHES_UNTIL_ALL = 64
 FAILURES_IN_PASSING = 4
@@ -93,6 +101,7 @@ class ReplicaFetcher:
         partition_max_bytes: int,
         disk_failed: Callable[[Partition, LogDirFailed], None],
         throttle: ReplicationThrottle,
+        budget: LoopBudget,
     ) -> None:
         self._throttle = throttle
         self.name = name
@@ -109,8 +118,7 @@ class ReplicaFetcher:
         self._to_refresh: list[TopicPartition] = []
         self._refreshed_at = clock.monotonic()
         self._changed = asyncio.Event()
-        self._no_question = asyncio.Event()
-        self._no_question.set()
+        self._budget = budget
         self._unavailable = {Phase.TRUNCATING: 0, Phase.FETCHING: 0}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -154,9 +162,6 @@ class ReplicaFetcher:
             if pause_s is None or pause_s > 0:
                 await _at_most(self._changed, pause_s)
                 continue
-            if phase is Phase.FETCHING and not self._no_question.is_set():
-                # The answer frees partitions for this fetch, which may be parked long once it is sent.
-                await _at_most(self._no_question, TRUNCATION_GRACE_S)
             try:
                 await (self.truncate_once() if phase is Phase.TRUNCATING else self.fetch_once())
             except LeaderUnavailable as error:
@@ -181,8 +186,13 @@ class ReplicaFetcher:
                 return 0.0
         now = self._clock.monotonic()
         free_at = now + min(self._throttle.free_in(), self._retry_s_max)
-        due = min((self._due_at(followed, free_at) for followed in waiting.values()), default=None)
-        return None if due is None else max(0.0, due - now)
+        due = None
+        for followed in waiting.values():
+            at = self._due_at(followed, free_at)
+            if at <= now:
+                return 0.0
+            due = at if due is None else min(due, at)
+        return None if due is None else due - now
 
     def _due_at(self, followed: FollowedPartition, free_at: float) -> float:
         """A throttled partition is not fetched before the throttle is free again."""
@@ -249,10 +259,17 @@ class ReplicaFetcher:
         questions: dict[TopicPartition, EpochQuestion] = {}
         asked: dict[TopicPartition, FollowedPartition] = {}
         now = self._clock.monotonic()
-        for followed in [f for f in self._truncating.values() if f.not_before <= now]:
+        due = (followed for followed in self._truncating.values() if followed.not_before <= now)
+        for followed in list(islice(due, QUESTIONS_AT_ONCE)):
+            await self._budget.pause()
+            if self._truncating.get(followed.partition.tp) is not followed:
+                continue
             partition_log = followed.log()
             if partition_log is None:
                 self.remove(followed.partition.tp)
+                continue
+            await partition_log.appendable()
+            if not self._is_mine(followed):
                 continue
             epoch = partition_log.leader_epochs.latest_epoch()
             if epoch == truncation.UNDEFINED_EPOCH:
@@ -262,16 +279,10 @@ class ReplicaFetcher:
             asked[followed.partition.tp] = followed
         if not questions:
             return
-        self._no_question.clear()
-        try:
-            answers = await self._endpoint.epoch_ends(questions)
-            for at, (tp, followed) in enumerate(asked.items(), 1):
-                self._take_answer(followed, questions[tp], answers.get(tp))
-                if at % TRUNCATIONS_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # each may write a file
-        finally:
-            # Not before all are taken: the fetch that this lets go is to ask for every one of them.
-            self._no_question.set()
+        answers = await self._endpoint.epoch_ends(questions)
+        for tp, followed in asked.items():
+            self._take_answer(followed, questions[tp], answers.get(tp))
+            await self._budget.pause()
 
     def _take_answer(self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None) -> None:
         partition_log = followed.log()
@@ -295,42 +306,62 @@ class ReplicaFetcher:
             high_watermark=partition.high_watermark,
             local_end_of=partition.end_of_epoch,
         )
+        end = partition_log.log_end_offset
         try:
             partition.truncate(decision.offset)
         except LogDirFailed as error:
             self._disk_gone(followed, error)
             return
-        self._enter(followed, Phase.FETCHING if decision.is_complete else Phase.TRUNCATING)
+        # What is to be written down before the next append is waited for before the next question, which finds nothing to cut.
+        is_settled = partition_log.log_end_offset == end or not partition_log.is_point_behind
+        self._enter(followed, Phase.FETCHING if decision.is_complete and is_settled else Phase.TRUNCATING)
 
     # -- fetching -------------------------------------------------------------------------------------------------
 
     async def fetch_once(self) -> None:
         """One Fetch for the partitions that are due, and its appends."""
-        self._place_unsettled()
+        all_are_placed = await self._place_unsettled()
         self._refresh_some()
         if not self._positions:
             return
         self._positions.begin_request()
-        answers = await self._endpoint.fetch(self._positions, is_short=self._are_more_to_come())
-        for tp, data in answers.items():
+        is_short = not all_are_placed or self._are_more_to_come()
+        answers = await self._endpoint.fetch(self._positions, is_short=is_short)
+        # Producers wait for those that are in sync: they come before the many that catch up after a failover.
+        in_order = sorted(answers, key=self._unsettled.__contains__)
+        for at, tp in enumerate(in_order):
             # One that was moved, or given up, since it was asked for is asked for anew (BUG-12).
             if self._positions.is_as_asked(tp):
                 followed = self._followed[tp]
-                await self._take_data(followed, self._positions[tp].wanted.fetch_offset, data)
+                await self._take_data(followed, self._positions[tp].wanted.fetch_offset, answers[tp])
                 if self._is_mine(followed) and tp in self._positions:
                     self._place(followed)
+            if at >= TAKEN_WITHOUT_A_PAUSE:
+                await self._budget.pause()
 
-    def _place_unsettled(self) -> None:
-        """Those that may be fetched now are; who is in sync and well stays with the others until it has news."""
+    async def _place_unsettled(self) -> bool:
+        """Those that may be fetched now are; who is in sync and well stays with the others until it has news.
+
+        False: some were not looked at. A request takes a hundred new ones, so the fetch of what is copied already does not wait
+        for more; the next round goes on where this one ended.
+        """
         now = self._clock.monotonic()
         free_at = now + self._throttle.free_in()
-        for tp, followed in list(self._unsettled.items()):
+        for at, (tp, followed) in enumerate(list(self._unsettled.items())):
+            if not self._positions:
+                await self._budget.pause()
+            elif len(self._positions.new) > NEWS_AT_ONCE or (at >= TAKEN_WITHOUT_A_PAUSE and self._budget.is_spent()):
+                return False
+            if self._unsettled.get(tp) is not followed:
+                continue
+            del self._unsettled[tp]
             if self._due_at(followed, free_at) > now:
                 self._positions.drop(tp)
-                continue
-            self._place(followed)
-            if followed.is_in_sync and tp in self._positions:
-                self._unsettled.pop(tp, None)
+            elif tp not in self._positions:
+                self._place(followed)
+            if self._is_mine(followed) and not (followed.is_in_sync and tp in self._positions):
+                self._unsettled[tp] = followed
+        return True
 
     def _place(self, followed: FollowedPartition) -> None:
         """Its next fetch begins at its LEO."""
@@ -377,25 +408,36 @@ class ReplicaFetcher:
             # Before anything else in the answer (BUG-19).
             self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))
         else:
-            self._append(followed, data)
+            await self._append(followed, data)
 
-    def _append(self, followed: FollowedPartition, data: FetchPartitionData) -> None:
+    async def _append(self, followed: FollowedPartition, data: FetchPartitionData) -> None:
+        """Piece by piece: ten megabytes of small batches take a quarter of a second. The rest comes to nothing when, in
+        between, the partition is not followed any more in this epoch, or somebody else has moved its LEO (BUG-12)."""
         if self._is_throttled(followed):
             self._throttle.record(sum(map(len, data.records)))
-        try:
-            for records in data.records or (None,):
-                view = memoryview(records) if records is not None else None
-                followed.partition.append_as_follower(view, data.high_watermark, data.log_start_offset)
-        except KafkaError as error:
-            self._set_aside(followed, error)
-        except LogDirFailed as error:
-            self._disk_gone(followed, error)
-        else:
-            followed.failures = 0
+        partition_log = followed.log()
+        pieces = [piece for records in data.records for piece in in_pieces(memoryview(records), PIECE_BYTES)]
+        for piece in pieces or (None,):
+            assert partition_log is not None
+            try:
+                followed.partition.append_as_follower(piece, data.high_watermark, data.log_start_offset)
+            except KafkaError as error:
+                self._set_aside(followed, error)
+                return
+            except LogDirFailed as error:
+                self._disk_gone(followed, error)
+                return
+            if len(pieces) <= 1:
+                break
+            end = partition_log.log_end_offset
+            await self._budget.pause()
             partition_log = followed.log()
-            followed.is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
-            if not followed.is_in_sync:
-                self._unsettled[followed.partition.tp] = followed
+            if not self._is_mine(followed) or partition_log is None or partition_log.log_end_offset != end:
+                return
+        followed.failures = 0
+        followed.is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
+        if not followed.is_in_sync:
+            self._unsettled[followed.partition.tp] = followed
 
     async def _out_of_range(self, followed: FollowedPartition, fetch_offset: int) -> None:
         """The LEO lies outside of the leader's log.

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from itertools import islice
 from typing import Any
 
 from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.event_log import EventLog
+from broker.loop_budget import LoopBudget
 from broker.metadata_cache import MetadataCache
-from broker.purgatory import DelayedOperation, Purgatory, Timers
+from broker.purgatory import Purgatory, Timers
 from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
 from broker.replication.directory_failures import DirectoryFailures
 from broker.replication.fetch_reads import FetchParams, FetchReads, FetchResponder
@@ -24,9 +27,10 @@ from broker.replication.fetcher_manager import FetcherManager
 from broker.replication.fetches import Fetches
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
+from broker.replication.large_fetches import WaitingFetch
 from broker.replication.leader_addresses import LeaderAddresses
 from broker.replication.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
-from broker.replication.leadership_changes import LeadershipChanges, TopicOverrides
+from broker.replication.leadership_changes import LeadershipChanges, Lookup, TopicOverrides
 from broker.replication.lease import LeadershipLease
 from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, Role, Surroundings
@@ -36,18 +40,30 @@ from broker.replication.refused_batches import FOR_NOW
 from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_moves import ReplicaMoves
 from broker.replication.replication_throttle import ReplicationThrottle
+from broker.replication.steps import Steps, all_at_once
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from protocol.types import TopicPartition
+from protocol.rpc.messages import (
+    ControlResponse,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from protocol.types import BrokerInfo, TopicPartition
+from protocol.zk.znodes import topic_id_uuid
 
 log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
+TOUCHED_IN_A_TURN = 400
+"""Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
+LOOKS_IN_A_SLICE = 20
+"""A look at a partition that has nothing to do costs a few microseconds."""
 
 __all__ = ["FetchParams", "ReplicaManager"]
 
@@ -68,6 +84,7 @@ class ReplicaManager:
         *,
         own_broker_epoch: Callable[[], int],
         timers: Timers | None = None,
+        budget: LoopBudget | None = None,
         make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
     ) -> None:
         self._config = config
@@ -80,9 +97,13 @@ class ReplicaManager:
         self._open_network_client = open_network_client
         self._make_endpoint = make_endpoint or self._network_endpoint
         self._timers: Timers = timers or asyncio.get_running_loop()
+        self.budget = budget or LoopBudget(self._timers, clock.monotonic)
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers)
         self._touched: dict[TopicPartition, None] = {}
+        self._appended: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}
+        self._told_topics: dict[uuid.UUID, str] = {}
+        self._brokers_looked_at: tuple[BrokerInfo, ...] = ()
         self._turn_is_scheduled = False
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,6 +146,7 @@ class ReplicaManager:
             lease.is_suspect,
             self._complete_produces,
             self._spawn,
+            self.budget,
         )
         self._offsets = OffsetQueries(self.partitions, self._disk_failed)
         self.record_deletions = RecordDeletions(
@@ -204,7 +226,8 @@ class ReplicaManager:
         except LogDirFailed as error:
             self._disk_failed(self.partitions.find(tp), error)
             return self._refused(tp, ErrorCode.KAFKA_STORAGE_ERROR)
-        self._touch(tp)
+        self._appended[tp] = None
+        self._look_in_the_next_turn()
         if acks == ACKS_ALL:
             # A duplicate waits like the batch that it repeats: its answer promises the same (BUG-11).
             awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
@@ -241,7 +264,7 @@ class ReplicaManager:
         partitions: Sequence[tuple[TopicPartition, FetchRequestPartition]],
         respond: FetchResponder,
         quiet: QuietPartitions | None = None,
-    ) -> DelayedOperation[TopicPartition] | None:
+    ) -> WaitingFetch | None:
         """Reads, for a consumer (below the HW) or a follower; parks when there is less than `min_bytes`.
 
         `quiet` are the partitions of the same session that rest: those that are woken meanwhile follow in the results.
@@ -253,6 +276,7 @@ class ReplicaManager:
 
     def begin_fetch(self, quiet: QuietPartitions, replica_epoch: int) -> None:
         """A request of that session came: to be called before its partitions that are awake are put together."""
+        self._fetches.wake(self._appended, only_followers=True)
         self._fetches.wake(self._touched)
         self._fetches.begin(quiet, replica_epoch)
 
@@ -291,46 +315,65 @@ class ReplicaManager:
         self, request: LeaderAndIsrRequest, overrides: TopicOverrides | None = None
     ) -> ControlResponse:
         """LAI-1..5. `overrides` are the settings of `topics_to_configure`."""
-        steps = self.applying(request, overrides or {})
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                response: ControlResponse = end.value
-                return response
+        return all_at_once(self.applying(request, Lookup(overrides or {})))
 
     def applying(
-        self, request: LeaderAndIsrRequest, overrides: TopicOverrides
-    ) -> Generator[None, None, ControlResponse]:
+        self,
+        request: LeaderAndIsrRequest,
+        lookup: Lookup,
+        held: list[PartitionState] | None = None,
+    ) -> Steps:
         """As `become_leader_or_follower`, with stops at which others can have their turn; nothing but `step_down_all` may
-        change who leads meanwhile, and then the rest is not applied."""
+        change who leads meanwhile, and then the rest is not applied.
+
+        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`.
+        """
         for broker in request.live_leaders:
             self._leaders.learn(broker)
-        response = yield from self._changes.applying(request, overrides)
+        self._told_topics.update((topic_id_uuid(text), topic) for topic, text in request.topic_ids.items())
+        response = yield from self._changes.applying(request, lookup, held)
         self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
             self._spawn(self._checkpoint_regularly())
         return response
 
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """As the metadata has it, or LeaderAndIsr, which comes before: followers fetch new partitions at once."""
+        return self._metadata.topic_name(topic_id) or self._told_topics.get(topic_id)
+
     def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
         """LAI-6."""
-        return self._changes.stop_replicas(request)
+        return all_at_once(self.stopping(request))
+
+    def stopping(self, request: StopReplicaRequest) -> Steps:
+        """As `stop_replicas`, with stops like those of `applying`."""
+        return self._changes.stopping(request)
 
     def maybe_update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
         """Takes a newer view of the cluster; who may join an ISR, or holds a HW back, may have changed with it."""
+        return all_at_once(self.updating_metadata(request))
+
+    def updating_metadata(self, request: UpdateMetadataRequest) -> Steps:
+        """As `maybe_update_metadata`, with stops like those of `applying`. The view itself changes in one step."""
         refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
         if refusal is not None:
             return refusal
-        before = self._metadata.brokers()
-        self._metadata.update(request)
-        if self._metadata.brokers() != before:
+        yield from self._metadata.updating(request)
+        known = self._metadata.topic_name
+        self._told_topics = {key: name for key, name in self._told_topics.items() if known(key) is None}
+        before, now = self._brokers_looked_at, self._metadata.brokers()
+        if now != before:
             for broker in request.brokers:
                 self._leaders.learn(broker)
-            for partition in self.partitions:
+            # Whose fetches are of an earlier life by now: that must not keep it in sync (BUG-23).
+            self._fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
+            for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
+                if at % LOOKS_IN_A_SLICE == 0:
+                    yield
             self.record_deletions.check_all()
-            self._fetches.look_at_all()
+            self._brokers_looked_at = now
         return ControlResponse()
 
     def step_down_all(self, reason: str) -> None:
@@ -341,21 +384,24 @@ class ReplicaManager:
         self._changes.step_down(self.partitions)
         self._lease.reset()
 
-    def topics_to_configure(self, request: LeaderAndIsrRequest) -> list[str]:
+    def topics_to_configure(self, request: LeaderAndIsrRequest) -> set[str]:
         """The topics of which the request opens a log here: their settings must be known before."""
-        topics: dict[str, None] = {}
-        for state in request.partitions:
-            partition = self.partitions.get(state.topic_partition)
-            topic_id = request.topic_ids.get(state.topic)
-            if partition is None or partition.log is None or partition.topic_id != topic_id:
-                topics[state.topic] = None
-        return list(topics)
+        ids = request.topic_ids
+        return {s.topic for s in request.partitions if self._changes.opens_log(s, ids.get(s.topic))}
+
+    def missing_logs(self, request: LeaderAndIsrRequest) -> set[TopicPartition]:
+        """Partitions that are not new and name this broker in their ISR, but have no log here: their age must be known before."""
+        return {s.topic_partition for s in request.partitions if self._changes.is_log_missing(s)}
 
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begins to look for followers that lag."""
         self._spawn(self._shrink_regularly())
+
+    def begin_stop(self) -> None:
+        """This broker is about to hand over what it leads. A newer LeaderAndIsr does not make it follow again (LAI-4)."""
+        self._fetchers.add_no_more()
 
     async def shutdown(self) -> None:
         """Stops copying, answers everyone who waits, checkpoints the high watermarks."""
@@ -364,18 +410,29 @@ class ReplicaManager:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for partition in self.partitions:
+        for at, partition in enumerate(self.partitions, 1):
             if partition.role is Role.LEADER:
                 partition.stop()
                 self.leadership_changed(partition.tp)
-        self._turn()
+            if at % LOOKS_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
+        while self._turn_is_scheduled:
+            self._turn()
+            await asyncio.sleep(0)
         await self.checkpoint_high_watermarks()
 
     def check_lag(self) -> None:
         """Every half lag time: members of the ISR that lag leave it (REP-3); the HW waits no longer for who is gone."""
-        if self._lease.is_suspect():
-            return
-        for partition in self.partitions:
+        all_at_once(self.checking_lag())
+
+    def checking_lag(self) -> Generator[None]:
+        """As `check_lag`, with stops at which others can have their turn."""
+        for at, partition in enumerate(self.partitions):
+            if at % LOOKS_IN_A_SLICE == 0:
+                if at:
+                    yield
+                if self._lease.is_suspect():
+                    return
             if not partition.shrink_if_lagging():
                 partition.look_again()
 
@@ -387,6 +444,10 @@ class ReplicaManager:
         except LogDirFailed as error:
             log.error("the high watermarks could not be checkpointed: %s", error)
             self.failures.directory_failed(error.directory)
+
+    def update_fetchers(self, per_leader: int) -> None:
+        """`num.replica.fetchers`, for partitions that are followed from now on."""
+        self._fetchers.fetchers_per_leader = per_leader
 
     def update_throttles(self, config: BrokerConfig) -> None:
         """The rates of the replication throttles, effective from the next fetch."""
@@ -405,7 +466,8 @@ class ReplicaManager:
     async def _shrink_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
-            self.check_lag()
+            for _ in self.checking_lag():
+                await self.budget.pause()
 
     async def _checkpoint_regularly(self) -> None:
         while True:
@@ -427,6 +489,9 @@ class ReplicaManager:
     def _touch(self, tp: TopicPartition) -> None:
         """There may be news for those who fetch it: looked at in the next turn of the loop."""
         self._touched[tp] = None
+        self._look_in_the_next_turn()
+
+    def _look_in_the_next_turn(self) -> None:
         if not self._turn_is_scheduled:
             self._turn_is_scheduled = True
             self._timers.call_soon(self._turn)
@@ -434,7 +499,11 @@ class ReplicaManager:
     def _turn(self) -> None:
         self._turn_is_scheduled = False
         self._complete_produces()
-        touched, self._touched = self._touched, {}
+        touched, appended = _first(self._touched), _first(self._appended)
+        if self._touched or self._appended:
+            self._look_in_the_next_turn()
+        if only_appended := [tp for tp in appended if tp not in touched]:
+            self._fetches.appended(only_appended)
         self._fetches.touched(touched)
 
     def _complete_produces(self) -> None:
@@ -445,8 +514,7 @@ class ReplicaManager:
 
     def _stood_still(self, seconds: float) -> None:
         self._events.write("stood_still", seconds=round(seconds, 3))
-        for partition in self.partitions:
-            partition.forgive_lag()
+        self._surroundings.forgiveness.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
         for tp in self._produces.watched():
@@ -473,23 +541,25 @@ class ReplicaManager:
             partition_max_bytes=self._config.replica_fetch_max_bytes,
             disk_failed=self._disk_failed,
             throttle=self._follower_throttle,
+            budget=self.budget,
         )
 
     def _network_endpoint(self, leader: int) -> LeaderEndpoint:
-        settings = FetchSettings(
-            own_id=self._config.broker_id,
-            own_broker_epoch=self._own_broker_epoch,
-            max_wait_ms=self._config.replica_fetch_wait_max_ms,
-            min_bytes=self._config.replica_fetch_min_bytes,
-            max_bytes=self._config.replica_fetch_response_max_bytes,
-            partition_max_bytes=self._config.replica_fetch_max_bytes,
-        )
+        settings = FetchSettings.of(self._config, self._own_broker_epoch)
         return NetworkLeaderEndpoint(settings, lambda: self._leaders.of(leader), self._open_network_client)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
+    """Takes some out: the others are looked at in a later turn of the loop."""
+    some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
+    for tp in some:
+        del touched[tp]
+    return some
 
 
 def _nothing(tp: TopicPartition) -> None:

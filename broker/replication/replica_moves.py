@@ -172,10 +172,10 @@ class ReplicaMoves:
             return True
         self._align(current, future)
         if future.log_end_offset < current.log_end_offset:
-            read = await current.read_cold(
-                future.log_end_offset, COPY_BYTES, current.log_end_offset, min_one_batch=True
-            )
-            if self._ends(tp) == ends:
+            offset = future.log_end_offset
+            read = await current.read_cold(offset, COPY_BYTES, current.log_end_offset, min_one_batch=True)
+            # A log that was cut meanwhile has cut its copy: what was read would leave a hole there (BUG-12).
+            if self._ends(tp) == ends and future.log_end_offset == offset:
                 self._append(future, read.records)
             await asyncio.sleep(0)
             return True

@@ -87,6 +87,7 @@ class FollowerState:
         self.log_start_offset = UNKNOWN_OFFSET
         self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.fetched_at = NEVER
+        self.broker_epoch = NO_EPOCH
         self.caught_up_at = now if in_isr else NEVER
 
     @property
@@ -128,16 +129,21 @@ def lagging_members(
     leader_end_offset: int,
     now: float,
     lag_time_max_s: float,
+    forgiven_at: float = NEVER,
 ) -> tuple[int, ...]:
     """The members of the ISR that have not been caught up for the lag time. Never the leader itself (INV-4).
 
-    A member that is not assigned any more (no state) counts as lagging.
+    All of them count as caught up at `forgiven_at`. A member that is not assigned any more (no state) counts as lagging.
     """
+    is_forgiven = now - forgiven_at <= lag_time_max_s
     return tuple(
         member
         for member in isr
         if member != own_id
-        and (member not in followers or not followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
+        and (
+            member not in followers
+            or not (is_forgiven or followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
+        )
     )
 
 

@@ -27,7 +27,6 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
-
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 

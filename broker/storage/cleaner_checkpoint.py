@@ -1,8 +1,9 @@
 """Up to where each compacted log is clean: `cleaner-offset-checkpoint` in every log directory (LOG-4).
 
 An entry that is too high is dangerous: what lies below it is not looked at for later records of a key, so a tombstone there
-could go before what it deletes. So it is lowered on the disk at once when a log is cut or deleted, and after a crash nothing
-above the recovery point is believed clean. One that is too low only costs time.
+could go before what it deletes. So when a log is cut, it is lowered on the disk before anything is appended (`lowered_points`);
+when a log is deleted, before another of its name is made; and after a crash nothing above the recovery point is believed
+clean. One that is too low only costs time.
 """
 
 from __future__ import annotations
@@ -32,10 +33,17 @@ class CleanerCheckpoint:
             if found.directory == f"{directory.path}/{found.topic_partition}":  # no copy on its way to this directory
                 found.cleaned_up_to = min(offsets.get(found.topic_partition, 0), found.recovery_point)
 
-    def lowered(self, changed: Log) -> None:
-        """On the loop, not waiting for the disk: its journal keeps the order. Raises OSError."""
-        for directory in self._online(changed.log_dir):
-            directory.overwrite_offsets(CLEANED, self._offsets(directory), next(self._turns))
+    def lower_now(self, log_dir: str) -> None:
+        """As `lower`, on the loop, waiting for the disk. The file names only logs that are here after it. Raises OSError."""
+        for directory in self._online(log_dir):
+            if directory.read_offsets(CLEANED):
+                directory.overwrite_offsets(CLEANED, self._offsets(directory), next(self._turns))
+
+    async def lower(self, log_dir: str) -> None:
+        """Logs of the directory were cut: waits until their offsets, if there were any, are on the disk. Raises OSError."""
+        for directory in self._online(log_dir):
+            if directory.read_offsets(CLEANED):
+                await self.write(log_dir)
 
     async def write(self, log_dir: str) -> None:
         """Waits until the offsets of a directory's logs are on the disk. Raises OSError."""

@@ -14,6 +14,8 @@ import stat
 import struct
 from collections.abc import Sequence
 
+from broker.storage.open_files import OpenFiles
+
 Buffer = bytes | bytearray | memoryview
 
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -25,11 +27,20 @@ class FileSystem:
     """The real one. Files are known by their descriptor; all errors are OSError."""
 
     def __init__(self) -> None:
+        self.in_use = OpenFiles()
         self._knows_nowait = hasattr(os, "RWF_NOWAIT")
 
     def open(self, path: str) -> int:
         """For reading and writing; made when it is not there."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def create(self, path: str) -> int:
+        """As `open`, and what was in the file before is gone."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+    def reopen(self, path: str) -> int:
+        """A file that is there, for reading and writing. Raises FileNotFoundError."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -50,6 +61,14 @@ class FileSystem:
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def size_of(self, path: str) -> int:
+        """Of a file that is not open. Raises FileNotFoundError."""
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written, by the wall clock. Raises FileNotFoundError."""
+        return os.stat(path).st_mtime_ns // 1_000_000
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
         """Writes all parts one after the other from `position` on, in one call where the kernel takes them."""
@@ -98,6 +117,10 @@ class FileSystem:
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
+    def truncate_path(self, path: str, size: int) -> None:
+        """`truncate` of a file by its name. Raises FileNotFoundError."""
+        os.truncate(path, size)
+
     def sync(self, fd: int) -> None:
         """Waits until the file's data and size are on the disk."""
         os.fdatasync(fd)
@@ -137,6 +160,14 @@ class FileSystem:
         """With its parents; there already is fine."""
         os.makedirs(path, exist_ok=True)
 
+    def make_new_directory(self, path: str) -> bool:
+        """In a directory that is there. False: it is there already."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return False
+        return True
+
     def list(self, path: str) -> list[str]:
         return os.listdir(path)
 
@@ -163,17 +194,41 @@ class FileSystem:
     def read_file(self, path: str) -> bytes | None:
         """All of it, or None when it is not there."""
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            size = os.fstat(fd).st_size
+            return self.read(fd, size, 0) if size else b""
+        finally:
+            os.close(fd)
+
+    def read_end(self, path: str, size: int) -> tuple[bytes, int] | None:
+        """(the last `size` bytes of the file, fewer if it is shorter, its size); None when it is not there."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            length = os.fstat(fd).st_size
+            start = max(length - size, 0)
+            return (self.read(fd, length - start, start) if length else b""), length
+        finally:
+            os.close(fd)
+
+    def write_new(self, path: str, data: bytes) -> None:
+        """Where no file of that name can be; not synced."""
+        fd = self.create(path)
+        try:
+            self.write(fd, (data,), 0)
+        finally:
+            self.close(fd)
 
     def write_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """The file has its old content or the new one, never a mixture (LOG-3): temporary file, fsync, rename, fsync."""
         temporary = path + ".tmp"
-        fd = self.open(temporary)
+        fd = self.create(temporary)
         try:
-            self.truncate(fd, 0)
             self.write(fd, (data,), 0)
             if sync:
                 self.sync(fd)

@@ -14,15 +14,17 @@ UNDEFINED = (-1, -1)
 
 
 class LeaderEpochCache:
-    """The epochs of one log. `on_change` is called after every change: the log writes its checkpoint file then."""
+    """The epochs of one log. `on_change` is called after each change."""
 
-    def __init__(self, entries: Iterable[tuple[int, int]] = (), on_change: Callable[[], None] | None = None) -> None:
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         for epoch, start in entries:
             self._epochs.append(epoch)
             self._starts.append(start)
-        self._on_change = on_change
+        self.is_changed = False
+        """The checkpoint file has something else."""
+        self.on_change: Callable[[], None] = _ignore
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -45,7 +47,7 @@ class LeaderEpochCache:
             self._starts.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
-        self._changed()
+        self.changed()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(the newest epoch not above `epoch`, the offset after its last record); (-1, -1) when there is none.
@@ -76,7 +78,7 @@ class LeaderEpochCache:
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
             self._starts.pop()
-        self._changed()
+        self.changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drops the epochs that end before `start_offset`; the one that covers it now begins there."""
@@ -86,14 +88,19 @@ class LeaderEpochCache:
         del self._epochs[: at - 1]
         del self._starts[: at - 1]
         self._starts[0] = start_offset
-        self._changed()
+        self.changed()
 
     def clear(self) -> None:
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()
-            self._changed()
+            self.changed()
 
-    def _changed(self) -> None:
-        if self._on_change is not None:
-            self._on_change()
+    def changed(self) -> None:
+        """The file is to be written again."""
+        self.is_changed = True
+        self.on_change()
+
+
+def _ignore() -> None:
+    """Nobody listens."""

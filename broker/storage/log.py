@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from broker.config import TopicConfig
 from broker.storage import fetched_batches, produced_batches, segment_swap, timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
+from broker.storage.disk_threads import READS
 from broker.storage.filesystem import Buffer, FileSystem
-from broker.storage.flushing import Unsynced, in_thread
-from broker.storage.leader_epochs import LeaderEpochCache
+from broker.storage.flushing import EpochsWrite, Unsynced, in_thread
 from broker.storage.log_retention import deletable_segments
 from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, LogDirFailed, LogParts, ReadResult
 from broker.storage.rolling import must_roll
@@ -62,7 +62,8 @@ class Log:
         self.log_start_offset = parts.log_start_offset
         self.log_end_offset = parts.segments[-1].next_offset
         self.recovery_point = min(parts.recovery_point, self.log_end_offset)
-        self.leader_epochs = LeaderEpochCache(parts.epochs, self._write_epochs)
+        self.leader_epochs = parts.epochs
+        self.leader_epochs.on_change = self._epochs_changed
         self.producers = parts.producers
         self._filesystem = filesystem
         self._wall_ms = wall_ms
@@ -77,9 +78,12 @@ class Log:
         self.is_deleted = False
         self.on_roll: Callable[[Log], None] = _ignore
         self.on_cut: Callable[[Log], None] = _ignore
+        self.is_point_behind = False
         self.on_lowered: Callable[[Log], None] = _ignore
-        self.on_uncleaned: Callable[[Log], None] = _ignore
+        self.on_write_after_cut: Callable[[Log], None] = _ignore
+        self.until_appendable: Callable[[Log], Awaitable[None]] = _no_wait
         self.on_hole: Callable[[Log], None] = _ignore
+        self.on_epochs: Callable[[Log], None] = _ignore
         self.dispose: Callable[[Sequence[str]], None] = self._unlink
 
     @property
@@ -165,12 +169,14 @@ class Log:
         self._check_usable()
         segment = self._segments[-1]
         try:
+            if self.is_point_behind:
+                self.on_write_after_cut(self)
             if segment.size and must_roll(segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition):
                 # At the LEO, even if the first batch leaves a hole: then a segment that ends early is damage (recovery).
                 segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
             segment.append(parts, headers)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         self.producers.note(headers)
         # Published last: a reader never sees an end that is not written (BUG-19).
         self.log_end_offset = segment.next_offset
@@ -192,9 +198,10 @@ class Log:
         try:
             yield
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
-    def _failed(self, error: OSError) -> LogDirFailed:
+    def failed(self, error: OSError) -> LogDirFailed:
+        """Notes that the disk failed: it is not asked again. Returns what is to be raised, or reported."""
         self._failure = error
         return LogDirFailed(self.log_dir, error)
 
@@ -218,8 +225,8 @@ class Log:
             base_offset,
             index_interval_bytes=self.config.index_interval_bytes,
             created_ms=self._wall_ms(),
+            is_new=True,
         )
-        segment.rebuild_indexes()
         self._names_are_synced = False
         return segment
 
@@ -243,9 +250,9 @@ class Log:
                 return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=False)
             except WouldBlock as cold:
                 try:
-                    await in_thread((cold.segment,), cold.warm)
+                    await in_thread((cold.segment,), cold.warm, READS)
                 except OSError as error:
-                    raise self._failed(error) from error
+                    raise self.failed(error) from error
         return self._read(offset, max_bytes, max_offset, min_one_batch, may_block=True)
 
     def _read(
@@ -269,7 +276,7 @@ class Log:
                     data = segment.read_batches(start, end, max_bytes, min_one_batch, may_block=may_block)
                     return ReadResult((data,), len(data)) if data else NOTHING
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return NOTHING
 
     def offset_for_timestamp(self, timestamp_ms: int, max_offset: int) -> tuple[int, int, int] | None:
@@ -315,9 +322,13 @@ class Log:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log goes on at `offset`. Raises LogDirFailed."""
         with self._using_disk():
-            if offset < max(self.recovery_point, self.log_start_offset):
-                self.log_start_offset = min(offset, self.log_start_offset)
+            if offset < self.log_start_offset:
+                # Before anything goes: a start that the checkpoint still has would become the end of what is left.
+                self.log_start_offset = offset
                 self._lower_recovery_point(min(offset, self.recovery_point))
+                self.on_write_after_cut(self)
+            elif offset < self.recovery_point:
+                self._lower_recovery_point(offset)
             for segment in reversed(self._segments):
                 self._remove(segment)
             self._segments[:] = [self._new_segment(offset)]
@@ -328,12 +339,18 @@ class Log:
             self._end_moved_back()
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Before a cut, and on the disk: what is written there later must not count as synced after a power loss (INV-21).
+        """Before a cut: what is written there later must not count as synced after a power loss (INV-21, `lowered_points`).
 
-        Whole segments are verified, so it goes back to a segment's begin. Rare: what was flushed is mostly replicated.
+        Whole segments are verified, so it goes back to a segment's begin.
         """
         self.recovery_point = offset
+        self.is_point_behind = True
         self.on_lowered(self)
+
+    async def appendable(self) -> None:
+        """Waits until the next append needs no checkpoint before it: after a cut that would be written on the loop."""
+        if self.is_point_behind:
+            await self.until_appendable(self)
 
     def _end_moved_back(self) -> None:
         self.cuts += 1
@@ -344,7 +361,8 @@ class Log:
         self.producers.cut(self._segments, end)
         if self.cleaned_up_to > end:
             self.cleaned_up_to = end
-            self.on_uncleaned(self)
+            self.is_point_behind = True
+            self.on_lowered(self)
         self.on_cut(self)
 
     def _remove(self, segment: Segment) -> None:
@@ -442,10 +460,14 @@ class Log:
                     await in_thread(unsynced.segments, lambda: unsynced.sync(self._filesystem))
                 is_done = True
             except OSError as error:
-                raise self._failed(error) from error
+                raise self.failed(error) from error
             finally:
                 if not is_done:
                     self._all_is_unsynced()
+            if self._is_closed:
+                return  # it was deleted meanwhile
+            with self._using_disk():
+                self.producers.written(unsynced.snapshots)
             # What was cut and written again meanwhile is not what was synced.
             if cuts == self.cuts:
                 self.recovery_point = max(self.recovery_point, end)
@@ -459,16 +481,34 @@ class Log:
             paths += index_paths
             if is_unsynced:
                 segments.append(segment)
-        names_changed, snapshots = self.producers.take_unsynced()
+        names_changed, snapshots, writes = self.producers.take_unsynced()
         paths += snapshots
+        epochs = self._take_epochs()
         if names_changed or not self._names_are_synced:
             self._names_are_synced = True
             paths += [f"{self.directory}/{name}" for name in (LEADER_EPOCHS, PARTITION_METADATA)]
             directories += [self.directory, self.log_dir]
-        return Unsynced(segments, paths, directories)
+        return Unsynced(segments, paths, directories, writes, epochs)
+
+    def _take_epochs(self) -> EpochsWrite | None:
+        """None: the file has them."""
+        if not self.leader_epochs.is_changed:
+            return None
+        self.leader_epochs.is_changed = self._names_are_synced = False
+        return EpochsWrite(self.directory, encode_epochs(self.leader_epochs.entries))
+
+    @asynccontextmanager
+    async def epochs_write(self) -> AsyncIterator[EpochsWrite | None]:
+        """What brings their file up to date, for whom writes it inside; None: nothing is to be written. No flush comes between."""
+        async with self._flush_lock:
+            yield None if self._is_closed or self._failure is not None else self._take_epochs()
+
+    def _epochs_changed(self) -> None:
+        self.on_epochs(self)
 
     def _all_is_unsynced(self) -> None:
         self._names_are_synced = False
+        self.leader_epochs.changed()
         self.producers.all_is_unsynced()
         for segment in self._segments:
             segment.is_unsynced = segment.index.is_unsynced = segment.time_index.is_unsynced = True
@@ -477,8 +517,26 @@ class Log:
         """Before the last flush: what makes the next start quick is written. Raises LogDirFailed."""
         if self._failure is None and not self._is_closed:
             with self._using_disk():
-                self._segments[-1].close_time_index()
+                self._segments[-1].write_indexes()
                 self.producers.snapshot()
+
+    def sync_to_close(self) -> None:
+        """`prepare_to_close` and the last flush, when nothing else is done with the log any more. The directory that names the
+        log's own is for the caller to sync. Blocks: for a thread. Raises LogDirFailed."""
+        self.prepare_to_close()
+        if self._is_closed:
+            return
+        unsynced = self._take_unsynced()
+        with self._using_disk():
+            for segment in unsynced.segments:
+                segment.pin()
+            try:
+                unsynced.sync(self._filesystem, but=self.log_dir)
+            finally:
+                for segment in unsynced.segments:
+                    segment.unpin()
+            self.producers.written(unsynced.snapshots)
+        self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
         """Closes the files; what was not flushed before is not on the disk."""
@@ -490,29 +548,20 @@ class Log:
         """Its directory was renamed. The next flush syncs the name."""
         self.directory = self.producers.directory = directory
         self._names_are_synced = False
+        self.leader_epochs.changed()
         for segment in self._segments:
             segment.moved_to(directory)
 
     def mark_deleted(self) -> None:
         """The directory is renamed away: nothing more is written there."""
         self.is_deleted = True
-        if self.cleaned_up_to:
-            self.cleaned_up_to = 0
-            self.on_uncleaned(self)
+        self.cleaned_up_to = 0
         self.close()
-
-    def _write_epochs(self) -> None:
-        """The next flush syncs it: below the recovery point the checkpoint is right, above it the batches tell."""
-        if self.is_deleted:
-            return
-        self._names_are_synced = False
-        try:
-            self._filesystem.write_atomically(
-                f"{self.directory}/{LEADER_EPOCHS}", encode_epochs(self.leader_epochs.entries), sync=False
-            )
-        except OSError as error:
-            raise self._failed(error) from error
 
 
 def _ignore(log: Log) -> None:
     """Nobody listens."""
+
+
+async def _no_wait(log: Log) -> None:
+    """Nobody has anything to do."""

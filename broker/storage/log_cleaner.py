@@ -25,6 +25,7 @@ from broker.event_log import EventWriter
 from broker.storage import compaction
 from broker.storage.batch_cleaning import BatchCleaner, LastOfProducer, Transactions, checked, note_keys
 from broker.storage.compaction import Cleanable, OffsetMap, SegmentFacts
+from broker.storage.disk_threads import CLEANING
 from broker.storage.filesystem import Buffer, FileSystem
 from broker.storage.flushing import in_thread
 from broker.storage.log import Log, LogDirFailed
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 SLICE_BYTES = 64 * 1024
 SLICE_RECORDS = 1000
 """What a thread does at one time: about a millisecond."""
+
+LOGS_IN_A_SLICE = 100
+"""Looking at a log takes some 10 us, more when its segments' times are asked for."""
 
 EachBatch = Callable[[Buffer, int, BatchHeader], bool]
 """(buffer, position, header) -> False to stop there"""
@@ -99,7 +103,7 @@ class LogCleaner:
     async def clean_next(self) -> bool:
         """Cleans the dirtiest log that is due; False when there is none, or it came to nothing."""
         try:
-            chosen = self._choose()
+            chosen = await self._choose()
             if chosen is None:
                 return False
             return await self._clean(*chosen)
@@ -108,16 +112,21 @@ class LogCleaner:
             self.manager.on_log_dir_failure(error.directory)
             return False
 
-    def _choose(self) -> tuple[Log, Cleanable] | None:
-        """Raises LogDirFailed."""
+    async def _choose(self) -> tuple[Log, Cleanable] | None:
+        """Looks at all logs, in slices. Raises LogDirFailed."""
         due = []
-        for found in self.manager.logs():
+        for at, found in enumerate(list(self.manager.logs()), 1):
+            if at % LOGS_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
+            if found.is_deleted:
+                continue
             is_moving = self.manager.futures.get(found.topic_partition) is not None
             if "compact" in found.config.cleanup_policy and found not in self.uncleanable and not is_moving:
                 work = self._look_at(found)
                 if work.is_due(found.config.min_cleanable_dirty_ratio):
                     due.append((found, work))
-        return max(due, key=lambda one: one[1].ratio, default=None)
+        here = [one for one in due if self.manager.get(one[0].topic_partition) is one[0]]
+        return max(here, key=lambda one: one[1].ratio, default=None)
 
     def _look_at(self, found: Log) -> Cleanable:
         config = found.config
@@ -323,7 +332,7 @@ class Cleaning:
 
         while goes_on and position < end:
             start = position
-            await in_thread(pinned, work)
+            await in_thread(pinned, work, CLEANING)
             self._look_again(self._sources)
             self._bytes += position - start
             await self._throttle(position - start)
@@ -377,13 +386,15 @@ class Cleaning:
                 index_interval_bytes=self._log.config.index_interval_bytes,
                 created_ms=group[-1].created_ms,
                 suffix=CLEANED_SUFFIX,
+                is_new=True,
             )
             target.rebuild_indexes()
 
         is_offered = False
         try:
-            await in_thread((), create)
+            await in_thread((), create, CLEANING)
             assert target is not None
+            self._look_again(self._sources)
             for source in group:
                 await self._copy_segment(source, target, batches)
             await self._finish(target)
@@ -394,11 +405,11 @@ class Cleaning:
         finally:
             if target is not None and not is_offered:
                 target.close()
-                self._log.dispose([target.path, target.index.path, target.time_index.path])
+                self._log.dispose(target.paths)
         gone = set(group)
         at = self._sources.index(group[0])
         self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in gone)]
-        await in_thread((), lambda: self._filesystem.sync_directory(directory))
+        await in_thread((), lambda: self._filesystem.sync_directory(directory), CLEANING)
         self._look_again(self._sources)
         return target.size
 
@@ -426,7 +437,7 @@ class Cleaning:
 
         while position < source.size:
             start, size = position, target.size
-            await in_thread((source, target), work)
+            await in_thread((source, target), work, CLEANING)
             self._look_again(self._sources)
             await self._throttle(position - start + target.size - size)
 
@@ -442,7 +453,7 @@ class Cleaning:
                 self._filesystem.sync_path(path)
             self._filesystem.sync_directory(directory)
 
-        await in_thread((target,), sync)
+        await in_thread((target,), sync, CLEANING)
 
 
 def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:

@@ -19,9 +19,18 @@ class LogConfigs:
 
     def __init__(self, defaults: TopicConfig) -> None:
         self.defaults = defaults
+        self._newest: tuple[str, Overrides, TopicConfig, Overrides] | None = None
+
+    def of_new(self, topic: str, overrides: Overrides) -> tuple[TopicConfig, Overrides]:
+        """`of`, without earlier ones. The logs of a topic, which are made one after the other, share what it gives."""
+        if self._newest is None or self._newest[:2] != (topic, overrides):
+            self._newest = (topic, dict(overrides), *self.of(topic, overrides, {}))
+        return self._newest[2:]
 
     def of(self, topic: str, overrides: Overrides, earlier: Overrides) -> tuple[TopicConfig, Overrides]:
         """The config, and those of the overrides that are in it."""
+        if not overrides:
+            return self.defaults, {}
         usable, complaints = believable(TopicConfig, overrides, earlier, f"topic {topic}")
         for complaint in complaints:
             log.warning("%s", complaint)
@@ -42,6 +51,7 @@ class LogConfigs:
     def update_defaults(self, logs: Iterable[Log], defaults: TopicConfig) -> None:
         """The broker's settings for topics have changed."""
         self.defaults = defaults
+        self._newest = None
         updated: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
         for found in logs:
             key = tuple(found.overrides.items())

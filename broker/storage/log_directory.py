@@ -27,16 +27,18 @@ class LogDirectoryError(Exception):
 
 
 class LogDirectory:
-    """Held by one process at a time."""
+    """Held by one process at a time. `is_loaded`: this process has the lock, and has opened every log in it."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self.path = os.path.abspath(path)
         self.is_online = True
         self.was_clean = False
+        self.is_loaded = False
         self._filesystem = filesystem
         self._lock_fd: int | None = None
         self._writing = threading.Lock()
         self._written: dict[str, int] = {}
+        self._content: dict[str, int] = {}
 
     def acquire(self) -> None:
         """Makes the directory and takes its lock. Raises LogDirectoryError when a live process has it, OSError."""
@@ -65,6 +67,8 @@ class LogDirectory:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def release(self) -> None:
+        """Gives the lock back: from now on the directory is another process's."""
+        self.is_loaded = False
         if self._lock_fd is not None:
             self._filesystem.close(self._lock_fd)
             self._lock_fd = None
@@ -119,12 +123,23 @@ class LogDirectory:
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         return checkpoints.read_offsets(self._filesystem, f"{self.path}/{name}")
 
-    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """Writes a checkpoint, synced: for a thread. One that was overtaken by a later `turn` is left out."""
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> bool:
+        """Writes a checkpoint, synced: for a thread. False: one that was overtaken by a later `turn` is left out."""
         with self._writing:
-            if turn >= self._written.get(name, 0):
-                self._written[name] = turn
-                self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
+            if turn < self._written.get(name, 0):
+                return False
+            self._written[name] = turn
+            self._write(name, offsets)
+            return True
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Unless the file says that already: in an idle cluster every five seconds."""
+        data = checkpoints.encode_offsets(offsets)
+        told = hash(data)
+        if self._content.get(name) != told:
+            self._content.pop(name, None)
+            self._filesystem.write_atomically(f"{self.path}/{name}", data)
+            self._content[name] = told
 
     def overwrite_offsets(self, name: str, offsets: Mapping[TopicPartition, int], turn: int) -> None:
         """The same on the loop, rarely, whatever was written meanwhile.
@@ -133,7 +148,7 @@ class LogDirectory:
         """
         with self._writing:
             self._written[name] = turn
-            self._filesystem.write_atomically(f"{self.path}/{name}", checkpoints.encode_offsets(offsets))
+            self._write(name, offsets)
 
     def partitions(self, *, keeps_deleted: bool = False) -> list[tuple[TopicPartition, str]]:
         """(partition, directory) of each log in it, copies that are to replace one elsewhere included (`-future`).

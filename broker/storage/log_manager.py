@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from broker.clock import Clock
 from broker.config import TopicConfig
-from broker.storage import checkpoints, future_logs, log_opening, recovery, topic_ids
+from broker.storage import checkpoints, disk_history, future_logs, log_opening, recovery, topic_ids
 from broker.storage.cleaner_checkpoint import CleanerCheckpoint
 from broker.storage.due_flushes import DueFlushes
+from broker.storage.epoch_files import EpochFiles
 from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
 from broker.storage.log import Log, LogDirFailed
@@ -24,6 +25,7 @@ from broker.storage.log_configs import LogConfigs
 from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
+from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
 from broker.storage.removals import Removals
 from protocol.types import TopicPartition
@@ -31,6 +33,8 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+LOGS_IN_A_PIECE = 64
+"""What a thread takes at one time when the broker stops."""
 
 
 class LogManager:
@@ -54,24 +58,33 @@ class LogManager:
         self._clock = clock
         self._schedule = schedule
         self.futures = FutureLogs(filesystem)
+        self.disks_since = disk_history.ALWAYS
+        """The broker epoch since when all disks have been there: a replica that is older may have had its log on another one."""
         self._logs: dict[TopicPartition, Log] = {}
         self.cleaned = CleanerCheckpoint(self._directories, self._logs.values)
         self._offline: dict[TopicPartition, str] = {}
+        # Logs of each directory, None: to be counted again. A count over ten thousand logs for each new one is too much.
+        self._counts: Counter[str] | None = None
         self._flushes = DueFlushes()
+        self._epoch_files = EpochFiles(filesystem)
         self._checkpoints = OffsetCheckpoints(self._directories)
         self._points_are_behind = False
+        self._lowered = LoweredPoints(self._write_points, self._write_points_now, self._report)
         self._removals = Removals(filesystem)
         now = clock.monotonic()
         self._next_recovery_points = now + schedule.recovery_points_s
         self._next_log_starts = now + schedule.log_starts_s
         self._next_retention = now + schedule.retention_s
-        self._producer_expiration = producer_expiration
+        self.producer_expiration = producer_expiration
         self._next_expiration = now + producer_expiration.check_s
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Takes the directories' locks and opens all logs, in threads. Raises LogDirectoryError when none can be used."""
+        """Takes the directories' locks and opens all logs, in threads. Raises LogDirectoryError when none can be used.
+
+        When it raises, everything is given back; only directories whose logs were all opened are closed cleanly.
+        """
         try:
             loop = asyncio.get_running_loop()
             failures = await loop.run_in_executor(None, log_opening.acquire_all, self._filesystem, self._directories)
@@ -82,9 +95,8 @@ class LogManager:
                 raise LogDirectoryError(
                     f"no log directory can be used: {reasons}: set log.dirs to one that can be written"
                 )
-        except LogDirectoryError:
-            for directory in self._directories:
-                directory.release()
+        except Exception:
+            await self.shutdown()
             raise
 
     async def _load(self, directory: LogDirectory) -> str | None:
@@ -99,12 +111,15 @@ class LogManager:
             is_future = opened.directory.endswith(FUTURE_SUFFIX)
             known = self.futures.get(tp) if is_future else self._logs.get(tp)
             if known is not None:
+                for one in found:
+                    one.close()
                 paths = f"{known.directory} and {opened.directory}"
                 raise LogDirectoryError(f"{tp} is in {paths}: move one of them away by hand")
             if is_future:
                 self.futures.add(opened)
             else:
                 self._logs[tp] = opened
+        directory.is_loaded = True
         log.info(
             "%d logs of %s opened in %.2f s, after %s stop",
             len(found),
@@ -152,14 +167,28 @@ class LogManager:
             wall_ms=self._clock.wall_ms,
             cleaned_up_to=cleaned,
         )
-        opened = Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts)
+        return self._watched(Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts))
+
+    def _watched(self, opened: Log) -> Log:
         opened.on_roll = self._flushes.rolled
         opened.on_cut = self._was_cut
-        opened.on_lowered = self._was_lowered
-        opened.on_uncleaned = self.cleaned.lowered
+        opened.on_lowered = self._lowered.lowered
+        opened.on_write_after_cut = self._lowered.needed
+        opened.until_appendable = self._lowered.settled
         opened.on_hole = self._has_hole
+        opened.on_epochs = self._epoch_files.changed
+        if opened.leader_epochs.is_changed:
+            self._epoch_files.changed(opened)
         opened.dispose = self._removals.begin_files
+        self._flushes.watch(opened)
         return opened
+
+    def _let_go(self, found: Log) -> None:
+        """It is not one of the broker's logs any more: nobody has anything left to do for it."""
+        self._flushes.forget(found)
+        self._epoch_files.forget(found)
+        self._lowered.forget(found)
+        self._counts = None
 
     def _has_hole(self, found: Log) -> None:
         """It may end after a hole that compaction made, here or at its leader: believed only below the recovery point."""
@@ -172,10 +201,28 @@ class LogManager:
         if self._logs.get(cut.topic_partition) is cut:
             self.futures.follow(cut)
 
-    def _was_lowered(self, lowered: Log) -> None:
-        """Its recovery point must be on the disk before the log is cut there. Raises OSError."""
-        (directory,) = [directory for directory in self._directories if directory.path == lowered.log_dir]
-        self._checkpoints.write_points_now(directory, self._logs_in(directory))
+    async def _write_points(self, path: str) -> None:
+        """Of a directory some of whose logs were cut. Raises OSError."""
+        for directory in self._directories:
+            if directory.path == path and directory.is_online:
+                await self._write_points_of(directory, recovery_points(self._logs_in(directory)))
+            elif directory.path == path:
+                self._lowered.written(self._lowered.behind(path))
+
+    async def _write_points_of(self, directory: LogDirectory, points: dict[TopicPartition, int]) -> None:
+        behind = self._lowered.behind(directory.path)
+        if behind:
+            await self.cleaned.lower(directory.path)
+        # One that was overtaken by a later one is not what the disk has.
+        if await self._checkpoints.write(directory, checkpoints.RECOVERY_POINTS, points):
+            self._lowered.written(behind)
+
+    def _write_points_now(self, path: str) -> None:
+        for directory in self._online():
+            if directory.path == path:
+                self.cleaned.lower_now(path)
+                self._checkpoints.write_points_now(directory, self._logs_in(directory))
+                self._lowered.written(self._lowered.behind(path))
 
     def check_meta(self, broker_id: int, cluster_id: str) -> None:
         """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
@@ -185,18 +232,27 @@ class LogManager:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""
         log_opening.of_each(self._directories, lambda d: d.ensure_meta(broker_id, cluster_id), self._report)
 
+    def note_disks(self, broker_epoch: int) -> None:
+        """Notes in every directory since when its disk has been there, for `disks_since`. Before `ensure_meta`."""
+        histories = disk_history.DiskHistories(self._filesystem, self._directories, self._report)
+        self.disks_since = histories.take_up(self._logs.keys(), broker_epoch)
+
     async def shutdown(self) -> None:
-        """Flushes and closes every log, writes the checkpoints and, where all went well, the clean-shutdown marker."""
+        """Flushes and closes every log, writes the checkpoints and, where all went well, the clean-shutdown marker.
+
+        A directory that this process has not locked, or not loaded completely, stays as it is: another process may use it,
+        and a marker there would keep the next start from its recovery (BUG-18). Once more does nothing.
+        """
         await self._removals.wait()
+        await self._lowered.done()
+        await self._epoch_files.done()
         for directory in self._online():
+            if not directory.is_loaded:
+                continue
             mine = self._logs_in(directory)
             try:
-                for found in mine:
-                    found.prepare_to_close()
-                results = await asyncio.gather(*(found.flush() for found in mine), return_exceptions=True)
-                failures = [result for result in results if result is not None]
-                if failures:
-                    raise failures[0]
+                await _in_pieces(mine, Log.sync_to_close)
+                await asyncio.get_running_loop().run_in_executor(None, self._filesystem.sync_directory, directory.path)
                 await self._checkpoints.write(directory, checkpoints.RECOVERY_POINTS, recovery_points(mine))
                 await self._checkpoints.write(directory, checkpoints.LOG_STARTS, log_starts(mine))
                 await asyncio.get_running_loop().run_in_executor(None, directory.write_clean_marker)
@@ -251,20 +307,26 @@ class LogManager:
         An id is written to a log that has none, or a damaged one; overrides that are not valid are left out, which is told. A log whose
         directory failed is not made anew: an empty one must not stand for what was acknowledged.
         """
-        config, usable = self._configs.of(tp.topic, overrides, {})
+        config, usable = self._configs.of_new(tp.topic, overrides)
         found = self._logs.get(tp)
         if found is None:
             found = self._create(tp, topic_id, config)
         elif topic_id is not None:
             topic_ids.adopt(self._filesystem, found, topic_id)
         found.config, found.overrides = config, usable
+        self._flushes.watch(found)
         return found
+
+    def _watch_flushes(self) -> None:
+        for found in self._all():
+            self._flushes.watch(found)
 
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
         if tp in self._offline:
             raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
         if tp in self._checkpoints.forgotten:
             self._checkpoints.forget_deleted(self._report)
+            self._forget_cleaned()
         directory = self._directory_for_new(tp)
         try:
             created = self._make(directory, tp, str(tp), topic_id, config)
@@ -275,6 +337,13 @@ class LogManager:
         self.futures.follow(created)
         return created
 
+    def _forget_cleaned(self) -> None:
+        for directory in self._online():
+            try:
+                self.cleaned.lower_now(directory.path)
+            except OSError as error:
+                self._report(LogDirFailed(directory.path, error))
+
     def _directory_for_new(self, tp: TopicPartition) -> LogDirectory:
         """Where an admin wanted it, else the one with the fewest logs. Raises LogDirFailed."""
         online = self._online()
@@ -284,15 +353,22 @@ class LogManager:
         if not online:
             path = wanted or self._directories[0].path
             raise LogDirFailed(path, OSError(errno.EIO, "the log directory is offline"))
-        counts = Counter(existing.log_dir for existing in self._all())
-        return min(online, key=lambda directory: counts[directory.path])
+        if len(online) == 1:
+            return online[0]
+        if self._counts is None:
+            self._counts = Counter(existing.log_dir for existing in self._all())
+        counts = self._counts
+        chosen = min(online, key=lambda directory: counts[directory.path])
+        counts[chosen.path] += 1
+        return chosen
 
     def _make(
         self, directory: LogDirectory, tp: TopicPartition, name: str, topic_id: str | None, config: TopicConfig
     ) -> Log:
-        directory.check_is_there()
         path = f"{directory.path}/{name}"
-        self._filesystem.make_directory(path)
+        if self._filesystem.make_new_directory(path):
+            parts = recovery.new_log(self._filesystem, path, config, topic_id=topic_id, wall_ms=self._clock.wall_ms)
+            return self._watched(Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts))
         if topic_id is not None:
             topic_ids.write(self._filesystem, path, topic_id)
         return self._open(directory, tp, path, config, 0, 0, 0)
@@ -301,10 +377,12 @@ class LogManager:
 
     def make_future(self, tp: TopicPartition, path: str) -> Log:
         """An empty copy of the log, in the online directory `path`. Raises LogDirFailed."""
+        self._counts = None
         current = self._logs[tp]
         (directory,) = [directory for directory in self._online() if directory.path == path]
         try:
             self._checkpoints.forget(directory, (tp,))
+            self.cleaned.lower_now(path)
             future = self._make(directory, tp, future_logs.directory_name(tp), current.topic_id, current.config)
         except OSError as error:
             raise LogDirFailed(path, error) from error
@@ -314,6 +392,7 @@ class LogManager:
 
     def drop_future(self, tp: TopicPartition) -> None:
         """The copy is not wanted any more. Raises LogDirFailed."""
+        self._counts = None
         future = self.futures.remove(tp)
         if future is not None:
             self._removals.begin_renamed_tree(self._renamed_away(future, DELETED_SUFFIX))
@@ -321,7 +400,7 @@ class LogManager:
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
         """The copy, which is complete, takes the log's place. Returns it, and what `futures.finish` removes. Raises LogDirFailed."""
         current = self._logs[tp]
-        self._flushes.forget(current)
+        self._let_go(current)
         future = self.futures.get(tp)
         try:
             swapped, removed = self.futures.swap(current)
@@ -344,11 +423,13 @@ class LogManager:
     def update_topic_configs(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         """New overrides of topics, effective at once. Where a value is not allowed the earlier one stays, which is told."""
         if self._configs.update_topics(self._all(), overrides):
+            self._watch_flushes()
             self._next_retention = self._clock.monotonic()
 
     def update_defaults(self, defaults: TopicConfig) -> None:
         """The broker's settings for topics have changed: effective at once wherever a topic has none of its own."""
         self._configs.update_defaults(self._all(), defaults)
+        self._watch_flushes()
         self._next_retention = self._clock.monotonic()
 
     def delete(self, tp: TopicPartition) -> None:
@@ -367,7 +448,7 @@ class LogManager:
 
     def _renamed_away(self, found: Log, suffix: str) -> str:
         tp = found.topic_partition
-        self._flushes.forget(found)
+        self._let_go(found)
         target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"
         try:
             found.mark_deleted()
@@ -400,7 +481,7 @@ class LogManager:
                 self._fail(future)
         else:
             self.futures.remove(tp)
-        self._flushes.forget(found)
+        self._let_go(found)
         try:
             found.close()
         except OSError as error:
@@ -431,8 +512,12 @@ class LogManager:
     async def _checkpoint(self, name: str, offsets_of: Callable[[Iterable[Log]], dict[TopicPartition, int]]) -> None:
         failure: LogDirFailed | None = None
         for directory in self._online():
+            offsets = offsets_of(self._logs_in(directory))
             try:
-                await self._checkpoints.write(directory, name, offsets_of(self._logs_in(directory)))
+                if name == checkpoints.RECOVERY_POINTS:
+                    await self._write_points_of(directory, offsets)
+                else:
+                    await self._checkpoints.write(directory, name, offsets)
             except OSError as error:
                 failure = LogDirFailed(directory.path, error)
         if failure is not None:
@@ -444,7 +529,14 @@ class LogManager:
         """Flushes, checkpoints and retention until cancelled. A directory that fails is reported and left out."""
         while True:
             await asyncio.sleep(TICK_S)
-            for duty in (self._flush_due, self._checkpoint_due, self._retention_due, self._expiration_due):
+            self._filesystem.in_use.tick()
+            for duty in (
+                self._flush_due,
+                self._epochs_due,
+                self._checkpoint_due,
+                self._retention_due,
+                self._expiration_due,
+            ):
                 try:
                     await duty(self._clock.monotonic())
                 except LogDirFailed as error:
@@ -475,13 +567,16 @@ class LogManager:
 
     async def _expiration_due(self, now: float) -> None:
         if now >= self._next_expiration:
-            self._next_expiration = now + self._producer_expiration.check_s
+            self._next_expiration = now + self.producer_expiration.check_s
             for found in list(self._logs.values()):
-                found.producers.expire(self._clock.wall_ms(), self._producer_expiration.after_ms)
+                found.producers.expire(self._clock.wall_ms(), self.producer_expiration.after_ms)
                 await asyncio.sleep(0)
 
     async def _flush_due(self, now: float) -> None:
-        await self._flushes.flush(self._all(), now, self._report)
+        await self._flushes.flush(now, self._report)
+
+    async def _epochs_due(self, now: float) -> None:
+        await self._epoch_files.write_some(self._report)
 
     async def delete_old_segments(self) -> None:
         """Retention of every log, never past the high watermark (INV-22). Raises LogDirFailed."""
@@ -498,3 +593,26 @@ class LogManager:
             await found.flush()
             if self._logs.get(tp) is found and found.recovery_point >= end:
                 found.delete_old_segments(self.high_watermark_of(tp), self._clock.wall_ms())
+
+
+async def _in_pieces(logs: Sequence[Log], work: Callable[[Log], None]) -> None:
+    """Does it in threads, for some of the logs at a time. All are tried; raises the first that failed."""
+
+    def one_piece(piece: Sequence[Log]) -> None:
+        failure: LogDirFailed | None = None
+        for found in piece:
+            try:
+                work(found)
+            except LogDirFailed as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    loop = asyncio.get_running_loop()
+    pieces = (logs[at : at + LOGS_IN_A_PIECE] for at in range(0, len(logs), LOGS_IN_A_PIECE))
+    results = await asyncio.gather(
+        *(loop.run_in_executor(None, one_piece, piece) for piece in pieces), return_exceptions=True
+    )
+    for result in results:
+        if result is not None:
+            raise result

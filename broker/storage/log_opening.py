@@ -72,7 +72,8 @@ def open_all(
     try:
         for tp, path in directory.partitions(keeps_deleted=keeps_deleted):
             opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0)))
-    except OSError:
+            opened[-1].segments[-1].rest()  # most are not used at once, and a process may not have so many files open
+    except BaseException:
         for found in opened:
             found.close()
         raise
@@ -80,4 +81,6 @@ def open_all(
         # Before anything is appended: what comes there is not synced.
         lowered = {found.topic_partition: found.recovery_point for found in opened}
         directory.write_offsets(checkpoints.RECOVERY_POINTS, lowered, 0)
-    return opened, (points.keys() | starts.keys() | marks.keys()) - {found.topic_partition for found in opened}
+    return opened, (points.keys() | starts.keys() | marks.keys() | cleaned.keys()) - {
+        found.topic_partition for found in opened
+    }

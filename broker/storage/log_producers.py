@@ -8,7 +8,9 @@
     all is dropped                 restart_at
 
 A snapshot is written to the page cache; the log's next flush syncs it, before the recovery point moves over it. So after a
-crash those up to the recovery point are what was written, and those beyond it are not believed.
+crash those up to the recovery point are what was written, and those beyond it are not believed. With many producers it
+takes too long to encode on the loop (4 us for each producer); then only a frozen state is kept, and the flush's thread encodes
+and writes it.
 
 A cut must not read a whole segment of small batches on the loop (4 us each, a million of them in 200 MB): every thousand
 batches a copy of the state is kept in memory, the older the sparser, so what is read again is about as much as was cut.
@@ -20,8 +22,9 @@ last batch could be written twice after its records were deleted.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.storage import producer_snapshots
@@ -45,7 +48,24 @@ COPY_BATCHES_PER_PRODUCER = 8
 """A copy costs as much as there are producers: with many it is made less often."""
 COPIES_MAX = 16
 
+WRITTEN_AT_ONCE = 256
+"""Producers: with more the next flush writes the snapshot."""
+
 DEFAULT_EXPIRATION = ProducerExpiration(86_400_000, 600.0)
+
+
+class SnapshotWrites(NamedTuple):
+    """Frozen states of snapshots by their offsets, and where they belong."""
+
+    directory: str
+    states: Mapping[int, ProducerState]
+
+    def write(self, filesystem: FileSystem) -> None:
+        """For a thread. In a directory that was renamed meanwhile nothing is written. Raises OSError."""
+        for offset, state in self.states.items():
+            path = f"{self.directory}/{producer_snapshots.file_name(offset)}"
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.write_atomically(path, producer_snapshots.encode(state), sync=False)
 
 
 class LogProducers:
@@ -58,6 +78,7 @@ class LogProducers:
         "_since_copy",
         "_snapshots",
         "_unsynced",
+        "_unwritten",
         "directory",
         "state",
     )
@@ -70,8 +91,9 @@ class LogProducers:
         self._filesystem = filesystem
         self._snapshots = set(snapshots)
         self._unsynced: set[int] = set()
+        self._unwritten: dict[int, ProducerState] = {}
         self._names_changed = False
-        self._copies: list[tuple[int, bytes]] = []  # (offset, encoded), oldest first
+        self._copies: list[ProducerState] = []  # frozen, oldest first
         self._since_copy = 0
 
     @property
@@ -100,7 +122,7 @@ class LogProducers:
         if self.state.producers:
             if len(self._copies) >= COPIES_MAX:
                 del self._copies[: COPIES_MAX // 2 : 2]
-            self._copies.append((self.state.end_offset, producer_snapshots.encode(self.state)))
+            self._copies.append(self.state.freeze())
 
     def roll(self, base_offset: int) -> None:
         """A segment begins at `base_offset`, which is the LEO or lies beyond it."""
@@ -108,10 +130,13 @@ class LogProducers:
         self.snapshot()
 
     def snapshot(self) -> None:
-        """Writes the state at the LEO, unless it is there."""
+        """Writes the state at the LEO, or has the next flush write it, unless it is there."""
         offset = self.state.end_offset
         if offset > 0 and offset not in self._snapshots:
-            self._filesystem.write_atomically(self._path(offset), producer_snapshots.encode(self.state), sync=False)
+            if len(self.state.producers) > WRITTEN_AT_ONCE:
+                self._unwritten[offset] = self.state.freeze()
+            else:
+                self._filesystem.write_atomically(self._path(offset), producer_snapshots.encode(self.state), sync=False)
             self._snapshots.add(offset)
             self._unsynced.add(offset)
             self._names_changed = True
@@ -119,7 +144,7 @@ class LogProducers:
     def cut(self, segments: Sequence[Segment], end_offset: int) -> None:
         """The log ends at `end_offset` now, these segments are left."""
         self._remove(offset for offset in self._snapshots if offset > end_offset)
-        self._copies = [copy for copy in self._copies if copy[0] <= end_offset]
+        self._copies = [copy for copy in self._copies if copy.end_offset <= end_offset]
         if not self.state.truncate(end_offset):
             self._rebuild(segments, end_offset)
 
@@ -139,12 +164,27 @@ class LogProducers:
         if gone:
             log.info("%s: %d producers were not heard of for %d ms: forgotten", self.directory, gone, expiration_ms)
 
-    def take_unsynced(self) -> tuple[bool, list[str]]:
-        """(do the directory's names have to be synced, paths of the snapshots that do); they count as synced from now on."""
+    def take_unsynced(self) -> tuple[bool, list[str], SnapshotWrites]:
+        """(do the directory's names have to be synced, paths of the snapshots that do, what a thread writes before that).
+
+        They count as synced from now on; `written` is told of the writes.
+        """
         changed, self._names_changed = self._names_changed, False
         paths = [self._path(offset) for offset in sorted(self._unsynced)]
         self._unsynced.clear()
-        return changed, paths
+        return changed, paths, SnapshotWrites(self.directory, dict(self._unwritten))
+
+    def written(self, writes: SnapshotWrites) -> None:
+        """The thread is done. A snapshot that was removed meanwhile is removed again; one that has moved is still to be written."""
+        for offset, state in writes.states.items():
+            if offset not in self._snapshots:
+                self._filesystem.remove(f"{writes.directory}/{producer_snapshots.file_name(offset)}")
+                self._names_changed = True
+            elif self._unwritten.get(offset) is state and writes.directory == self.directory:
+                del self._unwritten[offset]
+            else:
+                self._unsynced.add(offset)
+                self._names_changed = True
 
     def all_is_unsynced(self) -> None:
         """What `take_unsynced` gave was not synced."""
@@ -159,20 +199,23 @@ class LogProducers:
             self._filesystem.remove(self._path(offset))
             self._snapshots.discard(offset)
             self._unsynced.discard(offset)
+            self._unwritten.pop(offset, None)
             self._names_changed = True
 
     def _rebuild(self, segments: Sequence[Segment], end_offset: int) -> None:
         """The state from the newest snapshot that can be read, and the batches after it."""
         first = segments[0].base_offset
         self.state = ProducerState(first)
-        if self._copies and self._copies[-1][0] >= max(first, *self._snapshots, 0):
-            offset, data = self._copies[-1]
-            self.state = producer_snapshots.decode(data, offset)
+        if self._copies and self._copies[-1].end_offset >= max(first, *self._snapshots, 0):
+            self.state = self._copies[-1].freeze()
             if self._replay_end(segments):
                 self.state.skip_to(end_offset)
                 return
             self.state = ProducerState(first)
         for offset in producer_snapshots.newest_first(self._snapshots, first_offset=first, log_end_offset=end_offset):
+            if offset in self._unwritten:
+                self.state = self._unwritten[offset].freeze()
+                break
             try:
                 self.state = producer_snapshots.decode(self._filesystem.read_file(self._path(offset)) or b"", offset)
                 break

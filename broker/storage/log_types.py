@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.storage.filesystem import Buffer
+from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_producers import LogProducers
 from broker.storage.segment import Segment
 
@@ -57,7 +58,7 @@ class LogParts:
     segments: list[Segment]
     log_start_offset: int
     recovery_point: int
-    epochs: list[tuple[int, int]]
+    epochs: LeaderEpochCache
     topic_id: str | None
     is_synced: bool
     producers: LogProducers

@@ -42,10 +42,10 @@ class OffsetCheckpoints:
                 marks |= {tp: mark for tp, mark in offsets.items() if directories.get(tp) == directory.path}
         return marks
 
-    async def write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """In a thread. Raises OSError."""
+    async def write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        """In a thread. False: a later one was faster, and is on the disk. Raises OSError."""
         turn = next(self._turns)
-        await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, offsets, turn)
+        return await asyncio.get_running_loop().run_in_executor(None, directory.write_offsets, name, offsets, turn)
 
     def write_points_now(self, directory: LogDirectory, logs: Sequence[Log]) -> None:
         """Recovery points and log starts, in this thread. Raises OSError."""

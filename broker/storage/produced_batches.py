@@ -8,6 +8,13 @@ Always, after the header and the CRC (`record_batch.validate_produced`):
   halve what a broker takes of small records. What is wrong there, its CRC being right, a client made on purpose or by a
   bug in its encoder, which shows in small batches too; brokers do not stumble over it.
 
+The largest timestamp in the header is what time look-ups, retention and compaction go by, so it becomes right, whatever the
+client wrote (Kafka's LogValidator does the same, from all records). It stays as it is when it is the largest of the first 8
+records' and the last one's; all records of up to 8 are looked at. Otherwise (some clients write -1, or the first record's
+time) all are walked, and where the header was wrong the batch gets another one, with a CRC of its own. What is left is a
+batch of more than 8 records, out of order in time, whose client left out records in the middle: its header is too low, but
+never below its first 8 records and its last one, so retention keeps it as long as those ask for. It is never too high.
+
 Where a topic's settings ask for it, each record is decoded, and the refusal names those that are wrong:
 
 - `cleanup.policy=compact`: each has a key;
@@ -32,8 +39,9 @@ from protocol.kafka.record_batch import (
     parse_header,
     unpacked,
     with_compression,
+    with_max_timestamp,
 )
-from protocol.kafka.record_checks import check_records
+from protocol.kafka.record_checks import check_records, last_timestamp_delta
 
 RECORDS_CHECKED = 8
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
@@ -41,6 +49,7 @@ RECORD_ERRORS_MAX = 100
 """How many wrong records an answer names."""
 NO_TIMESTAMP = -1
 
+LOG_APPEND_TIME = "LogAppendTime"
 PRODUCERS_OWN = "producer"
 _COMPRESSION_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -57,24 +66,42 @@ def accept(batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Cal
     if compression:
         data = unpacked(batch, 0, header, size_max=UNPACKED_BYTES_MAX, too_large=ErrorCode.MESSAGE_TOO_LARGE)
         at = 0
-    check_records(data, at, header.record_count, RECORDS_CHECKED)
+    count = header.record_count
+    newest = header.base_timestamp + check_records(data, at, count, RECORDS_CHECKED)
+    if count > RECORDS_CHECKED and (last := last_timestamp_delta(data, count)) is not None:
+        newest = max(newest, header.base_timestamp + last)
     if config.looks_at_each_record:
         _check_each(batch, config, wall_ms())
+    if newest != header.max_timestamp and config.message_timestamp_type != LOG_APPEND_TIME:
+        batch, header = _with_right_timestamp(batch, header, data, at)
     if config.compression_type == PRODUCERS_OWN:
         return batch, header
     target = _COMPRESSION_OF[config.compression_type]
     if target == compression:
         return batch, header
-    check_records(data, at, header.record_count, header.record_count)
-    return _compressed_anew(header, bytes(data[at:]), target, config.max_message_bytes)
+    check_records(data, at, count, count)
+    return _compressed_anew(header, bytes(data[at:]), target, config)
 
 
-def _compressed_anew(header: BatchHeader, data: bytes, compression: int, max_message_bytes: int) -> Accepted:
-    batch = with_compression(header, data, compression)
-    if len(batch) > max_message_bytes:
+def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: int) -> Accepted:
+    """All records are walked: the header's largest timestamp is theirs, NO_TIMESTAMP if none has one."""
+    newest = header.base_timestamp + check_records(data, at, header.record_count, header.record_count)
+    if newest > LONG_MAX:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a record's timestamp, {newest}, is no number of 64 bits")
+    newest = max(newest, NO_TIMESTAMP)
+    if newest == header.max_timestamp:
+        return batch, header
+    changed = with_max_timestamp(batch, newest)
+    return changed, parse_header(changed)
+
+
+def _compressed_anew(header: BatchHeader, data: bytes, compression: int, config: TopicConfig) -> Accepted:
+    levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
+    batch = with_compression(header, data, compression, levels[compression])
+    if len(batch) > config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {len(batch)} bytes in the topic's compression, max.message.bytes is {max_message_bytes}",
+            f"a batch of {len(batch)} bytes in the topic's compression, max.message.bytes is {config.max_message_bytes}",
         )
     return batch, parse_header(batch)
 

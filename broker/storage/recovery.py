@@ -22,8 +22,9 @@ from collections.abc import Callable, Sequence
 from broker.config import TopicConfig
 from broker.storage import checkpoints, log_producers, topic_ids
 from broker.storage.filesystem import FileSystem
+from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_types import LogParts
-from broker.storage.producer_snapshots import offset_of
+from broker.storage.producer_state import ProducerState
 from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
 from broker.storage.segment import Segment
 from broker.storage.segment_swap import finish_swaps
@@ -45,13 +46,15 @@ def open_log(
     wall_ms: Callable[[], int],
     cleaned_up_to: int = 0,
 ) -> LogParts:
-    """The segments and what belongs to them; makes what is missing in a new directory. Raises OSError; no file is open then.
+    """The segments and what belongs to them; makes what is missing in a new directory.
+
+    Raises OSError. Whatever is raised, no file stays open.
 
     Holes below `cleaned_up_to` are compaction's, even if the recovery point was lost (FLT-27).
     """
     opened: list[Segment] = []
 
-    def segment_at(base: int) -> Segment:
+    def segment_at(base: int, is_new: bool) -> Segment:
         opened.append(
             Segment(
                 filesystem,
@@ -59,34 +62,52 @@ def open_log(
                 base,
                 index_interval_bytes=config.index_interval_bytes,
                 created_ms=wall_ms(),
+                is_new=is_new,
             )
         )
         return opened[-1]
 
     try:
-        finish_swaps(filesystem, directory, config.index_interval_bytes)
+        names = finish_swaps(filesystem, directory, config.index_interval_bytes)
         return _open_parts(
-            filesystem, directory, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
+            filesystem, directory, names, segment_at, was_clean, recovery_point, log_start_offset, cleaned_up_to
         )
-    except OSError:
+    except BaseException:
         for segment in opened:
             segment.close()
         raise
 
 
+def new_log(
+    filesystem: FileSystem, directory: str, config: TopicConfig, *, topic_id: str | None, wall_ms: Callable[[], int]
+) -> LogParts:
+    """Of a directory that was made this moment. Raises OSError; no file stays open then."""
+    if topic_id is not None:
+        topic_ids.write_new(filesystem, directory, topic_id)
+    segment = Segment(
+        filesystem,
+        directory,
+        0,
+        index_interval_bytes=config.index_interval_bytes,
+        created_ms=wall_ms(),
+        is_new=True,
+    )
+    producers = log_producers.LogProducers(filesystem, directory, ProducerState())
+    return LogParts([segment], 0, 0, LeaderEpochCache(), topic_id, is_synced=False, producers=producers)
+
+
 def _open_parts(
     filesystem: FileSystem,
     directory: str,
-    segment_at: Callable[[int], Segment],
+    names: Sequence[str],
+    segment_at: Callable[[int, bool], Segment],
     was_clean: bool,
     recovery_point: int,
     log_start_offset: int,
     cleaned_up_to: int,
 ) -> LogParts:
-    bases, snapshots = _tidy(filesystem, directory)
-    segments = [segment_at(base) for base in bases or [log_start_offset]]
-    if not bases:
-        segments[0].rebuild_indexes()
+    bases, snapshots = _tidy(filesystem, directory, names)
+    segments = [segment_at(base, False) for base in bases] or [segment_at(log_start_offset, True)]
     for segment, following in itertools.pairwise(segments):
         segment.next_offset = following.base_offset
     stored = checkpoints.read_epochs(filesystem, f"{directory}/{checkpoints.LEADER_EPOCHS}")
@@ -107,12 +128,10 @@ def _open_parts(
         else:
             # Deleted by request, and the deleted records' tail was lost: their offsets must not be given out again.
             log.warning("%s: the log ends at %d and goes on at its start %d", directory, end, start)
-            segments.append(segment_at(start))
-            segments[-1].rebuild_indexes()
+            segments.append(segment_at(start, True))
             end = start
-    if epochs != (stored or []):
-        data = checkpoints.encode_epochs(epochs)
-        filesystem.write_atomically(f"{directory}/{checkpoints.LEADER_EPOCHS}", data)
+    leader_epochs = LeaderEpochCache(epochs)
+    leader_epochs.is_changed = epochs != (stored or [])
     recovery_point = min(recovery_point, end)
     producers = log_producers.load(
         filesystem,
@@ -123,21 +142,29 @@ def _open_parts(
         believed_up_to=end if is_clean else recovery_point,
     )
     topic_id = topic_ids.read(filesystem, directory)
-    return LogParts(segments, start, recovery_point, epochs, topic_id, is_synced=is_clean, producers=producers)
+    return LogParts(segments, start, recovery_point, leader_epochs, topic_id, is_synced=is_clean, producers=producers)
 
 
-def _tidy(filesystem: FileSystem, directory: str) -> tuple[list[int], list[int]]:
+def _tidy(filesystem: FileSystem, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Removes leftovers. Returns the base offsets of the segments, in order, and the offsets of producer snapshots."""
-    names = filesystem.list(directory)
-    found = {m[1]: m for name in names if (m := _SEGMENT_FILE.fullmatch(name)) and m[2] == "log"}
+    segments, snapshots, others = [], [], []
     for name in names:
         match = _SEGMENT_FILE.fullmatch(name)
-        is_orphan = match is not None and match[2] in ("index", "timeindex") and match[1] not in found
-        if is_orphan or _LEFTOVER.fullmatch(name):
+        if match is None:
+            if _LEFTOVER.fullmatch(name):
+                others.append(name)
+        elif match[2] == "log":
+            segments.append(match[1])
+        elif match[2] == "snapshot":
+            snapshots.append(int(match[1]))
+        else:
+            others.append(name)
+    known = frozenset(segments)
+    for name in others:
+        if name.partition(".")[0] not in known or _LEFTOVER.fullmatch(name):
             log.info("%s: leftover %s removed", directory, name)
             filesystem.remove(f"{directory}/{name}")
-    snapshots = [offset for name in names if (offset := offset_of(name)) is not None]
-    return sorted(int(base) for base in found), snapshots
+    return sorted(map(int, segments)), snapshots
 
 
 def _recover(

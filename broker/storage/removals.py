@@ -1,4 +1,4 @@
-"""Removing what a log does not need any more, in threads: unlinking large files takes long."""
+"""Removing what a log does not need any more, in a thread of its own: unlinking large files takes long."""
 
 from __future__ import annotations
 
@@ -7,44 +7,72 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
+from broker.storage.disk_threads import REMOVALS
 from broker.storage.filesystem import FileSystem
 
 log = logging.getLogger(__name__)
 
 
 class Removals:
-    """Those under way. One that fails leaves a file that the next start removes."""
+    """One run at a time takes all that came meanwhile. What fails is a file that the next start removes."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
-        self._under_way: set[asyncio.Future[None]] = set()
+        self._files: list[str] = []
+        self._trees: list[str] = []
+        self._running: asyncio.Future[None] | None = None
 
     def begin_files(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._begin(self._filesystem.remove, path)
+        self._files += paths
+        self._begin()
 
     def begin_renamed_tree(self, path: str) -> None:
         """Its new name comes to the disk first: under the old one half of the log would count after a power loss."""
-        self._begin(self._remove_renamed_tree, path)
+        self._trees.append(path)
+        self._begin()
 
-    def _remove_renamed_tree(self, path: str) -> None:
-        self._filesystem.sync_directory(os.path.dirname(path))
-        self._filesystem.remove_tree(path)
+    async def wait(self) -> None:
+        while self._running is not None:
+            running = self._running
+            await asyncio.wait([running])
+            self._ended(running)
 
-    def _begin(self, remove: Callable[[str], None], path: str) -> None:
+    def _begin(self) -> None:
+        if self._running is not None or not (self._files or self._trees):
+            return
+        files, trees = self._files, self._trees
+        self._files, self._trees = [], []
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # at start, and in tools: there is no loop to wait
-            remove(path)
+            self._remove(files, trees)
             return
-        removal = loop.run_in_executor(None, remove, path)
-        self._under_way.add(removal)
-        removal.add_done_callback(self._ended)
+        running = self._running = loop.run_in_executor(REMOVALS, self._remove, files, trees)
+        running.add_done_callback(self._ended)
+        if running.done():
+            self._ended(running)
 
-    async def wait(self) -> None:
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+    def _ended(self, running: asyncio.Future[None]) -> None:
+        if self._running is running:
+            self._running = None
+            self._begin()
 
-    def _ended(self, removal: asyncio.Future[None]) -> None:
-        self._under_way.discard(removal)
-        if not removal.cancelled() and (error := removal.exception()) is not None:
+    def _remove(self, files: Sequence[str], trees: Sequence[str]) -> None:
+        """The names of all trees are synced at once, not one by one."""
+        for path in files:
+            self._try(self._filesystem.remove, path)
+        unsafe = {parent for parent in {os.path.dirname(path) for path in trees} if not self._has_synced(parent)}
+        for path in trees:
+            if os.path.dirname(path) not in unsafe:
+                self._try(self._filesystem.remove_tree, path)
+
+    def _has_synced(self, directory: str) -> bool:
+        return self._try(self._filesystem.sync_directory, directory)
+
+    def _try(self, work: Callable[[str], None], path: str) -> bool:
+        try:
+            work(path)
+        except OSError as error:
             log.warning("a removed file stays on the disk until the next start: %s", error)
+            return False
+        return True

@@ -29,7 +29,7 @@ def must_roll(
     if segment.size + size > config.segment_bytes or last.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return True
     if segment.bytes_since_index > segment.index_interval_bytes:  # an entry comes
-        entries = max(len(segment.index), len(segment.time_index))
+        entries = max(segment.index.count, segment.time_index.count)
         if entries and (entries + 1) * INDEX_ENTRY_BYTES_MAX > config.segment_index_bytes:
             return True
     if segment.first_timestamp >= 0 and last.max_timestamp >= 0:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-KINDS = (".index", ".timeindex", ".log")
+KINDS = (".index", ".timeindex", ".txnindex", ".log")
 
 _FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap)?")
 
@@ -42,10 +42,13 @@ def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
     return removed
 
 
-def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: int) -> None:
-    """Before anything else is read in a log's directory. Raises OSError."""
+def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: int) -> list[str]:
+    """Before anything else is read in a log's directory. Returns the names that are there. Raises OSError."""
+    names = filesystem.list(directory)
+    if not any(name.endswith(SWAP_SUFFIX) for name in names):
+        return names
     found: dict[str, set[int]] = {}
-    for name in filesystem.list(directory):
+    for name in names:
         match = _FILE.fullmatch(name)
         if match:
             key = match[3] if match[3] == CLEANED_SUFFIX else match[2] + (match[3] or "")
@@ -55,6 +58,7 @@ def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: i
     for base in sorted(found.get(".log" + SWAP_SUFFIX, ())):
         if first_cleaned is None or base < first_cleaned:
             _finish(filesystem, directory, base, found.get(".log", set()), index_interval_bytes)
+    return filesystem.list(directory)
 
 
 def _finish(filesystem: FileSystem, directory: str, base: int, bases: set[int], index_interval_bytes: int) -> None:

@@ -1,23 +1,29 @@
-"""The two sparse indexes of a segment, in Kafka's bytes (LOG-1). Entries are looked up by binary search in memory.
+"""The two sparse indexes of a segment, in Kafka's bytes (LOG-1). Entries are looked up by binary search in these bytes.
 
     <base>.index       int32 offset - base offset | int32 position of a batch that holds it or begins before it
     <base>.timeindex   int64 timestamp (ms)       | int32 offset - base offset in the batch that has that timestamp
 
-An index is a function of the log: one that is missing, torn or not ordered is made anew by the segment (FLT-27). It is
-read when it is first needed, and its file is opened when it is written.
+An index is a function of the log: one that is missing, torn or not ordered is made anew by the segment (FLT-27). An index of a
+full segment has 260,000 entries, so nothing looks at all of them. `load` checks the first and the last entry; a look-up
+ends at an entry that it has compared itself, and the segment compares that entry with the log.
+
+A file is read when an entry is first looked up, and is open only while it is read or written. New entries are kept in memory
+and written some hundred at a time, when the segment ends, and before a flush: a crash costs only entries of a segment whose
+indexes the next start makes anew.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
 from bisect import bisect_right
-from operator import le, lt
 
 from broker.storage.filesystem import FileSystem
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 """An entry has 32 bits for an offset's distance from the segment's base offset."""
+UNWRITTEN_BYTES_MAX = 4096
+
+Entry = tuple[int, int]
 
 
 class IndexCorrupt(ValueError):
@@ -25,137 +31,220 @@ class IndexCorrupt(ValueError):
 
 
 class SparseIndex:
-    """Pairs of (key, value), both increasing, appended at the end. `layout` packs one pair, `key_type` is its array's."""
+    """Pairs of (key, value), both increasing, appended at the end. `layout` packs one pair."""
+
+    __slots__ = ("_base", "_data", "_filesystem", "_is_there", "_last_key", "_written", "count", "is_unsynced", "path")
 
     layout: struct.Struct
-    key_type: str
 
     def __init__(self, filesystem: FileSystem, path: str, base_offset: int) -> None:
         self.path = path
-        self.is_loaded = False
         self.is_unsynced = False
         self._filesystem = filesystem
         self._base = base_offset
-        self._keys = array(self.key_type)
-        self._values = array("i")
-        self._fd: int | None = None
-
-    def __len__(self) -> int:
-        return len(self._keys)
+        # All entries, None until they are loaded; so many bytes of them are in the file, if it is there, or is this index's.
+        self._data: bytes | bytearray | None = None
+        self._written = 0
+        self._is_there = True
+        # Asked for at each entry that comes; of what is loaded, and -1 below every key.
+        self.count = 0
+        self._last_key = -1
 
     @property
-    def size_in_bytes(self) -> int:
-        return len(self._keys) * self.layout.size
+    def is_loaded(self) -> bool:
+        return self._data is not None
 
-    def load(self) -> None:
+    def __len__(self) -> int:
+        return self.count
+
+    def _set(self, data: bytes | bytearray) -> None:
+        self._data = data
+        self.count = len(data) // self.layout.size
+        self._last_key = self._key(self.count - 1) if self.count else -1
+
+    def load(self, *, may_be_missing: bool = False) -> None:
         """Reads the file once. Raises IndexCorrupt; nothing is kept then."""
-        if self.is_loaded:
+        if self._data is not None:
             return
         data = self._filesystem.read_file(self.path)
         if data is None:
+            if not may_be_missing:
+                raise IndexCorrupt(f"{self.path} is not there")
+            data = b""
+            self._is_there = False
+        if data:
+            self._check_ends(data)
+        self._set(data)
+        self._written = len(data)
+
+    def last_in_file(self) -> Entry | None:
+        """The last entry, as `last`, without loading the others. Raises IndexCorrupt."""
+        if self._data is not None:
+            return self.last()
+        size = self.layout.size
+        found = self._filesystem.read_end(self.path, size)
+        if found is None:
             raise IndexCorrupt(f"{self.path} is not there")
-        if len(data) % self.layout.size:
+        data, length = found
+        if not length:
+            return None
+        if length % size:
+            raise IndexCorrupt(f"{self.path}: {length} bytes are no whole entries")
+        return self._entry(*self.layout.unpack(data))
+
+    def _check_ends(self, data: bytes) -> None:
+        size = self.layout.size
+        if len(data) % size:
             raise IndexCorrupt(f"{self.path}: {len(data)} bytes are no whole entries")
-        rows = list(self.layout.iter_unpack(data))
-        keys = array(self.key_type, [row[0] for row in rows])
-        values = array("i", [row[1] for row in rows])
-        if not (all(map(lt, keys, keys[1:])) and all(map(le, values, values[1:]))):
-            raise IndexCorrupt(f"{self.path}: the entries are not in order")
-        if rows and (keys[0] < 0 or values[0] < 0):
+        key, value = self.layout.unpack_from(data)
+        last_key, last_value = self.layout.unpack_from(data, len(data) - size)
+        if key < 0 or value < 0:
             raise IndexCorrupt(f"{self.path}: the first entry is negative")
-        self._keys, self._values = keys, values
-        self.is_loaded = True
+        if len(data) > size and not (key < last_key and value <= last_value):
+            raise IndexCorrupt(f"{self.path}: the entries are not in order")
 
     def unload(self) -> None:
-        """Gives back the memory; `load` reads the file again."""
-        self.is_loaded = False
-        self._keys, self._values = array(self.key_type), array("i")
+        """Gives back the memory; `load` reads the file again. Raises OSError."""
+        self.write_out()
+        self._set(b"")
+        self._data = None
+
+    def begin(self) -> None:
+        """Of a new segment, which has no file yet."""
+        self._set(b"")
+        self._is_there = False
 
     def reset(self) -> None:
-        """Empties index and file, to be filled from the log."""
-        del self._keys[:], self._values[:]
-        self.is_loaded = True
-        self._filesystem.truncate(self._file(), 0)
-        # Most segments of small topics never get an entry: their index needs no open file.
-        self.close()
+        """Empties the index, to be filled from the log; the file is another one with the next entries that are written.
 
-    def _file(self) -> int:
+        A start after a crash does this to every log, mostly in vain: the file may as well stay what it is.
+        """
+        self._set(b"")
+        self._written = 0
+        self._is_there = False
         self.is_unsynced = True
-        if self._fd is None:
-            self._fd = self._filesystem.open(self.path)
-        return self._fd
+
+    def write_out(self) -> None:
+        """The file gets the entries that it does not have yet; one that was never written is made, as Kafka wants. Raises OSError."""
+        data = self._data
+        if data is None or (self._is_there and self._written == len(data)):
+            return
+        fd = self._filesystem.open(self.path) if self._is_there else self._filesystem.create(self.path)
+        try:
+            if self._written < len(data):
+                self._filesystem.write(fd, (data[self._written :],), self._written)
+        finally:
+            self._filesystem.close(fd)
+        self._written = len(data)
+        if not self._is_there:
+            self._is_there = self.is_unsynced = True
+
+    def entries(self) -> list[Entry]:
+        """All that are loaded, keys and offsets relative as in the file: for tests and tools."""
+        return [(key, value) for key, value in self.layout.iter_unpack(self._data or b"")]
+
+    def _key(self, number: int) -> int:
+        assert self._data is not None
+        key: int = self.layout.unpack_from(self._data, number * self.layout.size)[0]
+        return key
+
+    def _value(self, number: int) -> int:
+        assert self._data is not None
+        value: int = self.layout.unpack_from(self._data, number * self.layout.size)[1]
+        return value
+
+    def _entry(self, key: int, value: int) -> Entry:
+        raise NotImplementedError
+
+    def _at(self, number: int) -> Entry:
+        assert self._data is not None
+        return self._entry(*self.layout.unpack_from(self._data, number * self.layout.size))
+
+    def _count_up_to(self, key: int) -> int:
+        """How many entries have at most that key."""
+        return bisect_right(range(self.count), key, key=self._key)
+
+    def last(self) -> Entry | None:
+        """The last entry of a loaded index, None when there is none."""
+        return self._at(self.count - 1) if self.count else None
 
     def _append(self, key: int, value: int) -> None:
-        self._filesystem.write(self._file(), (self.layout.pack(key, value),), self.size_in_bytes)
-        self._keys.append(key)
-        self._values.append(value)
+        data = self._data
+        if not isinstance(data, bytearray):
+            assert data is not None, f"{self.path} is not loaded"
+            data = self._data = bytearray(data)
+        data += self.layout.pack(key, value)
+        self.count += 1
+        self._last_key = key
+        self.is_unsynced = True
+        if len(data) - self._written >= UNWRITTEN_BYTES_MAX:
+            self.write_out()
 
     def _keep(self, count: int) -> None:
         """Drops all entries but the first `count`."""
-        if count < len(self._keys):
-            del self._keys[count:], self._values[count:]
-            self._filesystem.truncate(self._file(), self.size_in_bytes)
-
-    def close(self) -> None:
-        """Closes the file; the next write opens it again."""
-        if self._fd is not None:
-            self._filesystem.close(self._fd)
-            self._fd = None
+        if count < self.count:
+            assert self._data is not None
+            size = count * self.layout.size
+            self._set(self._data[:size])
+            if size < self._written:
+                self.is_unsynced = True
+                self._filesystem.truncate_path(self.path, size)
+                self._written = size
 
 
 class OffsetIndex(SparseIndex):
-    """Offset -> position in the segment's log file."""
+    """Offset -> position in the segment's log file. An entry is (offset, position)."""
+
+    __slots__ = ()
 
     layout = struct.Struct(">ii")
-    key_type = "i"
 
-    def load(self) -> None:
+    def _check_ends(self, data: bytes) -> None:
         """As SparseIndex. A segment's first batch gets no entry: position 0 is what a power loss left of another."""
-        super().load()
-        if self._values and self._values[0] == 0:
-            self.unload()
+        super()._check_ends(data)
+        if self.layout.unpack_from(data)[1] == 0:
             raise IndexCorrupt(f"{self.path}: the first entry is empty")
+
+    def _entry(self, key: int, value: int) -> Entry:
+        return key + self._base, value
 
     def append(self, offset: int, position: int) -> None:
         """`offset` is the last of the batch at `position` (as Kafka writes it)."""
         relative = offset - self._base
-        if not self._keys or relative > self._keys[-1]:
+        if relative > self._last_key:
             self._append(relative, position)
 
-    def entry_before(self, offset: int) -> tuple[int, int] | None:
+    def entry_before(self, offset: int) -> Entry | None:
         """(offset, position) of the last entry not above `offset`; None when there is none."""
-        at = bisect_right(self._keys, offset - self._base)
-        return (self._keys[at - 1] + self._base, self._values[at - 1]) if at else None
+        at = self._count_up_to(offset - self._base)
+        return self._at(at - 1) if at else None
 
     def truncate_to(self, offset: int, position: int) -> None:
         """Drops entries for `offset` and beyond, and those that point to `position` and beyond."""
-        self._keep(min(bisect_right(self._keys, offset - self._base - 1), bisect_right(self._values, position - 1)))
-
-    def last(self) -> tuple[int, int] | None:
-        """(offset, position) of the last entry."""
-        return (self._keys[-1] + self._base, self._values[-1]) if self._keys else None
+        up_to_position = bisect_right(range(self.count), position - 1, key=self._value)
+        self._keep(min(self._count_up_to(offset - self._base - 1), up_to_position))
 
 
 class TimeIndex(SparseIndex):
-    """Timestamp -> offset: every record before that offset has a smaller or equal timestamp than the entry's."""
+    """Timestamp -> offset: every record before that offset has a smaller or equal timestamp. An entry is (timestamp, offset)."""
+
+    __slots__ = ()
 
     layout = struct.Struct(">qi")
-    key_type = "q"
+
+    def _entry(self, key: int, value: int) -> Entry:
+        return key, value + self._base
 
     def append(self, timestamp: int, offset: int) -> None:
         """Ignored unless the timestamp is larger than the last: timestamps that go back add nothing."""
-        if timestamp >= 0 and (not self._keys or timestamp > self._keys[-1]):
+        if timestamp >= 0 and timestamp > self._last_key:
             self._append(timestamp, offset - self._base)
 
-    def entry_before(self, timestamp: int) -> tuple[int, int] | None:
+    def entry_before(self, timestamp: int) -> Entry | None:
         """(timestamp, offset) of the last entry below `timestamp`: no record before that offset has reached it."""
-        at = bisect_right(self._keys, timestamp - 1)
-        return (self._keys[at - 1], self._values[at - 1] + self._base) if at else None
+        at = self._count_up_to(timestamp - 1)
+        return self._at(at - 1) if at else None
 
     def truncate_to(self, offset: int) -> None:
         """Drops entries for `offset` and beyond."""
-        self._keep(bisect_right(self._values, offset - self._base - 1))
-
-    def last(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the last entry."""
-        return (self._keys[-1], self._values[-1] + self._base) if self._keys else None
+        self._keep(bisect_right(range(self.count), offset - self._base - 1, key=self._value))

@@ -65,6 +65,11 @@ def write(filesystem: FileSystem, directory: str, topic_id: str) -> None:
     filesystem.write_atomically(f"{directory}/{PARTITION_METADATA}", encode(topic_id), sync=False)
 
 
+def write_new(filesystem: FileSystem, directory: str, topic_id: str) -> None:
+    """`write` for a directory that has just been made."""
+    filesystem.write_new(f"{directory}/{PARTITION_METADATA}", encode(topic_id))
+
+
 def is_of(filesystem: FileSystem, found: Log, topic_id: str) -> bool:
     """Whether the log can be that topic's: its file says so, says nothing, or has one wrong bit. Raises LogDirFailed."""
     if found.topic_id == topic_id:

@@ -50,7 +50,7 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
         announcement.full_metadata(came)
         announcement.full_leadership(came)
         await bring_online(term, cluster.waiting_for_leader(came), announcement, reason="broker startup")
-    term.announce(announcement)
+    await term.announce(announcement)
     await reassignments.resume(term)
     await topic_deletions.resume(term, came)
 
@@ -65,7 +65,7 @@ async def _fail_over(term: Term, dead: Collection[int], announcement: Announceme
     cluster = term.cluster
     led = {tp for broker in dead for tp in cluster.led_by(broker)}
     followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
-    for tp in led:
+    async for tp in term.in_slices(led):
         cluster.move_partition(tp, PartitionState.OFFLINE)
     await elect_after_failure(term, led, announcement, reason="broker failure")
     await take_out_of_isr(term, followed, dead, announcement, reason="follower failure")
@@ -81,22 +81,25 @@ async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPar
     announcement = term.announcement()
     replicated = [
         tp
-        for tp in cluster.replicas_on(broker)
+        async for tp in term.in_slices(cluster.replicas_on(broker))
         if tp in cluster.leadership and len(cluster.assignment(tp).replicas) > 1
     ]
     led = [tp for tp in replicated if cluster.leadership[tp].leader == broker]
+    reached = term.channels.reached(cluster.brokers.keys())
 
     def move(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
         if state.leader != broker:
             return None
         replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.brokers.keys())
-        return leader_election.before_shutdown(state, replicas, able, cluster.stopping, cluster.epoch)
+        new = leader_election.before_shutdown(state, replicas, able & reached, cluster.stopping, cluster.epoch)
+        # With nobody else, one that cannot be told now: it has to lead anyhow when this broker is gone.
+        return new or leader_election.before_shutdown(state, replicas, able, cluster.stopping, cluster.epoch)
 
-    await term.change(led, move, announcement, reason="controlled shutdown")
+    await term.change(led, move, announcement, reason="controlled shutdown", reads=True)
     remaining = [tp for tp in replicated if cluster.leadership[tp].leader == broker]
     followed = [tp for tp in replicated if cluster.leadership[tp].leader != broker]
     await take_out_of_isr(term, followed, {broker}, announcement, reason="controlled shutdown")
-    for tp in followed:
+    async for tp in term.in_slices(followed):
         cluster.move_replica(tp, broker, ReplicaState.OFFLINE)
         announcement.stop(broker, tp, delete=False)
     term.events.write(

@@ -6,6 +6,11 @@
    everything once; nothing of this needs to be stored.
 3. Those replicas are OfflineReplica from now on: they are not elected, leave the ISR, and clients see them as offline. Only the
    broker's next life, whose answers are heard anew, brings them back.
+
+A disk that was emptied or replaced (FLT-33, INV-1): the broker answers REPLICA_NOT_AVAILABLE for what the ISR says it has, and has
+not. Such a replica is offline, too, but once it is out of the ISR it begins empty, as any replica that copies. If it is the only
+member that lives, nobody leads until another member is back, or a person asks for an unclean election (`elections_by_request`).
+A topic that allows unclean elections does not let it lead: an empty replica is worse than any other.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from controller.announcements import Announcement
 from controller.partition_states import PartitionState
 from controller.reactions import reassignments
 from controller.reactions.leader_elections import elect_after_failure, take_out_of_isr
@@ -34,7 +40,7 @@ async def on_log_dirs_failed(term: Term) -> None:
     term.events.write("log_dir_event", brokers=sorted(brokers))
     announcement = term.announcement()
     announcement.full_leadership(asked)
-    term.announce(announcement)
+    await term.announce(announcement)
     await term.store.delete(paths)
 
 
@@ -46,22 +52,63 @@ async def on_replicas_failed(
     broker = cluster.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         return
-    hosted = cluster.replicas_on(broker_id)
-    failed = [tp for tp in partitions if tp in hosted and cluster.is_online(tp, broker_id)]
+    failed = [tp for tp in partitions if _is_served(term, tp, broker_id)]
     if not failed:
         return
-    named = ", ".join(map(str, failed[:PARTITIONS_IN_A_LINE]))
-    log.warning("broker %d: %d replicas are offline: %s", broker_id, len(failed), named)
-    term.events.write("replicas_offline", broker=broker_id, partitions=[str(tp) for tp in failed])
     announcement = term.announcement()
-    announcement.metadata(failed)
     for tp in failed:
         cluster.replica_failed(tp, broker_id)
+    await _lead_without(term, broker_id, failed, announcement, reason="log directory failure")
+    await term.announce(announcement)
+    await reassignments.resume(term)
+
+
+async def on_logs_missing(
+    term: Term, broker_id: int, broker_epoch: int, partitions: Sequence[tuple[TopicPartition, int]]
+) -> None:
+    """An emptied disk. Only the answer to the newest leader epoch counts: to a newer one the broker answers again.
+
+    A leader may have taken the replica out of its ISR meanwhile, in the same epoch. Then the broker is told once more.
+    """
+    cluster = term.cluster
+    broker = cluster.brokers.get(broker_id)
+    if broker is None or broker.epoch != broker_epoch:
+        return
+    refused = [
+        tp
+        for tp, epoch in partitions
+        if _is_served(term, tp, broker_id) and tp in cluster.leadership and cluster.leadership[tp].leader_epoch == epoch
+    ]
+    if not refused:
+        return
+    announcement = term.announcement()
+    missing = [tp for tp in refused if broker_id in cluster.leadership[tp].isr]
+    for tp in missing:
+        cluster.log_is_missing(tp, broker_id)
+    await _lead_without(term, broker_id, missing, announcement, reason="log missing")
+    for tp in refused:
+        if broker_id not in cluster.leadership[tp].isr:
+            announcement.repeat_leadership(tp, broker_id)
+    await term.announce(announcement)
+    await reassignments.resume(term)
+
+
+def _is_served(term: Term, tp: TopicPartition, broker: int) -> bool:
+    return tp in term.cluster.replicas_on(broker) and term.cluster.is_online(tp, broker)
+
+
+async def _lead_without(
+    term: Term, broker_id: int, failed: Sequence[TopicPartition], announcement: Announcement, *, reason: str
+) -> None:
+    """These replicas are offline from now on: others lead, and they leave the ISR."""
+    cluster = term.cluster
+    named = ", ".join(map(str, failed[:PARTITIONS_IN_A_LINE]))
+    log.warning("broker %d: %d replicas are offline, %s: %s", broker_id, len(failed), reason, named)
+    term.events.write("replicas_offline", broker=broker_id, reason=reason, partitions=[str(tp) for tp in failed])
+    announcement.metadata(failed)
     with_state = [tp for tp in failed if tp in cluster.leadership]
     led = [tp for tp in with_state if cluster.leadership[tp].leader == broker_id]
     for tp in led:
         cluster.move_partition(tp, PartitionState.OFFLINE)
-    await elect_after_failure(term, led, announcement, reason="log directory failure")
-    await take_out_of_isr(term, set(with_state) - set(led), {broker_id}, announcement, reason="log directory failure")
-    term.announce(announcement)
-    await reassignments.resume(term)
+    await elect_after_failure(term, led, announcement, reason=reason)
+    await take_out_of_isr(term, set(with_state) - set(led), {broker_id}, announcement, reason=reason)

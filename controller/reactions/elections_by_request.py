@@ -2,13 +2,14 @@
 
 A preferred election lets the first replica lead, where it lives and is in the ISR. An unclean one gives a partition
 without a live leader whichever replica lives: the ISR's first, and only if none of it lives another (INV-18: this is the
-one request that may lose records, and it says so; the topic's setting is not asked).
+one request that may lose records, and it says so; the topic's setting is not asked). If all that live have lost their logs
+(FLT-33), one of those leads, and begins empty: only a person can decide that the records are gone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 from controller import leader_election
 from controller.cluster_state import ClusterState
@@ -36,18 +37,36 @@ async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, un
             results[tp] = refusal
     kind = "unclean" if unclean else "preferred"
     announcement = term.announcement()
+    reached = term.channels.reached(cluster.live)
+    begins_empty: dict[TopicPartition, int] = {}
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-        new = _unclean(cluster, tp, state) if unclean else _preferred(cluster, tp, state)
-        if new is not None and leader_election.is_unclean(state, new):
-            log.warning("%s: unclean election of broker %d, the ISR was %s", tp, new.leader, state.isr)
-            term.events.write("unclean_election", partition=str(tp), leader=new.leader, isr_before=list(state.isr))
+        new = _unclean(cluster, tp, state) if unclean else _preferred(cluster, tp, state, reached)
+        if new is None:
+            return None
+        is_empty = new.leader in cluster.emptied_replicas.get(tp, ())
+        if is_empty:
+            begins_empty[tp] = new.leader
+        if is_empty or leader_election.is_unclean(state, new):
+            what = "whose log is lost, " if is_empty else ""
+            log.warning("%s: unclean election of broker %d, %sthe ISR was %s", tp, new.leader, what, state.isr)
+            term.events.write(
+                "unclean_election",
+                partition=str(tp),
+                leader=new.leader,
+                isr_before=list(state.isr),
+                **({"begins_empty": True} if is_empty else {}),
+            )
         return new
 
-    await term.change(electable, decide, announcement, reason=f"{kind} election by request")
-    term.announce(announcement)
+    changed = await term.change(electable, decide, announcement, reason=f"{kind} election by request")
+    for tp, leader in begins_empty.items():
+        if tp in changed and cluster.leadership[tp].leader == leader:
+            cluster.replica_is_well(tp, leader)
+            announcement.new_replicas(tp, (leader,))
+    await term.announce(announcement)
     for tp in electable:
-        results[tp] = _outcome(cluster, tp, unclean=unclean)
+        results[tp] = _outcome(cluster, tp, reached, unclean=unclean)
     if partitions is None:
         return {tp: error for tp, error in results.items() if _is_worth_telling(error)}
     return results
@@ -76,8 +95,10 @@ def _has_wanted_leader(cluster: ClusterState, tp: TopicPartition, *, unclean: bo
     return cluster.is_online(tp, leader) if unclean else leader == cluster.assignment(tp).replicas[0]
 
 
-def _preferred(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-    able = cluster.with_disk(tp, cluster.live)
+def _preferred(
+    cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr, reached: Set[int]
+) -> LeaderAndIsr | None:
+    able = cluster.with_disk(tp, reached)
     return leader_election.preferred(state, cluster.assignment(tp).replicas, able, cluster.epoch)
 
 
@@ -86,11 +107,14 @@ def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> 
     if cluster.is_online(tp, state.leader):
         return None
     replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.live)
+    if able.isdisjoint(replicas):
+        emptied = cluster.emptied_replicas.get(tp, ())
+        able = frozenset([replica for replica in replicas if replica in emptied and replica in cluster.live][:1])
     new = leader_election.after_failure(state, replicas, able, cluster.epoch, unclean_allowed=True)
     return new if new is not None and new.leader in cluster.brokers else None
 
 
-def _outcome(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> KafkaError | None:
+def _outcome(cluster: ClusterState, tp: TopicPartition, reached: Set[int], *, unclean: bool) -> KafkaError | None:
     """After the writes."""
     if _has_wanted_leader(cluster, tp, unclean=unclean):
         return None
@@ -100,8 +124,10 @@ def _outcome(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> Kaf
         reason = f"Failed to elect leader for partition {tp}: none of its replicas {replicas} lives"
         return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, reason)
     able = cluster.with_disk(tp, cluster.live)
-    reason = (
-        f"Failed to elect leader for partition {tp}: the preferred replica {replicas[0]} "
-        f"{'is not in the ISR ' + str(list(state.isr)) if replicas[0] in able else 'does not live'}"
-    )
+    why = "does not live"
+    if replicas[0] in able:
+        why = f"is not in the ISR {list(state.isr)}"
+        if replicas[0] not in reached:
+            why = "lives, but the controller cannot reach it"
+    reason = f"Failed to elect leader for partition {tp}: the preferred replica {replicas[0]} {why}"
     return KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, reason)

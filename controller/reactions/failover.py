@@ -45,7 +45,7 @@ async def take_office(term: Term) -> None:
     for broker in (await store.brokers(watches.brokers)).values():
         cluster.broker_came(broker)
         term.channels.add(broker)
-    for topic, (topic_id, assignment) in topics.items():
+    async for topic, (topic_id, assignment) in term.in_slices(topics.items(), lambda item: len(item[1][1])):
         cluster.set_assignment(topic, topic_id, assignment)
     metadata = term.announcement()
     bounces = Bounces(cluster.brokers.values())
@@ -57,7 +57,7 @@ async def take_office(term: Term) -> None:
     # 2. All live brokers learn the whole cluster before anybody is told to lead or follow.
     metadata.full_metadata(cluster.brokers)
     loaded = now()
-    await term.announce_everything(metadata, is_repeated=True)
+    await term.announce(metadata, is_repeated=True)
     metadata_told = now()
     # 3. The state machines; what happened while nobody was controller is made good.
     cluster.start_state_machines()
@@ -70,13 +70,13 @@ async def take_office(term: Term) -> None:
         with_dead: list[TopicPartition] = [
             tp for tp, state in cluster.leadership.items() if not dead.isdisjoint(state.isr)
         ]
-        await take_out_of_isr(term, with_dead, dead, announcement, reason="controller failover")
+        await take_out_of_isr(term, with_dead, dead, announcement, reason="controller failover", reads=False)
     await reassignments.take_over(term, announcement)
     decided = now()
     # 4. Every partition's leadership to the live brokers. Those that stepped down take also an epoch that did not change.
     announcement.full_leadership(cluster.brokers)
     announcement.metadata(())
-    await term.announce_everything(announcement)
+    await term.announce(announcement)
     announced_at = now()
     # 5. What was asked for or announced before.
     await reassignments.resume(term)

@@ -21,7 +21,7 @@ async def on_isr_changes(term: Term) -> None:
     announcement.metadata(changed)
     dead = {member for tp in changed for member in cluster.leadership[tp].isr} - cluster.brokers.keys()
     if dead or not cluster.failed_replicas.keys().isdisjoint(changed):
-        await take_out_of_isr(term, changed, dead, announcement, reason="dead member in the ISR")
-    term.announce(announcement)
+        await take_out_of_isr(term, changed, dead, announcement, reason="dead member in the ISR", reads=False)
+    await term.announce(announcement)
     await reassignments.resume(term, changed)
     await term.store.delete(paths)

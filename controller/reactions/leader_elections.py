@@ -20,7 +20,10 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 async def elect_after_failure(
     term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """CTL-5 for partitions whose leader is gone. Only where nobody in the ISR lives the topics' settings are read (INV-18)."""
+    """CTL-5 for partitions whose leader is gone. Only where nobody in the ISR lives the topics' settings are read (INV-18).
+
+    A leader that lost its log (FLT-33) has not led: the ISR counts that was there before it was elected.
+    """
     cluster = term.cluster
     live = cluster.live
     unclean: dict[str, bool] = {}
@@ -35,6 +38,9 @@ async def elect_after_failure(
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
         if cluster.is_online(tp, state.leader):
             return None  # it has a leader by now
+        if state.leader in cluster.emptied_replicas.get(tp, ()) and tp in cluster.isr_before:
+            epoch, isr = cluster.isr_before[tp]
+            state = state._replace(isr=isr) if epoch == state.leader_epoch else state
         replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, live)
         new = leader_election.after_failure(
             state, replicas, able, cluster.epoch, unclean_allowed=unclean.get(tp.topic, False)
@@ -48,15 +54,24 @@ async def elect_after_failure(
 
 
 async def take_out_of_isr(
-    term: Term, partitions: Iterable[TopicPartition], gone: Collection[int], announcement: Announcement, *, reason: str
+    term: Term,
+    partitions: Iterable[TopicPartition],
+    gone: Collection[int],
+    announcement: Announcement,
+    *,
+    reason: str,
+    reads: bool = True,
 ) -> None:
-    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader takes it over (BUG-6)."""
+    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader takes it over (BUG-6).
+
+    `reads`: a leader may have let one of them in a moment ago. False where the ISRs were just read.
+    """
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
         failed = term.cluster.failed_replicas.get(tp, ())
         return leader_election.without_replicas(state, {*gone, *failed}, term.cluster.epoch)
 
-    await term.change(partitions, decide, announcement, reason=reason)
+    await term.change(partitions, decide, announcement, reason=reason, reads=reads)
 
 
 async def bring_online(
@@ -75,38 +90,41 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
     """CTL-6. A state znode that is there already (of a controller that died meanwhile) is taken over."""
     cluster = term.cluster
     live = cluster.live
-    decided: dict[TopicPartition, LeaderAndIsr] = {}
-    for tp in partitions:
-        able = cluster.with_disk(tp, live)
-        state = leader_election.first_leader(cluster.assignment(tp).replicas, able, cluster.epoch)
-        if state is None:
-            log.warning("%s: none of its replicas %s lives, it waits", tp, cluster.assignment(tp).replicas)
-        else:
-            decided[tp] = state
-    if not decided:
-        return
-    written = await term.store.create_states(decided)
-    term.apply(written.done, "new partition")
-    announcement.leadership(written.done, is_new=True)
-    found = term.adopt(written.conflicts)
-    announcement.leadership(found)
+
+    async def decide(some: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+        decided: dict[TopicPartition, LeaderAndIsr] = {}
+        for tp in some:
+            able = cluster.with_disk(tp, live)
+            state = leader_election.first_leader(cluster.assignment(tp).replicas, able, cluster.epoch)
+            if state is None:
+                log.warning("%s: none of its replicas %s lives, it waits", tp, cluster.assignment(tp).replicas)
+            else:
+                decided[tp] = state
+        return decided
+
     leaderless = []
-    for tp in (*written.done, *found):
-        for replica in cluster.assignment(tp).replicas:
-            is_online = cluster.is_online(tp, replica)
-            cluster.move_replica(tp, replica, ReplicaState.ONLINE if is_online else ReplicaState.OFFLINE)
-    for tp in found:
-        is_led = cluster.is_online(tp, cluster.leadership[tp].leader)
-        cluster.move_partition(tp, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
-        if not is_led:
-            leaderless.append(tp)
+    async for written in term.write_in_slices(partitions, decide, term.store.create_states):
+        term.apply(written.done, "new partition")
+        announcement.leadership(written.done, is_new=True)
+        announcement.pack(written.done)
+        found = term.adopt(written.conflicts)
+        announcement.leadership(found)
+        for tp in (*written.done, *found):
+            for replica in cluster.assignment(tp).replicas:
+                is_online = cluster.is_online(tp, replica)
+                cluster.move_replica(tp, replica, ReplicaState.ONLINE if is_online else ReplicaState.OFFLINE)
+        for tp in found:
+            is_led = cluster.is_online(tp, cluster.leadership[tp].leader)
+            cluster.move_partition(tp, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
+            if not is_led:
+                leaderless.append(tp)
     await elect_after_failure(term, leaderless, announcement, reason="found without a live leader")
 
 
 async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, reason: str) -> None:
-    """CTL-12: the first replica leads again, where it lives and is in the ISR."""
+    """CTL-12: the first replica leads again, where it lives, is in the ISR, and can be told so."""
     cluster = term.cluster
-    live = cluster.live
+    live = term.channels.reached(cluster.live)
     announcement = term.announcement()
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -114,7 +132,7 @@ async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, r
         return leader_election.preferred(state, cluster.assignment(tp).replicas, able, cluster.epoch)
 
     await term.change(partitions, decide, announcement, reason=reason)
-    term.announce(announcement)
+    await term.announce(announcement)
 
 
 async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition] | None) -> None:
@@ -140,11 +158,13 @@ async def on_unclean_elections_allowed(term: Term, topic: str | None) -> None:
     ]
     announcement = term.announcement()
     await elect_after_failure(term, waiting, announcement, reason="unclean elections are allowed now")
-    term.announce(announcement)
+    await term.announce(announcement)
 
 
 async def rebalance(term: Term) -> None:
     """CTL-12: brokers that lead too few of the partitions that prefer them get those back."""
-    partitions = term.cluster.imbalanced(term.settings.leader_imbalance_per_broker_percentage)
+    partitions = await term.carry_out(
+        term.cluster.finding_imbalanced(term.settings.leader_imbalance_per_broker_percentage)
+    )
     if partitions:
         await elect_preferred(term, partitions, reason="rebalance")

@@ -156,7 +156,7 @@ async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Resu
     announcement.leadership(renewed)
     for tp, made in begun.items():
         _tell_new(term, tp, made, announcement)
-    term.announce(announcement)
+    await term.announce(announcement)
     # The same replicas in another order, or a cancellation: there is nothing to wait for.
     await _after_last_write(term, {tp: plans[tp].replicas for tp in begun if not reassignment.is_under_way(plans[tp])})
     return results
@@ -279,7 +279,7 @@ async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
             _step(term, tp, 8, f"{removed} are out of the ISR")
             _step(term, tp, 9, f"{to_delete} are told to delete their logs")
     announcement.leadership(handed_over)
-    term.announce(announcement)
+    await term.announce(announcement)
 
 
 async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
@@ -326,7 +326,7 @@ async def _after_last_write(term: Term, finished: Mapping[TopicPartition, tuple[
     await remove_requested_moves(term.store, _is_one_of(finished))
     announcement = term.announcement()
     announcement.metadata(finished)
-    term.announce(announcement)
+    await term.announce(announcement)
     for tp in finished:
         _step(term, tp, 11, f"out of {ReassignPartitionsZNode.PATH}")
         _step(term, tp, 12, "UpdateMetadata to all")

@@ -62,13 +62,13 @@ async def take_assignments(term: Term, topics: Topics) -> None:
         if added or not known:
             cluster.set_assignment(topic, topic_id, {**known, **added})
             new += [TopicPartition(topic, partition) for partition in added]
-    for tp in new:
+    async for tp in term.in_slices(new):
         cluster.move_partition(tp, PartitionState.NEW)
         cluster.add_replicas(tp)
     if new:
         announcement = term.announcement()
         await bring_online(term, new, announcement, reason="new partition")
-        term.announce(announcement)
+        await term.announce(announcement)
 
 
 def _is_another(term: Term, topic: str, topic_id: str | None) -> bool:
@@ -86,7 +86,7 @@ async def forget_topics(term: Term, topics: Collection[str]) -> None:
         return
     requests = [DeleteTopicZNode.path(topic) for topic in topics if topic in term.cluster.topics_to_delete]
     announcement = term.announcement()
-    for topic in topics:
+    async for topic in term.in_slices(tuple(topics), term.cluster.size_of):
         gone = term.cluster.remove_topic(topic)
         announcement.deleted(gone)
         for tp, assignment in gone.items():
@@ -94,5 +94,5 @@ async def forget_topics(term: Term, topics: Collection[str]) -> None:
                 announcement.stop(replica, tp, delete=False)
     term.events.write("topics_gone", topics=sorted(topics))
     log.warning("topics whose nodes were removed: %s", ", ".join(sorted(topics)))
-    term.announce(announcement)
+    await term.announce(announcement)
     await term.store.delete(requests)

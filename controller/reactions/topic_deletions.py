@@ -21,7 +21,7 @@ What ZooKeeper has tells the next controller where to go on: until 6 the request
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from controller import topic_deletion
 from controller.events import ReplicasDeleted
@@ -100,36 +100,46 @@ async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
     cluster = term.cluster
     if not cluster.topics_to_delete:
         return
-    _begin(term, topic_deletion.may_begin(cluster))
-    _mark(term, topic_deletion.replicas_out_of_reach(cluster), ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
-    to_stop = topic_deletion.replicas_to_stop(cluster)
-    _mark(term, to_stop, ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED)
+    await _begin(term, topic_deletion.may_begin(cluster))
     announcement = term.announcement()
-    for broker, tp in (*to_stop, *topic_deletion.strays_to_stop(cluster, newly_told)):
+    unfinished = set()
+    async for replica in term.in_slices(topic_deletion.being_deleted(cluster)):
+        broker, tp = replica
+        if topic_deletion.is_out_of_reach(cluster, replica):
+            _mark(term, replica, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
+        elif topic_deletion.is_to_be_stopped(cluster, replica):
+            _mark(term, replica, ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED)
+            announcement.stop(broker, tp, delete=True)
+        if cluster.replica_state(tp, broker) is not ReplicaState.DELETION_SUCCESSFUL:
+            unfinished.add(tp.topic)
+    for broker, tp in topic_deletion.strays_to_stop(cluster, newly_told):
         announcement.stop(broker, tp, delete=True)
-    term.announce(announcement)
-    await _finish(term, topic_deletion.finished(cluster))
-    waiting = ((topic, topic_deletion.why_ineligible(cluster, topic)) for topic in sorted(cluster.topics_to_delete))
-    held_up = [f"{topic} ({reason})" for topic, reason in waiting if reason is not None]
+    await term.announce(announcement)
+    await _finish(term, sorted(cluster.deletions_begun - unfinished))
+    held_up = []
+    async for topic in term.in_slices(sorted(cluster.topics_to_delete), cluster.size_of):
+        reason = topic_deletion.why_ineligible(cluster, topic)
+        if reason is not None:
+            held_up.append(f"{topic} ({reason})")
     if held_up:
         log.info("%d topics are not eligible for deletion: %s", len(held_up), ", ".join(held_up[:TOPICS_IN_A_LINE]))
 
 
-def _begin(term: Term, topics: Collection[str]) -> None:
+async def _begin(term: Term, topics: Collection[str]) -> None:
     """Step 3, and the partitions' part of step 4."""
     if not topics:
         return
     announcement = term.announcement()
-    for topic in topics:
+    async for topic in term.in_slices(topics, term.cluster.size_of):
         announcement.deleted(term.cluster.begin_deletion(topic))
     term.events.write("topic_deletions_begun", topics=topics)
-    term.announce(announcement)
+    await term.announce(announcement)
 
 
-def _mark(term: Term, replicas: Iterable[topic_deletion.Replica], *states: ReplicaState) -> None:
-    for broker, tp in replicas:
-        for state in states:
-            term.cluster.move_replica(tp, broker, state)
+def _mark(term: Term, replica: topic_deletion.Replica, *states: ReplicaState) -> None:
+    broker, tp = replica
+    for state in states:
+        term.cluster.move_replica(tp, broker, state)
 
 
 async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
@@ -144,7 +154,7 @@ async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
         if tp.topic in cluster.deletions_begun
         and cluster.replica_state(tp, event.broker) is ReplicaState.DELETION_STARTED
     ]
-    for tp, error in told:
+    async for tp, error in term.in_slices(told):
         is_gone = error is ErrorCode.NONE
         target = ReplicaState.DELETION_SUCCESSFUL if is_gone else ReplicaState.DELETION_INELIGIBLE
         cluster.move_replica(tp, event.broker, target)
@@ -161,7 +171,7 @@ async def _finish(term: Term, topics: Collection[str]) -> None:
     cluster = term.cluster
     partitions = {topic: tuple(cluster.topics[topic]) for topic in topics}
     await term.store.remove_topics(partitions, cluster.topic_ids)
-    for topic in topics:
+    async for topic in term.in_slices(topics, cluster.size_of):
         cluster.remove_topic(topic)
     term.events.write("topics_deleted", topics=sorted(topics))
     log.info("topics deleted: %s", ", ".join(sorted(topics)))

@@ -21,21 +21,28 @@ class _UnpacksToTooMuch(Exception):
     """Of a size that the caller does not want to hold."""
 
 
-def compress(payload: bytes, compression: int) -> bytes:
+DEFAULT_LEVELS = (0, -1, 0, 9, 3)
+"""Kafka's, by compression: gzip's own default; lz4 as fast as it can; zstd's own default. The first and snappy have none."""
+
+
+def compress(payload: bytes, compression: int, level: int | None = None) -> bytes:
+    """`level` None: Kafka's default."""
+    if level == DEFAULT_LEVELS[compression]:
+        level = None
     match compression:
         case 0:
             return payload
         case 1:
-            return bytes(cramjam.gzip.compress(payload))
+            return bytes(cramjam.gzip.compress(payload, level=level))
         case 2:
             return bytes(cramjam.snappy.compress_raw(payload))
         case 3:
             # Independent blocks: Kafka's Java reader knows no others.
-            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(payload)
             return bytes(compressor.finish())
         case 4:
-            return bytes(cramjam.zstd.compress(payload))
+            return bytes(cramjam.zstd.compress(payload, level=DEFAULT_LEVELS[4] if level is None else level))
     raise ValueError(f"unknown compression {compression}")
 
 

@@ -59,12 +59,12 @@ def encode_response(
     brokers: Sequence[MetadataBroker],
     cluster_id: str | None,
     controller_id: int,
-    topics: Sequence[MetadataTopic],
+    topics: Sequence[MetadataTopic | bytes],
     *,
     throttle_ms: int = 0,
     cluster_authorized_operations: int = OPERATIONS_NOT_ASKED,
 ) -> bytes:
-    """The response body. `controller_id` is -1 when none is known."""
+    """The response body. `controller_id` is -1 when none is known. Topics may be encoded already, for this version."""
     flexible = version >= 9
     parts = [INT.pack(throttle_ms)] if version >= 3 else []
     parts.append(array_length(len(brokers), flexible))
@@ -75,17 +75,24 @@ def encode_response(
         parts.append(INT.pack(controller_id))
     parts.append(array_length(len(topics), flexible))
     for topic in topics:
-        parts.append(_encode_topic_head(version, topic))
-        parts += [_encode_partition(version, partition) for partition in topic.partitions]
-        if version >= 8:
-            parts.append(INT.pack(topic.authorized_operations))
-            if flexible:
-                parts.append(b"\x00")
+        if isinstance(topic, bytes):
+            parts.append(topic)
+        else:
+            parts.append(encode_topic(version, topic, [encode_partition(version, p) for p in topic.partitions]))
     if 8 <= version <= 10:
         parts.append(INT.pack(cluster_authorized_operations))
     if flexible:
         parts.append(b"\x00")
     return b"".join(parts)
+
+
+def encode_topic(version: int, topic: MetadataTopic, partitions: Sequence[bytes]) -> bytes:
+    """A topic whose partitions are encoded already; `topic.partitions` does not count."""
+    head = _encode_topic_head(version, topic, len(partitions))
+    tail = b""
+    if version >= 8:
+        tail = INT.pack(topic.authorized_operations) + (b"\x00" if version >= 9 else b"")
+    return b"".join((head, *partitions, tail))
 
 
 def _encode_broker(version: int, broker: MetadataBroker) -> bytes:
@@ -96,7 +103,7 @@ def _encode_broker(version: int, broker: MetadataBroker) -> bytes:
     return data + b"\x00" if flexible else data
 
 
-def _encode_topic_head(version: int, topic: MetadataTopic) -> bytes:
+def _encode_topic_head(version: int, topic: MetadataTopic, partitions: int) -> bytes:
     """Everything of a topic before its partitions."""
     flexible = version >= 9
     data = SHORT.pack(topic.error)
@@ -108,10 +115,10 @@ def _encode_topic_head(version: int, topic: MetadataTopic) -> bytes:
         data += (topic.topic_id or NO_UUID).bytes
     if version >= 1:
         data += b"\x01" if topic.is_internal else b"\x00"
-    return data + array_length(len(topic.partitions), flexible)
+    return data + array_length(partitions, flexible)
 
 
-def _encode_partition(version: int, partition: MetadataPartition) -> bytes:
+def encode_partition(version: int, partition: MetadataPartition) -> bytes:
     """One pack for a partition: a layout for each combination of the three lists' lengths, of which there are few."""
     error, index, leader_id, leader_epoch, replicas, isr, offline = partition
     if version >= 9:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
@@ -147,6 +148,25 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
         position = following
 
 
+def in_pieces(records: memoryview, size: int) -> Iterator[memoryview]:
+    """The batches in pieces of about `size` bytes, none of them cut: a larger batch is a piece by itself.
+
+    What cannot be told apart any more (a partial batch, rubbish) is part of the last piece: who reads it refuses it.
+    """
+    end, begin, position = len(records), 0, 0
+    while end - position > max(size, HEADER_SIZE):
+        length = _OFFSET_AND_LENGTH.unpack_from(records, position)[1]
+        following = position + LOG_OVERHEAD + length
+        if length <= 0 or following >= end:
+            break
+        if following - begin >= size:
+            yield records[begin:following]
+            begin = following
+        position = following
+    if begin < end or not end:
+        yield records[begin:]
+
+
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """True when the CRC in the header is that of the batch's bytes."""
     end = position + header.batch_length + LOG_OVERHEAD
@@ -248,6 +268,14 @@ def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp
     _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + CRC_START : position + size]))
 
 
+def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
+    """A copy of the one batch with that largest timestamp in its header, and the CRC that fits."""
+    changed = bytearray(batch)
+    _LONG.pack_into(changed, 35, timestamp_ms)
+    _CRC.pack_into(changed, 17, crc32c(memoryview(changed)[CRC_START:]))
+    return changed
+
+
 def build_batch(
     records: Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]],
     *,
@@ -302,9 +330,12 @@ def unpacked(batch: Buffer, position: int, header: BatchHeader, *, size_max: int
     return decompress(payload, header.compression, size_max, too_large)
 
 
-def with_compression(header: BatchHeader, data: bytes, compression: int) -> bytes:
-    """The batch of `header`, whose records unpack to `data`, in another compression, with a CRC of its own."""
-    payload = compress(data, compression)
+def with_compression(header: BatchHeader, data: bytes, compression: int, level: int | None = None) -> bytes:
+    """The batch of `header`, whose records unpack to `data`, in another compression, with a CRC of its own.
+
+    `level`: how hard it is compressed; None: Kafka's default.
+    """
+    payload = compress(data, compression, level)
     attributes = header.attributes & ~COMPRESSION_MASK | compression
     length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
     batch = bytearray(HEADER_SIZE) + payload
@@ -359,8 +390,9 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
 
 
+@lru_cache(maxsize=16384)
 def _varint(number: int) -> bytes:
-    """Zigzag, base 128, little end first."""
+    """Zigzag, base 128, little end first. Most are small, and come again in each record."""
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest & ~0x7F:

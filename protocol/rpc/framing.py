@@ -5,8 +5,9 @@ int32 length | int32 correlation id | msgpack body            (both directions)
 
 from __future__ import annotations
 
+import dataclasses
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import msgpack
 
@@ -16,6 +17,8 @@ from protocol.rpc.packed_states import pack_body
 
 _LENGTH = struct.Struct(">i")
 _ID = struct.Struct(">i")
+
+ROWS_IN_A_STEP = 2000
 
 
 def _payload(correlation_id: int, body: object) -> bytes:
@@ -59,6 +62,34 @@ def parse_request(frame: bytes | memoryview) -> tuple[int, ControlRequest]:
     """(correlation id, request) of a frame without its length. Raises ValueError or TypeError for anything else."""
     correlation_id, body = _parse(frame)
     return correlation_id, messages.parse_request(body)
+
+
+def parsing_request(frame: bytes | memoryview) -> Generator[None, None, tuple[int, ControlRequest]]:
+    """As `parse_request`, with stops at which others can have their turn: thirty thousand partitions take 30 ms."""
+    unpacker = msgpack.Unpacker(strict_map_key=False, use_list=False, max_buffer_size=0)
+    unpacker.feed(frame[_ID.size :])
+    try:
+        body: list[object] = []
+        rows: list[object] = []
+        count = unpacker.read_array_header()
+        for at in range(count):
+            row = messages.ROW_OF.get(body[0]) if at == messages.ROWS_AT else None
+            if row is None:
+                body.append(unpacker.unpack())
+                continue
+            for done in range(1, unpacker.read_array_header() + 1):
+                rows.append(row(*unpacker.unpack()))
+                if done % ROWS_IN_A_STEP == 0:
+                    yield
+            body.append(())
+        if unpacker.tell() != len(frame) - _ID.size:
+            raise ValueError("the control frame goes on after its end")
+    except (msgpack.UnpackException, ValueError) as error:
+        raise ValueError(f"the control frame is no msgpack: {error}") from None
+    request = messages.parse_request(body)
+    if rows:
+        request = dataclasses.replace(request, partitions=tuple(rows))  # type: ignore[arg-type]
+    return _ID.unpack_from(frame)[0], request
 
 
 def parse_response(frame: bytes | memoryview) -> tuple[int, ControlResponse]:

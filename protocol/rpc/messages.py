@@ -12,7 +12,7 @@ than one it has seen (FLT-18). 0: not numbered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import starmap
@@ -93,8 +93,11 @@ class LeaderAndIsrRequest:
 class UpdateMetadataRequest:
     """What every broker's metadata cache must know (STA-1, CTL-13).
 
-    `is_full` replaces the whole cache; otherwise the named partitions are merged (leader == LEADER_DURING_DELETE removes one),
-    and `brokers` replaces the set of live brokers in either case.
+    `is_full` replaces the whole cache; otherwise the named partitions are merged, and `brokers` replaces the set of live
+    brokers in either case. leader == LEADER_DURING_DELETE removes a partition, because its topic is being deleted. A topic that a
+    full request does not name is unknown to the controller, which may only have failed to read its node.
+
+    `partition_counts` maps each topic to the number of partitions that are assigned, which may be more than have a state.
     """
 
     controller_id: int
@@ -105,6 +108,7 @@ class UpdateMetadataRequest:
     brokers: tuple[BrokerInfo, ...]
     is_full: bool = False
     number: int = 0
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,16 @@ class ControlResponse:
     partitions: tuple[PartitionError, ...] = ()
 
 
+ROWS_AT = 4
+"""Where the rows of partitions are in the body of a request that has some."""
+
+ROW_OF: dict[object, Callable[..., PartitionState | StopReplicaPartition]] = {
+    RequestKind.LEADER_AND_ISR.value: PartitionState,
+    RequestKind.UPDATE_METADATA.value: PartitionState,
+    RequestKind.STOP_REPLICA.value: StopReplicaPartition,
+}
+"""Kind -> what each row is."""
+
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ControlledShutdownRequest
 
 
@@ -189,6 +203,7 @@ def request_body(request: ControlRequest) -> list[Any]:
                 [pack_broker(b) for b in request.brokers],
                 request.is_full,
                 request.number,
+                request.partition_counts,
             ]
         case StopReplicaRequest():
             return [
@@ -224,7 +239,9 @@ def parse_request(body: Sequence[Any]) -> ControlRequest:
                 number,
             )
         case RequestKind.UPDATE_METADATA:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full, number = fields
+            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full, number, counts = (
+                fields
+            )
             return UpdateMetadataRequest(
                 controller_id,
                 controller_epoch,
@@ -234,6 +251,7 @@ def parse_request(body: Sequence[Any]) -> ControlRequest:
                 tuple(map(unpack_broker, brokers)),
                 is_full,
                 number,
+                counts,
             )
         case RequestKind.STOP_REPLICA:
             controller_id, controller_epoch, broker_epoch, partitions, topic_ids, number = fields

@@ -142,7 +142,7 @@ BAD_REQUESTS: list[tuple[str, int, str, tuple[Row, ...], ErrorCode]] = [
     ("no operation", TOPIC, "T", (("retention.ms", 9, "1"),), ErrorCode.INVALID_REQUEST),
     ("static", BROKER, OWN, (("log.dirs", SET, "/x"),), ErrorCode.INVALID_REQUEST),
     ("static for all", BROKER, "", (("log.dirs", SET, "/x"),), ErrorCode.INVALID_REQUEST),
-    ("static here", BROKER, OWN, (("num.io.threads", SET, "9"),), ErrorCode.INVALID_REQUEST),
+    ("too many threads", BROKER, OWN, (("num.io.threads", SET, "17"),), ErrorCode.INVALID_REQUEST),
     ("older key", BROKER, OWN, (("log.retention.hours", SET, "9"),), ErrorCode.INVALID_REQUEST),
     ("broker's bad value", BROKER, OWN, (("message.max.bytes", SET, "x"),), ErrorCode.INVALID_REQUEST),
     ("broker's range", BROKER, OWN, (("leader.replication.throttled.rate", SET, "-1"),), ErrorCode.INVALID_REQUEST),
@@ -207,7 +207,8 @@ def test_the_layers_of_a_setting(wire: Wire, topic: str) -> None:
     assert alter(wire, BROKER, "", (broker_key, SET, "800000"), ("log.retention.ms", SET, "99999999"))[0] == 0
     for_all = (broker_key, "800000", DYNAMIC_DEFAULT)
     assert layers(wire, TOPIC, topic, key) == [for_all, default]
-    assert layers(wire, TOPIC, topic, "retention.ms") == [("log.retention.ms", "99999999", DYNAMIC_DEFAULT)]
+    older = ("log.retention.hours", "168", DEFAULT)
+    assert layers(wire, TOPIC, topic, "retention.ms") == [("log.retention.ms", "99999999", DYNAMIC_DEFAULT), older]
     assert alter(wire, BROKER, OWN, (broker_key, SET, "700000"))[0] == 0
     of_broker = (broker_key, "700000", DYNAMIC_BROKER)
     assert alter(wire, TOPIC, topic, (key, SET, " 600000 "))[0] == 0

@@ -153,6 +153,15 @@ def test_broker_configs(cluster: LocalCluster, tools: KafkaTools) -> None:
         servers, "--alter", *of_broker, "--add-config", "zookeeper.connect=elsewhere", expected_exit_code=1
     )
     assert "InvalidRequestException" in static
+    of_other = ["--entity-type", "brokers", "--entity-name", "2"]
+    tools.configs(servers, "--alter", *of_other, "--add-config", "log.cleaner.threads=2")
+    threads = (
+        "log.cleaner.threads=2 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:"
+    )
+    assert threads in configs_when(tools, servers, of_other, "log.cleaner.threads")
+    everything = tools.configs(servers, "--describe", "--all", *of_other)
+    assert "log.retention.hours=168 sensitive=false synonyms={DEFAULT_CONFIG:log.retention.hours=168}" in everything
+    tools.configs(servers, "--alter", *of_other, "--delete-config", "log.cleaner.threads")
     tools.configs(servers, "--alter", *of_broker, "--delete-config", "log.retention.ms")
     tools.configs(servers, "--alter", *of_all, "--delete-config", "message.max.bytes")
 

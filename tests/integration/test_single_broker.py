@@ -101,6 +101,36 @@ class TestCannotStart:
         assert code == 1
         assert "broker id 1 is registered by a live broker at 127.0.0.1:" in line
 
+    def test_id_and_advertised_address_in_use(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        """It takes the live broker for its own earlier life, until that one registers again: then it ends."""
+        client = KazooClient(cluster.zookeeper_connect)
+        client.start()
+        try:
+            data, stat = client.get("/brokers/ids/1")
+            endpoints = json.loads(data)["endpoints"]
+            bound = [f"{endpoint.rpartition(':')[0]}:{free_port()}" for endpoint in endpoints]
+            config = other_broker(
+                cluster,
+                tmp_path,
+                broker_id="1",
+                listeners=",".join(bound),
+                advertised_listeners=",".join(endpoints),
+                listener_security_protocol_map=",".join(f"{e.partition(':')[0]}:PLAINTEXT" for e in endpoints),
+            )
+            code, line = run_broker(config)
+            assert code == 1
+            assert f"is registered by another live process, ZooKeeper session 0x{stat.ephemeralOwner:x}" in line
+
+            def is_back() -> bool:
+                found = client.exists("/brokers/ids/1")
+                return found is not None and found.ephemeralOwner == stat.ephemeralOwner
+
+            eventually(is_back, "the first one registered")
+        finally:
+            client.stop()
+            client.close()
+        eventually(lambda: produces(cluster, new_topic(cluster)), "it leads again")
+
     def test_zookeeper_unreachable(self, cluster: LocalCluster, tmp_path: Path) -> None:
         nobody = f"127.0.0.1:{free_port()}"
         config = other_broker(cluster, tmp_path, zookeeper_connect=nobody, zookeeper_connection_timeout_ms="1000")
@@ -181,14 +211,15 @@ def test_a_broker_whose_znode_is_removed_registers_again(cluster: LocalCluster) 
         client.stop()
         client.close()
 
-    def works() -> list[int]:
-        try:
-            with Wire(cluster.port(1)) as wire:
-                return [produce(wire, topic, b"value")]
-        except (AssertionError, ConnectionError):
-            return []
+    assert eventually(lambda: produces(cluster, topic), "the partition led again")
 
-    assert eventually(works, "the partition led again")
+
+def produces(cluster: LocalCluster, topic: str) -> list[int]:
+    try:
+        with Wire(cluster.port(1)) as wire:
+            return [produce(wire, topic, b"value")]
+    except (AssertionError, ConnectionError):
+        return []
 
 
 def test_out_of_file_descriptors_is_survived(cluster: LocalCluster) -> None:

@@ -7,17 +7,18 @@ awaits is one step of the model: a fetcher's coroutine is sent forward until it 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from broker.config import TopicConfig
 from broker.event_log import EventLog
+from broker.loop_budget import LoopBudget
 from broker.replication.fetch_reads import FetchParams, FetchReads
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrProposal
 from broker.replication.leader_endpoint import EARLIEST, EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
-from broker.replication.leadership_changes import LeadershipChanges
+from broker.replication.leadership_changes import LeadershipChanges, Lookup
 from broker.replication.partition import Partition, Role, Surroundings
 from broker.replication.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
 from broker.replication.replication_throttle import ReplicationThrottle
@@ -26,7 +27,7 @@ from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import LogDirFailed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, UpdateMetadataRequest
 from protocol.types import BrokerInfo, TopicPartition
 from protocol.zk.znodes import topic_id_text, topic_id_uuid
 from tests.sim.model_checks import ModelChecks
@@ -42,6 +43,16 @@ NO_OFFSET = -1
 
 Answer = Any
 """What the endpoint's method gives to the fetcher."""
+
+
+class EndlessBudget(LoopBudget):
+    """Each step of the model is one turn: no work in it has to wait for another."""
+
+    def __init__(self) -> None:
+        """Nothing is measured."""
+
+    def is_spent(self) -> bool:
+        return False
 
 
 class ModelClock:
@@ -161,10 +172,23 @@ class ModelDisk:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     high_watermark: int = 0
     is_there: bool = False
+    since: int | None = None
+    """The life that had it first (`broker.storage.disk_history`); None: none yet."""
+
+
+class Refusal(NamedTuple):
+    """The answer to a LeaderAndIsr: the log is missing."""
+
+    controller_epoch: int
+    life: int
+    leader_epoch: int
 
 
 class ModelBroker:
-    """`disk_id` counts its disks, `life` is its broker epoch, -1 before the first start."""
+    """`disk_id` counts its disks, `life` is its broker epoch, -1 before the first start.
+
+    `is_emptied`: its disk was replaced while it was in the ISR, and it has not left it since. `missing` are answers under way.
+    """
 
     LEADER = Role.LEADER
     FOLLOWER = Role.FOLLOWER
@@ -184,6 +208,9 @@ class ModelBroker:
         self.proposals: list[IsrProposal] = []
         self.awaited: list[Awaited] = []
         self.has_moved = False
+        self.is_emptied = False
+        self.missing: list[Refusal] = []
+        self.created: Callable[[], int] = lambda: 0
         self.checks: ModelChecks
 
     # -- the process ----------------------------------------------------------------------------------------------
@@ -191,6 +218,7 @@ class ModelBroker:
     def start(self, life: int) -> None:
         """On what its disk has, knowing nothing of the cluster."""
         self.life = life
+        self.disk.since = life if self.disk.since is None else self.disk.since
         self.is_running = True
         self.is_paused = False
         self.metadata = ModelMetadata()
@@ -244,8 +272,9 @@ class ModelBroker:
         epochs.truncate_from_end(end)
         self.disk.nodes, self.disk.epochs = self.disk.nodes[:end], epochs.entries
 
-    def wipe(self) -> None:
+    def wipe(self, *, is_in_isr: bool = False) -> None:
         """An empty disk in the place of the old one (FLT-33)."""
+        self.is_emptied = is_in_isr
         self.disk = ModelDisk()
         self.disk_id += 1
 
@@ -281,7 +310,11 @@ class ModelBroker:
                 self.partition.look_again()
             return
         before = self.partition.leader_epoch, self.partition.generation
-        self.changes.become_leader_or_follower(request, {})
+        steps = self.changes.applying(request, Lookup(created={TP: self.created()}))
+        response = _result_of(steps)
+        if any(row.error == ErrorCode.REPLICA_NOT_AVAILABLE for row in response.partitions):
+            epoch = request.partitions[0].leader_epoch
+            self.missing.append(Refusal(request.controller_epoch, request.broker_epoch, epoch))
         if (self.partition.leader_epoch, self.partition.generation) != before:
             if self.partition.role is Role.LEADER:
                 self.checks.leads(self)
@@ -315,6 +348,12 @@ class ModelBroker:
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: object) -> ModelLog:
         self.disk.is_there = True
         return self.log
+
+    @property
+    def disks_since(self) -> int:
+        """LogManager.disks_since."""
+        assert self.disk.since is not None
+        return self.disk.since
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         return {TP: self.disk.high_watermark}
@@ -355,6 +394,7 @@ class ModelBroker:
             partition_max_bytes=READ_MAX,
             disk_failed=_no_disk_fails,
             throttle=self._throttle,
+            budget=EndlessBudget(),
         )
 
     def ask(self) -> bool:
@@ -420,6 +460,15 @@ class ModelBroker:
         if isinstance(asked, EpochQuestion):
             return EpochAnswer(ErrorCode.NONE, self.partition.end_of_epoch(asked.leader_epoch))
         return log.log_start_offset if asked.timestamp == EARLIEST else log.log_end_offset
+
+
+def _result_of(steps: Generator[None, None, ControlResponse]) -> ControlResponse:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            response: ControlResponse = end.value
+            return response
 
 
 def _is_empty(data: FetchPartitionData) -> bool:

@@ -104,6 +104,7 @@ class ModelChecks:
     def after_step(self, state: LeaderAndIsr) -> None:
         """INV-2, INV-5, INV-6, INV-11, INV-19 for what lies on the brokers now."""
         for broker in self.brokers:
+            broker.is_emptied = broker.is_emptied and broker.id in state.isr
             if broker.is_running and broker.partition.log is not None:
                 self._check_marks(broker)
                 self._check_epochs(broker)
@@ -129,7 +130,7 @@ class ModelChecks:
     def _check_strong_isr(self, leader: ModelBroker, state: LeaderAndIsr) -> None:
         mark, nodes = leader.partition.high_watermark, leader.nodes
         for member in self.brokers:
-            if member.id in state.isr and not member.has_prefix(nodes, mark):
+            if member.id in state.isr and not member.is_emptied and not member.has_prefix(nodes, mark):
                 raise Violation("INV-2", f"{member.id} is in the ISR without what is below {leader.id}'s HW {mark}")
 
     def _check_epochs(self, broker: ModelBroker) -> None:

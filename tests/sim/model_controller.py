@@ -7,7 +7,7 @@ adopt and decide again after a conflict, announce what was written. Requests to 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 
 from controller import leader_election
 from controller.bounces import Bounces
@@ -30,6 +30,7 @@ class ModelZooKeeper:
         self._zxid = 100
         self.state: LeaderAndIsr | None = None
         self.mzxid = 0
+        self.czxid = 0
         self.registered: dict[int, int] = {}
 
     def register(self, broker: int) -> int:
@@ -37,6 +38,10 @@ class ModelZooKeeper:
         self._zxid += 1
         self.registered[broker] = self._zxid
         return self._zxid
+
+    def lossy_election(self) -> None:
+        """A person gives up what the ISR had."""
+        self._checks.is_clean = False
 
     def write(self, new: LeaderAndIsr, version: int) -> LeaderAndIsr | None:
         """A set on the condition of the version. None: bad version."""
@@ -47,6 +52,7 @@ class ModelZooKeeper:
         self._checks.state_written(current, written)
         self._zxid += 1
         self.state, self.mzxid = written, self._zxid
+        self.czxid = self.czxid or self._zxid
         return written
 
 
@@ -60,6 +66,8 @@ class ModelController:
         self.epoch = 0
         self.known: dict[int, int] = {}
         self.stopping: set[int] = set()
+        self.emptied: set[int] = set()
+        self.isr_before: tuple[int, tuple[int, ...]] | None = None
         self.queues: dict[int, deque[Request]] = {}
         self.old_queues: list[tuple[int, deque[Request]]] = []
         self.state: LeaderAndIsr | None = None
@@ -81,6 +89,8 @@ class ModelController:
         self.epoch += 1
         self.known = dict(self.zookeeper.registered)
         self.stopping = set()
+        self.emptied = set()
+        self.isr_before = None
         self.queues = {broker: deque() for broker in self.known}
         self.state = self.zookeeper.state
         self._tell_metadata(self.known)
@@ -121,6 +131,7 @@ class ModelController:
             del self.known[broker]
             del self.queues[broker]
             self.stopping.discard(broker)
+            self.emptied.discard(broker)
         for broker in came - bounced:
             self._add(broker)
         has_changed = bool(gone) and self._fail_over(gone)
@@ -140,12 +151,52 @@ class ModelController:
         if self.state.leader == broker:
             has_changed = self._change(
                 lambda state: leader_election.before_shutdown(
-                    state, self.replicas, self.known, self.stopping, self.epoch
+                    state, self.replicas, self._with_log(), self.stopping, self.epoch
                 )
             )
         else:
-            has_changed = self._change(lambda state: leader_election.without_replicas(state, {broker}, self.epoch))
+            has_changed = self._take_out({broker})
         self._announce(self.known if has_changed else ())
+        return True
+
+    def hear_of_missing_log(self, broker: int, life: int, leader_epoch: int) -> bool:
+        """`disk_failures.on_logs_missing`."""
+        state = self.state
+        assert state is not None
+        if self.known.get(broker) != life or broker in self.emptied or state.leader_epoch != leader_epoch:
+            return False
+        has_changed = False
+        if broker in state.isr:
+            self.emptied.add(broker)
+            if state.leader == broker:
+                self._move(State.OFFLINE)
+                has_changed = self._elect()
+            else:
+                has_changed = self._take_out({broker})
+        if has_changed:
+            self._announce(self.known)
+        elif broker not in self.state.isr:
+            self._announce((broker,))
+        return True
+
+    def elect_uncleanly(self) -> bool:
+        """A person asks for it (`elections_by_request`)."""
+        assert self.state is not None
+        if self.state.leader in self._with_log():
+            return False
+        begins_empty = not self._with_log()
+        able = self._with_log() or {next(replica for replica in self.replicas if replica in self.known)}
+        self.zookeeper.lossy_election()
+
+        def decide(state: LeaderAndIsr) -> LeaderAndIsr | None:
+            return leader_election.after_failure(state, self.replicas, able, self.epoch, unclean_allowed=True)
+
+        if not self._change(decide):
+            return False
+        if begins_empty:
+            self.emptied -= able
+        for broker in self.known:
+            self._announce((broker,), is_new=begins_empty and broker in able)
         return True
 
     def elect_preferred(self, order: tuple[int, ...]) -> bool:
@@ -158,13 +209,20 @@ class ModelController:
         """An ISR change notification."""
         if self.state == self.zookeeper.state:
             return False
-        self.state = self.zookeeper.state
+        self._adopt(self.zookeeper.state)
         return True
 
     # -- decide, persist, apply -----------------------------------------------------------------------------------
 
-    def _live(self) -> Collection[int]:
-        return self.known.keys() - self.stopping
+    def _live(self) -> Set[int]:
+        return self._with_log() - self.stopping
+
+    def _with_log(self) -> Set[int]:
+        """`ClusterState.with_disk`."""
+        return self.known.keys() - self.emptied
+
+    def _take_out(self, gone: Collection[int]) -> bool:
+        return self._change(lambda state: leader_election.without_replicas(state, {*gone, *self.emptied}, self.epoch))
 
     def _add(self, broker: int) -> None:
         self.known[broker] = self.zookeeper.registered[broker]
@@ -175,12 +233,14 @@ class ModelController:
         if self.state.leader in gone:
             self._move(State.OFFLINE)
             return self._elect()
-        return self._change(lambda state: leader_election.without_replicas(state, gone, self.epoch))
+        return self._take_out(gone)
 
     def _elect(self) -> bool:
         def decide(state: LeaderAndIsr) -> LeaderAndIsr | None:
-            if state.leader in self.known:
+            if state.leader in self._with_log():
                 return None
+            if state.leader in self.emptied and self.isr_before and self.isr_before[0] == state.leader_epoch:
+                state = state._replace(isr=self.isr_before[1])
             return leader_election.after_failure(
                 state, self.replicas, self._live(), self.epoch, unclean_allowed=self.unclean_allowed
             )
@@ -195,10 +255,19 @@ class ModelController:
                 return False
             written = self.zookeeper.write(new, self.state.zk_version)
             if written is not None:
-                self.state = written
+                self._adopt(written)
                 self._move(State.OFFLINE if written.leader == NO_LEADER else State.ONLINE)
                 return True
-            self.state = self.zookeeper.state
+            self._adopt(self.zookeeper.state)
+
+    def _adopt(self, state: LeaderAndIsr | None) -> None:
+        """`ClusterState.set_leadership`: who has left the ISR begins anew."""
+        old = self.state
+        if old is not None and state is not None and old.leader_epoch != state.leader_epoch:
+            has_shrunk = set(state.isr) < set(old.isr)
+            self.isr_before = (state.leader_epoch, old.isr) if has_shrunk else None
+        self.state = state
+        self.emptied &= set(state.isr if state is not None else ())
 
     def _move(self, target: State) -> None:
         if not may_become(self.partition_state, target):

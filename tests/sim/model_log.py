@@ -49,7 +49,11 @@ class ModelLog:
         self.nodes = list(nodes)
         self.log_end_offset = len(self.nodes)
         self.leader_epochs = LeaderEpochCache(epochs)
+        self.is_point_behind = False
         self.on_cut: Callable[[list[Node], int], None] = _ignore
+
+    async def appendable(self) -> None:
+        """What is cut here needs no checkpoint."""
 
     def append_as_leader(self, value: int, leader_epoch: int) -> AppendInfo:
         offset = self.log_end_offset

@@ -24,6 +24,8 @@ from tests.sim.model_isr import ModelIsrWrites
 EPISODE_STEPS = 300
 QUIET_ROUNDS_MAX = 60
 """Rounds without a new record anywhere, after which what still differs will not change."""
+PERSON_AFTER = 30
+"""Rounds left when a person looks whether nobody leads."""
 LOSSY_EPISODES = 0.3
 """With power losses, and half of them with unclean elections: there committed records may be lost."""
 WORK = {
@@ -33,6 +35,7 @@ WORK = {
     "deliver": 22,
     "control": 9,
     "isr": 8,
+    "refusal": 9,
     "acknowledge": 5,
     "lag": 6,
     "controller": 2,
@@ -66,6 +69,8 @@ FAULTS = {
 """The same, but each episode has its own share of each: some without, some with much of one fault."""
 
 FAULT_SHARES = (0.0, 0.2, 0.5, 1.0, 4.0)
+EMPTIED_SHARES = (0.0, 0.0, 0.1, 0.5)
+"""How often a member of the ISR that starts finds an empty disk (FLT-33), in an episode."""
 
 
 @dataclass
@@ -84,6 +89,7 @@ class Episode:
     late: list[Question] = field(default_factory=list)
     cuts: set[tuple[int, int]] = field(default_factory=set)
     deaf: set[int] = field(default_factory=set)
+    emptied_share: float = 0.0
     swing: tuple[ModelBroker, ModelBroker] | None = None
     values: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -101,10 +107,13 @@ class Episode:
         controller.unclean_allowed = is_lossy and dice.random() < 0.5
         for broker in brokers:
             broker.checks = checks
+            broker.created = lambda: zookeeper.czxid
             broker.start(zookeeper.register(broker.id))
         controller.take_office()
         writes = ModelIsrWrites(dice, brokers, zookeeper, checks)
-        return cls(dice, is_lossy, brokers, zookeeper, controller, checks, clock, writes)
+        episode = cls(dice, is_lossy, brokers, zookeeper, controller, checks, clock, writes)
+        episode.emptied_share = dice.choice(EMPTIED_SHARES)
+        return episode
 
     def run(self, steps: int) -> int:
         """Random steps, then quiet. Returns how many were made. Raises Violation."""
@@ -251,6 +260,16 @@ class Episode:
     def _controller(self) -> bool:
         return self.controller.compare_brokers()
 
+    def _refusal(self) -> bool:
+        """A broker's answer that a log is missing reaches the controller."""
+        broker = self._any()
+        if not broker.missing or broker.id in self.deaf:
+            return False
+        refusal = broker.missing.pop(0)
+        if refusal.controller_epoch == self.controller.epoch:
+            self.controller.hear_of_missing_log(broker.id, refusal.life, refusal.leader_epoch)
+        return True
+
     def _notify(self) -> bool:
         return self.controller.hear_of_isr()
 
@@ -361,6 +380,9 @@ class Episode:
         is_out = broker.id not in state.isr and broker.id not in self.zookeeper.registered
         if is_out and self.dice.random() < 0.2:
             broker.wipe()
+        elif broker.id in state.isr and self.dice.random() < self.emptied_share * (1 if len(state.isr) > 1 else 0.1):
+            broker.wipe(is_in_isr=True)
+            self.counts["empty"] += 1
         broker.start(self.zookeeper.register(broker.id))
 
     def _expire(self) -> bool:
@@ -437,6 +459,8 @@ class Episode:
         ends, rounds_left = [-1], QUIET_ROUNDS_MAX
         while rounds_left and not self._is_settled():
             made += self._quiet_round()
+            if rounds_left == PERSON_AFTER:
+                self.controller.elect_uncleanly()
             before, ends = ends, [len(broker.nodes) for broker in self.brokers]
             rounds_left = QUIET_ROUNDS_MAX if ends != before else rounds_left - 1
         assert self.zookeeper.state is not None
@@ -447,7 +471,18 @@ class Episode:
         """Each step in turn, until none has anything to do; then time passes."""
         made = 0
         self.clock.now += LAG_S / 20
-        for name in ("controller", "control", "isr", "ask", "serve", "deliver", "serve_late", "acknowledge", "lag"):
+        for name in (
+            "controller",
+            "control",
+            "refusal",
+            "isr",
+            "ask",
+            "serve",
+            "deliver",
+            "serve_late",
+            "acknowledge",
+            "lag",
+        ):
             function: Callable[[], bool] = getattr(self, f"_{name}")
             for _ in range(12):
                 if function():

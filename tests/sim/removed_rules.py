@@ -147,6 +147,11 @@ def bug_16_bounces_before_a_term_are_not_seen(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Bounces, "note", lambda bounces, states, mzxids: None)
 
 
+def flt_33_an_emptied_disk_stands_for_the_records(patch: pytest.MonkeyPatch) -> None:
+    """A member of the ISR that finds no log makes an empty one."""
+    patch.setattr(LeadershipChanges, "is_log_missing", lambda changes, state: False)
+
+
 REMOVALS: dict[str, Removal] = {
     function.__name__: function
     for function in (
@@ -162,5 +167,6 @@ REMOVALS: dict[str, Removal] = {
         bug_10_any_record_at_the_offset_counts,
         bug_12_late_answers_are_taken,
         bug_16_bounces_before_a_term_are_not_seen,
+        flt_33_an_emptied_disk_stands_for_the_records,
     )
 }

@@ -76,6 +76,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.sent = b""
+        self.is_open = True
 
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
@@ -128,10 +129,14 @@ class World:
         self, api_key: ApiKey, version: int, body: Mapping[str, Any]
     ) -> tuple[FakeConnection, Coroutine[Any, Any, None] | None]:
         """What the handler does at once; the second is what it goes on with, if anything."""
-        frame = memoryview(messages.encode_request(api_key, version, 1, "test", body))
+        return self.begin_frame(messages.encode_request(api_key, version, 1, "test", body))
+
+    def begin_frame(self, data: bytes) -> tuple[FakeConnection, Coroutine[Any, Any, None] | None]:
+        """As `begin`, of a request as its bytes."""
+        frame = memoryview(data)
         connection = FakeConnection()
         request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
-        return connection, HANDLERS[api_key](self.context, request)
+        return connection, HANDLERS[ApiKey(request.header.api_key)](self.context, request)
 
     async def call(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
         connection, waiting = self.begin(api_key, version, body)

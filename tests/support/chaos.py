@@ -1,6 +1,7 @@
 """Seeded chaos: rounds of kill, bounce, pause and restart under idempotent load (INV-1, 5, 6, 20, 27; FLT-1, 5, 6, 8).
 
     python -m tests.support.chaos --seed 7 --rounds 100 --directory DIR
+    python -m tests.support.chaos --seed 7 --idle-partitions 2000       (as many partitions more, each with a record)
 
 The whole schedule follows from the seed: which fault, for which broker, how long, and what is waited for before the next one.
 Only "the controller" and how far the load has come are not known before. A run fails, with its seed, when a record is
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
@@ -43,6 +44,7 @@ BROKERS = 4
 TOPICS = {"chaos-one": 1, "chaos-three": 3, "chaos-small-segments": 4}
 TOPIC_SETTINGS = {"chaos-small-segments": {"segment.bytes": "100000", "index.interval.bytes": "500"}}
 STALLED_S = 60.0
+IDLE_PARTITIONS_OF_A_TOPIC = 500
 FEW_ACKS = 20
 
 WEIGHTS = {
@@ -351,18 +353,26 @@ def tracebacks(cluster: LocalCluster) -> list[str]:
 
 
 def command(
-    prog: str, doc: str | None, weights: Mapping[str, int], run_on: Callable[[LocalCluster, int, int, list[str]], None]
+    prog: str,
+    doc: str | None,
+    weights: Mapping[str, int],
+    settings: Mapping[str, str],
+    run_on: Callable[[LocalCluster, int, int, list[str]], None],
 ) -> int:
-    """What `python -m` does with a module of chaos; `run_on` gets a new cluster, the seed, the rounds and the faults' kinds."""
+    """What `python -m` does with a module of chaos; `run_on` gets a started cluster, the seed, the rounds and the faults' kinds."""
     options = argparse.ArgumentParser(prog=f"python -m tests.support.{prog}", description=(doc or "").splitlines()[0])
     options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options.add_argument("--rounds", type=int, default=30)
     options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(weights))
+    options.add_argument("--idle-partitions", type=int, default=0, help="beside those that are written to")
     options.add_argument("--directory", type=Path, help="kept when the run fails; default: a temporary one")
     chosen = options.parse_args()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
     cluster = LocalCluster(directory / f"seed-{chosen.seed}")
     try:
+        cluster.create(brokers=BROKERS, overrides=settings)
+        cluster.start()
+        add_idle_partitions(cluster, chosen.idle_partitions)
         run_on(cluster, chosen.seed, chosen.rounds, chosen.kinds.split(","))
     except BaseException:
         for process in cluster.running():
@@ -373,13 +383,27 @@ def command(
     return 0
 
 
+def add_idle_partitions(cluster: LocalCluster, count: int) -> None:
+    """Topics of up to 500 partitions, three replicas and a record in each: whatever happens to brokers happens to these too."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    failed: list[Any] = []
+    for number, at in enumerate(range(0, count, IDLE_PARTITIONS_OF_A_TOPIC)):
+        topic, size = f"idle-{number}", min(IDLE_PARTITIONS_OF_A_TOPIC, count - at)
+        admin.create_topics([NewTopic(topic, size, 3)], request_timeout=STALLED_S)[topic].result()
+        for partition in range(size):
+            producer.produce(
+                topic, b"idle", partition=partition, on_delivery=lambda e, _: failed.append(e) if e else None
+            )
+    assert producer.flush(STALLED_S) == 0
+    assert not failed, failed[:3]
+
+
 def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> None:
-    cluster.create(brokers=BROKERS, overrides=SETTINGS)
-    cluster.start()
     print(run(cluster, seed, rounds, kinds))
     for line in tracebacks(cluster):
         print(line)
 
 
 if __name__ == "__main__":
-    sys.exit(command("chaos", __doc__, WEIGHTS, _run_on))
+    sys.exit(command("chaos", __doc__, WEIGHTS, SETTINGS, _run_on))

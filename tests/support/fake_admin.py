@@ -175,6 +175,10 @@ class FakeCluster:
             self.places[replica] = Place(place.future or place.current)
         return found
 
+    def replicas_without_log(self, replicas: Collection[Replica]) -> set[Replica]:
+        """All have one."""
+        return set()
+
     def elect_leaders(
         self, *, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, tuple[str, str] | None]:

@@ -75,11 +75,19 @@ class FakeGroups:
         self._reply(respond)
 
     def fetch_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool
+        self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
     ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
         self.asked.append((group_id, partitions, require_stable))
         answer: tuple[ErrorCode, dict[TopicPartition, FetchedOffset]] = self.answer
         return answer
+
+    def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
+        """Those of the answer to `fetch_offsets`."""
+        error, found = self.answer
+        topics: dict[str, list[int]] = {}
+        for tp in found:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+        return error, topics
 
     def delete_offsets(
         self,

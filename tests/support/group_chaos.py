@@ -356,8 +356,6 @@ def _assert_right(world: _World, outcome: Outcome) -> None:
 
 
 def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> None:
-    cluster.create(brokers=BROKERS, overrides=SETTINGS)
-    cluster.start()
     outcome = run(cluster, seed, rounds, kinds)
     said = chaos.tracebacks(cluster)
     assert not said, said
@@ -365,4 +363,4 @@ def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(chaos.command("group_chaos", __doc__, WEIGHTS, _run_on))
+    sys.exit(chaos.command("group_chaos", __doc__, WEIGHTS, SETTINGS, _run_on))

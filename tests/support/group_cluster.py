@@ -55,7 +55,7 @@ class GroupCluster(Cluster):
         world = Surroundings(config, self.time, self.time, node.metadata, node.manager, node.lease)
         coordinator = self.coordinators[broker] = GroupCoordinator(world)
         node.manager.on_leadership_change = coordinator.leadership_changed
-        node.metadata.on_change(coordinator.metadata_changed)
+        node.metadata.on_deletion(coordinator.topics_deleted)
         coordinator.start()
         return node
 
@@ -71,22 +71,24 @@ class GroupCluster(Cluster):
         del self.coordinators[broker]
         super().kill(broker)
 
-    def tell_metadata(self) -> None:
+    def tell_metadata(self, *, is_full: bool = False) -> None:
         states = [
             PartitionState(topic, number, 1, 1, 0, (1,), 0, (1,))
             for topic in self.topics
             for number in range(1 if topic == OFFSETS_TOPIC else 10)
         ]
-        self._tell(states, {topic: topic_id_text(uuid.UUID(int=number)) for topic, number in self.topics.items()})
+        self._tell(
+            states, {topic: topic_id_text(uuid.UUID(int=number)) for topic, number in self.topics.items()}, is_full
+        )
 
     def delete_topic(self, topic: str) -> None:
         del self.topics[topic]
         self._tell([PartitionState(topic, n, 1, LEADER_DURING_DELETE, 0, (), 0, ()) for n in range(10)], {})
 
-    def _tell(self, states: list[PartitionState], topic_ids: Mapping[str, str]) -> None:
+    def _tell(self, states: list[PartitionState], topic_ids: Mapping[str, str], is_full: bool = False) -> None:
         for node in self.nodes.values():
             request = UpdateMetadataRequest(
-                9, self.controller_epoch, node.epoch, tuple(states), topic_ids, self.brokers()
+                9, self.controller_epoch, node.epoch, tuple(states), topic_ids, self.brokers(), is_full
             )
             node.manager.maybe_update_metadata(request)
 

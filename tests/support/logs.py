@@ -109,9 +109,9 @@ def check(log: Log, *, is_gapless: bool = True) -> list[BatchHeader]:
     for segment in log.segments:
         segment.load_indexes()
         placed = dict(segment.headers(0))
-        for entry in _entries(segment.index):
+        for entry in segment.index.entries():
             assert placed[entry[1]].last_offset == entry[0] + segment.base_offset
-        for timestamp, relative in _entries(segment.time_index):
+        for timestamp, relative in segment.time_index.entries():
             assert segment.has_timestamp(timestamp, relative + segment.base_offset)
             assert all(
                 h.max_timestamp <= timestamp for h in placed.values() if h.last_offset <= relative + segment.base_offset
@@ -134,10 +134,6 @@ def _check_producers(log: Log, headers: Sequence[BatchHeader], *, is_compacted: 
             continue
         assert known.batches[-len(entry.batches) :] == entry.batches
         assert all(batch.last_offset < entry.batches[0].first_offset for batch in known.batches[: -len(entry.batches)])
-
-
-def _entries(index: object) -> list[tuple[int, int]]:
-    return list(zip(index._keys, index._values, strict=True))  # type: ignore[attr-defined]
 
 
 def _check_epochs(log: Log, headers: Sequence[BatchHeader], *, is_compacted: bool) -> None:

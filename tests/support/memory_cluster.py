@@ -37,12 +37,14 @@ class MemoryNetwork:
     def __init__(self, brokers: Mapping[int, StandInBroker], activity: Callable[[], None]) -> None:
         self._brokers = brokers
         self._activity = activity
+        self.rejected: set[int] = set()
+        """Brokers that live, and that the controller cannot reach."""
 
     async def send(self, node: tuple[str, int], encode: Callable[[int], Sequence[Buffer]]) -> memoryview:
         await asyncio.sleep(0)
         self._activity()
         broker = self._brokers.get(node[1])
-        if broker is None:
+        if broker is None or node[1] in self.rejected:
             raise Disconnected(f"broker {node[1]} is dead")
         correlation_id, request = framing.parse_request(b"".join(encode(7)))
         return memoryview(framing.response_frame(correlation_id, broker.handle(request)))[4:]
@@ -110,7 +112,7 @@ class MemoryCluster:
         self._settings = settings
         self._crashed: list[Controller] = []
         self._sent = 0
-        self._network = MemoryNetwork(self.running, self._count)
+        self.network = MemoryNetwork(self.running, self._count)
         self.watches = MemoryWatches()
 
     def _count(self) -> None:
@@ -132,7 +134,7 @@ class MemoryCluster:
         controller = Controller(
             settings,
             session,  # type: ignore[arg-type]
-            self._network,  # type: ignore[arg-type]
+            self.network,  # type: ignore[arg-type]
             FixedClock(),
             self.events,
             self.watches.begin,
@@ -268,7 +270,9 @@ class MemoryCluster:
         states = self.states()
         brokers = self.running.keys()
         for tp, state in states.items():
-            live = {broker for broker in brokers if tp not in self.running[broker].offline}
+            live = {
+                broker for broker in brokers if tp not in self.running[broker].offline | self.running[broker].emptied
+            }
             assert state.isr, tp
             assert state.leader == -1 or state.leader in state.isr, (tp, state)
             assert state.leader == -1 or state.leader in live, (tp, state)

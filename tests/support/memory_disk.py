@@ -91,6 +91,7 @@ class MemoryDisk(FileSystem):
         super().__init__()
         self.root = Directory()
         self.is_cold = False
+        self.files_are_of_ms = 0
         self.failures: dict[str, OSError] = {}
         self.calls_left: int | None = None
         self.calls = 0
@@ -195,6 +196,16 @@ class MemoryDisk(FileSystem):
         self._opened_as[self._next_fd] = path
         return self._next_fd
 
+    def create(self, path: str) -> int:
+        fd = self.open(path)
+        if self._open[fd].content:
+            self.truncate(fd, 0)
+        return fd
+
+    def reopen(self, path: str) -> int:
+        self._file(path)
+        return self.open(path)
+
     def close(self, fd: int) -> None:
         del self._open[fd], self._opened_as[fd]
 
@@ -207,6 +218,14 @@ class MemoryDisk(FileSystem):
 
     def size(self, fd: int) -> int:
         return len(self._open[fd].content)
+
+    def size_of(self, path: str) -> int:
+        return len(self._file(path).content)
+
+    def modified_ms(self, path: str) -> int:
+        """All files are as old as this says."""
+        self._file(path)
+        return self.files_are_of_ms
 
     def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
         self._call("write", self._opened_as[fd])
@@ -231,6 +250,11 @@ class MemoryDisk(FileSystem):
         inode.pending.append((size, None, self._changes))
         self._changes += 1
         self.on_change()
+
+    def truncate_path(self, path: str, size: int) -> None:
+        fd = self.reopen(path)
+        self.truncate(fd, size)
+        self.close(fd)
 
     def sync(self, fd: int) -> None:
         self._call("sync", self._opened_as[fd])
@@ -290,6 +314,13 @@ class MemoryDisk(FileSystem):
             directory, name = self._parent(path)
             self._change(directory, {name: Directory()})
 
+    def make_new_directory(self, path: str) -> bool:
+        if self._find(path) is not None:
+            return False
+        self._parent(path)
+        self.make_directory(path)
+        return True
+
     def list(self, path: str) -> list[str]:
         self._call("list", path)
         directory = self._find(path)
@@ -310,6 +341,11 @@ class MemoryDisk(FileSystem):
         self._call("read_file", path)
         node = self._find(path)
         return bytes(node.content) if isinstance(node, Inode) else None
+
+    def read_end(self, path: str, size: int) -> tuple[bytes, int] | None:
+        self._call("read", path)
+        data = self.read_file(path)
+        return None if data is None else (data[max(len(data) - size, 0) :], len(data))
 
     def _find(self, path: str) -> Node | None:
         node: Node | None = self.root

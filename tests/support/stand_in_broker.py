@@ -37,6 +37,8 @@ class StandInBroker:
         """Replicas that cannot be deleted: their disk failed."""
         self.offline: set[TopicPartition] = set()
         """Replicas that cannot be served, for the same reason."""
+        self.emptied: set[TopicPartition] = set()
+        """Replicas whose log is lost: not made anew while the ISR says that it is here (FLT-33)."""
         self.steps_down = False
         """After a lost session an equal leader epoch is taken again."""
         self.requests: list[ControlRequest] = []
@@ -46,6 +48,12 @@ class StandInBroker:
         """Registered (again): what an earlier life was told is only on its disk."""
         self.epoch = broker_epoch
         self.steps_down = True
+
+    def empty_disk(self) -> None:
+        """Another disk stands in the place of the old one."""
+        self.emptied.update(self.replicas)
+        self.replicas.clear()
+        self.topic_ids.clear()
 
     def follows(self, tp: TopicPartition) -> bool:
         """It has a replica, and was not told to stop it."""
@@ -132,6 +140,10 @@ class StandInBroker:
             if tp in self.offline:
                 errors.append(PartitionError(tp.topic, tp.partition, ErrorCode.KAFKA_STORAGE_ERROR))
                 continue
+            if tp in self.emptied and self.id in state.isr and not state.is_new:
+                errors.append(PartitionError(tp.topic, tp.partition, ErrorCode.REPLICA_NOT_AVAILABLE))
+                continue
+            self.emptied.discard(tp)
             is_stale = known is not None and (
                 state.leader_epoch < known.leader_epoch
                 or (state.leader_epoch == known.leader_epoch and not self.steps_down)

@@ -184,7 +184,17 @@ class KafkaPythonAdmin:
 
     def log_directories(self, replicas: Collection[Replica]) -> dict[Replica, Place]:
         """Where each of them lies; those of a broker that does not answer are left out. Raises NotServed."""
+        return self._log_directories(replicas)[0]
+
+    def replicas_without_log(self, replicas: Collection[Replica]) -> set[Replica]:
+        """Those whose broker answers, and has no log of them. Raises NotServed."""
+        found, answered = self._log_directories(replicas)
+        return {replica for replica in replicas if replica.broker in answered and replica not in found}
+
+    def _log_directories(self, replicas: Collection[Replica]) -> tuple[dict[Replica, Place], set[int]]:
+        """Where they lie, and the brokers that answered."""
         found: dict[Replica, Place] = {}
+        answered: set[int] = set()
         for broker in sorted({replica.broker for replica in replicas}):
             wanted = _by_topic([replica.partition for replica in replicas if replica.broker == broker])
             try:
@@ -195,13 +205,14 @@ class KafkaPythonAdmin:
                 raise
             except AdminError:
                 continue
+            answered.add(broker)
             for directory in described[0]["log_dirs"]:
                 for topic in directory["topics"]:
                     for row in topic["partitions"]:
                         replica = Replica(TopicPartition(topic["name"], row["partition_index"]), broker)
                         end = "future" if row["is_future_key"] else "current"
                         found[replica] = found.get(replica, Place())._replace(**{end: directory["log_dir"]})
-        return found
+        return found, answered
 
     def alter_log_directories(self, targets: Mapping[Replica, str]) -> dict[Replica, tuple[str, str] | None]:
         """Replica -> None where its move has begun, or is not needed; else (code name, reason). Raises NotServed, AdminError."""

@@ -14,6 +14,7 @@ from tools.admin.completion import complete_topics
 from tools.admin.config_values import ChangeError, merge_changes
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError, TopicExists
+from tools.admin.leaderless import causes
 from tools.admin.topic_names import topic_argument, topic_if_any
 from tools.admin.topic_views import (
     PartitionFilter,
@@ -143,15 +144,17 @@ def describe(
             raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows those that do")
         moves = _moves(bootstrap_server, command_config)
         views = [with_moves(view, moves) for view in admin.describe_topics(names)]
+        shown = {TopicPartition(view.topic, row.partition): row for view in views for row in view.partitions}
+        why = causes(shown, cluster.live_brokers, lambda: connect_python(bootstrap_server, command_config))
     if topics_with_overrides:
         _print_overridden(views, output)
     elif filters:
         _print_partitions(views, filters[0], cluster.live_brokers, output)
     elif output == "json":
-        print_json([describe_json(view) for view in views])
+        print_json([describe_json(view, why) for view in views])
     else:
         for view in views:
-            for line in describe_lines(view):
+            for line in describe_lines(view, why):
                 click.echo(line)
 
 
@@ -329,7 +332,7 @@ def _print_overridden(views: Sequence[TopicView], output: str) -> None:
     _require_configs(views, "--topics-with-overrides")
     overridden = [view for view in views if view.has_overrides]
     if output == "json":
-        print_json([{**describe_json(view), "partitions": []} for view in overridden])
+        print_json([{**describe_json(view, {}), "partitions": []} for view in overridden])
         return
     for view in overridden:
         click.echo(header_line(view))

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from protocol.types import Assignment, TopicPartition
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MIN_ISR = "min.insync.replicas"
+NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,14 @@ def select_topics(names: Iterable[str], patterns: Collection[str], *, exclude_in
     )
 
 
-def describe_lines(topic: TopicView) -> Iterator[str]:
-    """Kafka's lines for one topic: the header, then one per partition."""
+def describe_lines(topic: TopicView, why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN) -> Iterator[str]:
+    """Kafka's lines for one topic: the header, then one per partition; below one without a leader, why that is."""
     yield header_line(topic)
     for partition in topic.partitions:
         yield partition_line(topic, partition)
+        why = why_leaderless.get(TopicPartition(topic.topic, partition.partition))
+        if why is not None:
+            yield f"\t\t{why}"
 
 
 def header_line(topic: TopicView) -> str:
@@ -155,15 +160,22 @@ def partition_line(topic: TopicView, partition: PartitionView) -> str:
     )
 
 
-def describe_json(topic: TopicView) -> dict[str, Any]:
-    """The same for scripts; `configs` is null when the cluster does not serve DescribeConfigs."""
+def describe_json(topic: TopicView, why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN) -> dict[str, Any]:
+    """The same for scripts; `configs` is null when the cluster does not serve DescribeConfigs.
+
+    A partition without a leader has also `why_leaderless`.
+    """
     return {
         "topic": topic.topic,
         "topic_id": topic.topic_id,
         "partition_count": len(topic.partitions),
         "replication_factor": topic.replication_factor,
         "configs": None if topic.configs is None else topic.set_configs,
-        "partitions": [partition_json(partition) for partition in topic.partitions],
+        "partitions": [
+            partition_json(partition) | ({"why_leaderless": why_leaderless[tp]} if tp in why_leaderless else {})
+            for partition in topic.partitions
+            for tp in (TopicPartition(topic.topic, partition.partition),)
+        ],
     }
 
 

@@ -13,9 +13,12 @@ import click
 from tqdm import tqdm
 
 from protocol.zk.session import ZkError, ZooKeeperUnavailable
+from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
 from tools.bench.controller_bench import ControllerBench, Reaction, Takeover
 from tools.cluster.java import JavaNotFound
+from tools.cluster.local_cluster import ClusterError
+from tools.cluster.ownership import own_servers
 from tools.cluster.ports import NoFreePorts, free_ports
 from tools.cluster.processes import stop_all
 from tools.cluster.tables import aligned
@@ -74,9 +77,34 @@ def controller_command(
     click.echo(_reactions([result for result in results if isinstance(result, Reaction)]))
 
 
+@bench.command("scale")
+@click.option(
+    "--partitions-per-broker", type=Sizes(), default="1000,5000,10000", show_default=True, help="Sizes to measure."
+)
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def scale_command(partitions_per_broker: Sequence[int], output: str) -> None:
+    """What many partitions cost: three real brokers, three replicas each, through create, kill, roll, start and delete."""
+    phases: list[scale.Phase] = []
+    failure = ""
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
+        try:
+            for phase in scale.run(Path(directory), partitions_per_broker, lambda text: click.echo(text, err=True)):
+                phases.append(phase)
+                click.echo("  " + "   ".join(scale.table([phase])[1][2:]), err=True)
+        except (ClusterError, TimeoutError, RuntimeError) as error:
+            failure = str(error)
+    if output == "json":
+        click.echo(json.dumps([asdict(phase) for phase in phases]))
+    else:
+        click.echo("\n".join(aligned(scale.table(phases))))
+    if failure:
+        raise click.ClickException(failure)
+
+
 def _measure(directory: Path, shapes: Sequence[ClusterShape], rounds: int) -> list[Takeover | Reaction]:
     """All results, in order. Each size has its own chroot."""
     results: list[Takeover | Reaction] = []
+    own_servers()
     zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
     zookeeper.create(free_ports(1)[0])
     try:

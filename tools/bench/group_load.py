@@ -26,6 +26,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from tools.bench.produce_load import cpu_seconds
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.ownership import own_servers
 
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LIST_VERSION = 9, 5, 4, 4
 CLIENT_ID = "bench"
@@ -284,6 +285,7 @@ def main(groups: int, members: int, seconds: float, session_ms: int, heartbeat_m
     allow_connections(groups * members)
     overrides = {"offsets.topic.replication.factor": "1"}
     with tempfile.TemporaryDirectory(prefix="ottla-groups-") as directory:
+        own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")
         try:
             # All members of a group come within the delay: its first generation has them all.

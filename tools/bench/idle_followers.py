@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.bench.produce_load import cpu_seconds
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.ownership import own_servers
 
 PARTITIONS_PER_TOPIC = 100
 CREATE_TIMEOUT_S = 120.0
@@ -55,6 +56,7 @@ def total_cpu(cluster: LocalCluster) -> dict[int, float]:
 def main(partitions: int, seconds: float) -> None:
     """Prints which share of a core the leader and the follower of idle partitions need."""
     with tempfile.TemporaryDirectory(prefix="ottla-idle-") as directory:
+        own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")
         try:
             cluster.create(brokers=2, overrides={})

@@ -24,6 +24,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from tools.bench.produce_load import cpu_seconds
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.ownership import own_servers
 
 TOPIC = "flights"
 CLIENT_ID = "bench"
@@ -206,6 +207,7 @@ async def run(cluster: LocalCluster, groups: int, partitions: int) -> None:
 def main(offsets: int, partitions: int) -> None:
     """Prints how long it takes, and how late other requests are answered meanwhile."""
     with tempfile.TemporaryDirectory(prefix="ottla-offsets-") as directory:
+        own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")
         try:
             cluster.create(brokers=2, overrides=SETTINGS)

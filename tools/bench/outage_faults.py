@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.types import TopicPartition
@@ -27,6 +28,19 @@ PAUSE_S = 2.0
 ZOOKEEPER_DOWN_S = 10.0
 POLL_S = 0.02
 TIMEOUT_S = 60.0
+NOBODY = -1
+PASSING_ERRORS = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+"""While brokers and ZooKeeper find each other, after a fault."""
 
 
 class Scene:
@@ -39,9 +53,22 @@ class Scene:
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
     def make_topic(self, assignment: list[list[int]], min_insync: int) -> None:
+        """Asked for again while brokers and ZooKeeper find each other. Raises TimeoutError, KafkaException."""
         config = {"min.insync.replicas": str(min_insync)}
         topic = NewTopic(self.topic, len(assignment), replica_assignment=assignment, config=config)
-        self.admin.create_topics([topic])[self.topic].result(30)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self.admin.create_topics([topic])[self.topic].result(30)
+                break
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    break
+                if error.args[0].code() not in PASSING_ERRORS:
+                    raise
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not in {TIMEOUT_S:g} s: topic {self.topic}: {error.args[0].str()}") from None
+            time.sleep(POLL_S)
         self.wait_for_full_isr(len(assignment[0]))
 
     def leaders(self) -> dict[int, int]:
@@ -55,9 +82,15 @@ class Scene:
         return partitions
 
     def leader(self) -> int:
-        """A broker that leads, and is not the controller."""
-        controller = self.cluster.controller_id()
-        return self.chance.choice(sorted({leader for leader in self.leaders().values() if leader != controller}))
+        """A broker that leads, and is not the controller. Raises TimeoutError."""
+        found: set[int] = set()
+
+        def is_known() -> bool:
+            found.update(set(self.leaders().values()) - {self.cluster.controller_id(), NOBODY})
+            return bool(found)
+
+        until(is_known, f"a leader in {self.topic} beside the controller")
+        return self.chance.choice(sorted(found))
 
     def wait_for_full_isr(self, replicas: int = 3) -> float:
         """Returns when it was so (monotonic seconds). Raises TimeoutError."""
@@ -104,8 +137,18 @@ class Scene:
 
 
 def until(check: Callable[[], bool], what: str) -> float:
+    """Returns when it was so (monotonic seconds). A question that nobody answers means: not yet. Raises TimeoutError."""
+
+    def is_so() -> bool:
+        try:
+            return check()
+        except KafkaException as error:
+            if error.args[0].code() in PASSING_ERRORS:
+                return False
+            raise
+
     deadline = time.monotonic() + TIMEOUT_S
-    while not check():
+    while not is_so():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not in {TIMEOUT_S:g} s: {what}")
         time.sleep(POLL_S)

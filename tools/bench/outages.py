@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+from confluent_kafka import KafkaException
 
+from protocol.zk.session import ZkError
 from tools.bench.outage_faults import FAULTS, SESSION_S, Fault, Scene
 from tools.bench.outage_load import OutageLoad
 from tools.cluster.local_cluster import ClusterError, LocalCluster
+from tools.cluster.ownership import own_servers
 from tools.cluster.tables import aligned
+from tools.cluster.zookeeper import ZooKeeperError
 
 PARTITIONS = 4
 CALM_S = 1.0
@@ -81,6 +85,7 @@ def run(directory: Path, rows: Mapping[str, Row], samples: int, seed: int, setti
     """Fills the rows. Raises ClusterError, or TimeoutError when something does not heal."""
     chance = random.Random(seed)
     for brokers in sorted({row.fault.brokers for row in rows.values()}):
+        own_servers()
         cluster = LocalCluster(directory / f"brokers-{brokers}")
         try:
             cluster.create(brokers=brokers, overrides=CLUSTER)
@@ -147,9 +152,10 @@ def main(seed: int | None, faults: list[str], samples: int, tuned: bool) -> None
     with tempfile.TemporaryDirectory(prefix="ottla-outages-") as directory:
         try:
             run(Path(directory), rows, samples, seed, TUNED if tuned else {})
-        except (ClusterError, TimeoutError, OSError) as error:
+        except (ClusterError, KafkaException, ZkError, ZooKeeperError, OSError) as error:
             click.echo(table(list(rows.values())))
-            raise click.ClickException(str(error)) from None
+            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise click.ClickException(reason) from None
     click.echo(table(list(rows.values())))
     if any(row.lost or row.failed for row in rows.values()):
         raise click.ClickException("acknowledged records were lost, or records were refused for good")

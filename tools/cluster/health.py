@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from protocol.types import Assignment, TopicPartition
@@ -11,6 +12,7 @@ from tools.admin.cluster_view import ClusterView
 from tools.cluster.tables import aligned
 
 PARTITIONS_SHOWN_MAX = 20
+NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Health:
     leaderless: tuple[TopicPartition, ...]
     under_replicated: tuple[TopicPartition, ...]
     unreachable: str | None = None
+    why_leaderless: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @property
     def reasons(self) -> list[str]:
@@ -42,7 +45,11 @@ class Health:
         return not self.reasons
 
 
-def assess(cluster: ClusterView, under_way: Mapping[TopicPartition, Assignment]) -> Health:
+def assess(
+    cluster: ClusterView,
+    under_way: Mapping[TopicPartition, Assignment],
+    why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN,
+) -> Health:
     """A replica that a reassignment is adding does not count as missing. Nodes are known by the replicas assigned to them."""
     live = cluster.live_brokers
     leaderless = []
@@ -59,6 +66,7 @@ def assess(cluster: ClusterView, under_way: Mapping[TopicPartition, Assignment])
         nodes_down=tuple(sorted(cluster.assigned_brokers - live)),
         leaderless=tuple(leaderless),
         under_replicated=tuple(under_replicated),
+        why_leaderless=why_leaderless,
     )
 
 
@@ -78,7 +86,9 @@ def health_lines(health: Health) -> list[str]:
         (f"Leaderless partitions ({len(health.leaderless)}):", _listed(health.leaderless)),
         (f"Under-replicated partitions ({len(health.under_replicated)}):", _listed(health.under_replicated)),
     ]
-    return ["CLUSTER HEALTH OVERVIEW", "=======================", *aligned(rows)]
+    shown = list(health.why_leaderless.items())[:PARTITIONS_SHOWN_MAX]
+    causes = ["", *(f"{partition}: {why}" for partition, why in shown)] if shown else []
+    return ["CLUSTER HEALTH OVERVIEW", "=======================", *aligned(rows), *causes]
 
 
 def health_json(health: Health) -> dict[str, Any]:
@@ -90,6 +100,7 @@ def health_json(health: Health) -> dict[str, Any]:
         "nodes_down": list(health.nodes_down),
         "leaderless_partitions": [str(partition) for partition in health.leaderless],
         "under_replicated_partitions": [str(partition) for partition in health.under_replicated],
+        "why_leaderless": {str(partition): why for partition, why in health.why_leaderless.items()},
         "error": health.unreachable,
     }
 

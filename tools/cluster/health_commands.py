@@ -12,6 +12,7 @@ import click
 from protocol.types import Assignment, TopicPartition
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
+from tools.admin.leaderless import causes
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
 
 WATCH_S = 1.0
@@ -55,7 +56,10 @@ def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
     """The cluster's health now, also when it does not answer."""
     try:
         cluster = connect(bootstrap_server, command_config).cluster()
-        return assess(cluster, reassignments(bootstrap_server, command_config) or {})
+        why = causes(
+            cluster.partitions(), cluster.live_brokers, lambda: connect_python(bootstrap_server, command_config)
+        )
+        return assess(cluster, reassignments(bootstrap_server, command_config) or {}, why)
     except AdminError as problem:
         return unreachable(str(problem))
 

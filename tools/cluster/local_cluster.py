@@ -163,7 +163,7 @@ class LocalCluster:
                 raise
 
     def _make_files(self, brokers: int, zookeeper: str | None, settings: Mapping[str, str]) -> None:
-        zookeeper_port, *ports = free_ports(1 + 2 * brokers)
+        zookeeper_port, *ports = free_ports(1 + 3 * brokers)
         if zookeeper is None:
             self._note_new(self._files.zookeeper.directory)
             self._files.zookeeper.create(zookeeper_port)
@@ -171,7 +171,7 @@ class LocalCluster:
         for index in range(brokers):
             broker = self._files.broker_directory(index + 1)
             self._note_new(broker.path)
-            broker.create(zookeeper, ports[2 * index], ports[2 * index + 1], settings)
+            broker.create(zookeeper, (ports[3 * index], ports[3 * index + 1], ports[3 * index + 2]), settings)
 
     def _note_new(self, path: Path) -> None:
         if not path.exists():

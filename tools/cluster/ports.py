@@ -56,10 +56,10 @@ def is_free(host: str, port: int) -> bool:
 
 
 def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
-    """True when somebody listens there."""
+    """True when somebody listens there. A connection with itself is nobody (`protocol/self_connection.py`)."""
     try:
-        with socket.create_connection((host, port), timeout_s):
-            return True
+        with socket.create_connection((host, port), timeout_s) as connection:
+            return bool(connection.getsockname() != connection.getpeername())
     except OSError:
         return False
 

@@ -1,5 +1,7 @@
 """Server processes of a run directory: started detached, found again by later commands, signalled, stopped.
 
+Who starts them may own them (`ownership.py`): then they end with it.
+
 A process is known by its configuration file, which its command line names. The pid file is where to look first; a pid
 that now belongs to another program is not believed, and a server that somebody started by hand is found as well.
 """
@@ -14,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.cluster import ownership
 
 POLL_S = 0.02
 KILL_TIMEOUT_S = 10.0
@@ -51,14 +55,17 @@ class ServerProcess:
         """Starts it in a session of its own, so that a Ctrl-C here does not reach it; output is added to `server.log`."""
         with self.log_file.open("ab") as log:
             self._log_start = log.seek(0, os.SEEK_END)
-            self._child = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                env=dict(environment),
-                start_new_session=True,
+            self._child = ownership.start(
+                lambda before_exec: subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.directory,
+                    env=dict(environment),
+                    start_new_session=True,
+                    preexec_fn=before_exec,
+                )
             )
         self.pid_file.write_text(f"{self._child.pid}\n")
         return self._child.pid

@@ -68,8 +68,9 @@ class BrokerDirectory:
     def process(self) -> ServerProcess:
         return ServerProcess(f"broker {self.id}", self.path, self.config_file, BROKER_MARKER)
 
-    def create(self, zookeeper_connect: str, client_port: int, control_port: int, settings: Mapping[str, str]) -> None:
-        """Writes `server.properties`; `settings` win over what is chosen here."""
+    def create(self, zookeeper_connect: str, ports: tuple[int, int, int], settings: Mapping[str, str]) -> None:
+        """Writes `server.properties`; `settings` win over what is chosen here. `ports`: of clients, control, metrics."""
+        client_port, control_port, metrics_port = ports
         properties = {
             "broker.id": str(self.id),
             "listeners": f"PLAINTEXT://{LOCAL_HOST}:{client_port},CONTROLLER://{LOCAL_HOST}:{control_port}",
@@ -78,6 +79,7 @@ class BrokerDirectory:
             "control.plane.listener.name": "CONTROLLER",
             "log.dirs": str(self.data),
             "zookeeper.connect": zookeeper_connect,
+            "metrics.listener": f"{LOCAL_HOST}:{metrics_port}",
             **settings,
         }
         self.path.mkdir(parents=True)

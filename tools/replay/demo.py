@@ -19,6 +19,7 @@ from tqdm import tqdm
 from tools.admin.failures import AdminError, TopicExists
 from tools.admin.kafka_admin import KafkaAdmin
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.ownership import own_servers
 from tools.replay.clients import QUIET, ReplayError, ignore_error, partition_leaders
 from tools.replay.group_reader import MEMBERS, GroupReader, choose_name
 from tools.replay.guard import ClusterGuard
@@ -122,6 +123,7 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
             f"{directory} is in use by a running cluster ({names}): `ottla cluster stop --dir {directory}` stops it, and "
             "--bootstrap-server in place of --dir lets the demo use it as it runs"
         )
+    own_servers()
     started.callback(ClusterGuard(directory).stop)
     started.callback(cluster.stop)
     if not (directory / "broker-1").exists():

@@ -1,7 +1,8 @@
 """Stops a cluster when the process that started it is gone, also when that crashed or was killed.
 
 `python -m tools.replay.guard RUN_DIRECTORY`: its standard input is a pipe of which the starter holds the other end, and
-which closes with it. Brokers and ZooKeeper themselves run on without whoever started them, as `ottla cluster start` needs.
+which closes with it. Linux needs no guard (`tools.cluster.ownership`); elsewhere brokers and ZooKeeper run on without whoever
+started them, as `ottla cluster start` needs.
 """
 
 from __future__ import annotations

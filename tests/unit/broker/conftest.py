@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+
 import pytest
 
+from broker.loop_budget import LoopBudget
 from broker.replication.replica_fetcher import ReplicaFetcher
 
 
@@ -11,3 +15,13 @@ from broker.replication.replica_fetcher import ReplicaFetcher
 def fetchers_are_driven_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetcher begins no task: the test says when it asks and fetches."""
     monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+
+
+@pytest.fixture
+def a_pause_after_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long work ends its slice whenever it may, as if each piece took as long as a slice."""
+
+    def pause(budget: LoopBudget) -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+    monkeypatch.setattr(LoopBudget, "pause", pause)

@@ -7,7 +7,16 @@ from dataclasses import fields
 import pytest
 
 from broker.config import BROKER_KEY_OF, BrokerConfig, TopicConfig, settings_of
-from broker.config_layers import DYNAMIC_BROKER_KEYS, ConfigLayers, ConfigType, DescribedSetting, Source, believable
+from broker.config_layers import (
+    DYNAMIC_BROKER_KEYS,
+    OLDER_KEYS,
+    ConfigLayers,
+    ConfigType,
+    DescribedSetting,
+    Source,
+    believable,
+)
+from broker.config_sources import load
 
 STATIC = BrokerConfig(broker_id=1, log_segment_bytes=1_000_000, message_max_bytes=900_000)
 
@@ -68,11 +77,62 @@ def test_what_kafka_has_an_older_key_for_lists_no_default(key: str) -> None:
     assert [(s.name, s.value) for s in own.synonyms] == [(key, "77")]
 
 
+KAFKAS: dict[str, tuple[str | None, int, list[tuple[str, str, int]]]] = {
+    "log.retention.hours": ("2", 4, [("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)]),
+    "log.retention.minutes": (
+        "90",
+        4,
+        [("log.retention.minutes", "90", 4), ("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)],
+    ),
+    "log.retention.ms": (None, 5, []),
+    "log.roll.ms": (
+        "5000000",
+        4,
+        [("log.roll.ms", "5000000", 4), ("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)],
+    ),
+    "log.roll.hours": ("3", 4, [("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)]),
+    "log.roll.jitter.hours": ("0", 5, [("log.roll.jitter.hours", "0", 5)]),
+    "log.roll.jitter.ms": (None, 5, []),
+    "log.message.timestamp.type": (
+        "CreateTime",
+        4,
+        [("log.message.timestamp.type", "CreateTime", 4), ("log.message.timestamp.type", "CreateTime", 5)],
+    ),
+}
+"""What a real Kafka 3.9.1 describes for the file below."""
+
+
+def test_older_keys_are_described_as_kafka_describes_them() -> None:
+    text = "log.retention.minutes=90\nlog.retention.hours=2\nlog.roll.hours=3\nlog.roll.ms=5000000\n"
+    text += "log.message.timestamp.type=CreateTime\nbroker.id=1\nzookeeper.connect=z:1"
+    loaded = load(text, "file", {}, [])
+    assert loaded.config.log_retention_ms == 90 * 60_000, "minutes win over hours, wherever they stand"
+    layers = ConfigLayers(loaded.config, given=loaded.given)
+
+    def shown(row: DescribedSetting) -> tuple[str | None, int, list[tuple[str, str, int]]]:
+        return row.value, int(row.source), [(s.name, s.value, int(s.source)) for s in row.synonyms]
+
+    assert {row.name: shown(row) for row in layers.describe_broker() if row.name in KAFKAS} == KAFKAS
+    assert shown(topic_row(layers, "retention.ms")) == ("5400000", 5, [])
+    assert shown(topic_row(layers, "segment.ms")) == KAFKAS["log.roll.ms"]
+    layers = ConfigLayers(loaded.config, {"log.retention.ms": "200000"}, {"log.retention.ms": "100000"}, loaded.given)
+    synonyms = [
+        ("log.retention.ms", "100000", 2),
+        ("log.retention.ms", "200000", 3),
+        *KAFKAS["log.retention.minutes"][2],
+    ]
+    assert shown(broker_row(layers, "log.retention.ms")) == ("100000", 2, synonyms)
+    assert shown(topic_row(layers, "retention.ms")) == ("100000", 2, synonyms)
+    assert shown(broker_row(layers, "log.retention.minutes")) == KAFKAS["log.retention.minutes"]
+
+
 def test_every_dynamic_key_is_a_broker_setting_and_can_be_described() -> None:
     assert settings_of(BrokerConfig).keys() >= DYNAMIC_BROKER_KEYS
     assert settings_of(TopicConfig).keys() >= BROKER_KEY_OF.keys()
     rows = list(ConfigLayers(STATIC).describe_broker())
-    assert len(rows) == len(fields(BrokerConfig))
+    older = {key for keys in OLDER_KEYS.values() for key in keys}
+    assert {row.name for row in rows} == settings_of(BrokerConfig).keys() | older
+    assert len(rows) == len(fields(BrokerConfig)) + len(older)
     assert {row.name for row in rows if not row.is_read_only} == DYNAMIC_BROKER_KEYS
 
 
@@ -80,7 +140,10 @@ def test_every_dynamic_key_is_a_broker_setting_and_can_be_described() -> None:
     ("key", "config_type", "value"),
     [
         ("broker.id", ConfigType.INT, "1"),
-        ("log.retention.ms", ConfigType.LONG, "604800000"),
+        ("log.retention.ms", ConfigType.LONG, None),
+        ("log.retention.hours", ConfigType.INT, "168"),
+        ("log.retention.minutes", ConfigType.INT, None),
+        ("log.segment.bytes", ConfigType.INT, "1000000"),
         ("broker.rack", ConfigType.STRING, None),
         ("log.cleanup.policy", ConfigType.LIST, "delete"),
         ("auto.create.topics.enable", ConfigType.BOOLEAN, "true"),
@@ -106,7 +169,7 @@ def test_an_empty_list_is_empty_and_not_nothing() -> None:
         (TopicConfig, {"some.plugin": "x", "flush.ms": "5"}, {}, {"flush.ms": "5"}, "some.plugin is unknown"),
         (TopicConfig, {}, {"retention.ms": "5"}, {}, ""),
         (BrokerConfig, {"log.dirs": "/x"}, {}, {}, "cannot change"),
-        (BrokerConfig, {"log.cleaner.io.buffer.size": "2"}, {}, {}, "is unknown"),
+        (BrokerConfig, {"log.cleaner.io.buffer.sizes": "2"}, {}, {}, "is unknown"),
         (BrokerConfig, {"max.connections": "-1"}, {"max.connections": "9"}, {"max.connections": "9"}, "9 stays"),
     ],
 )

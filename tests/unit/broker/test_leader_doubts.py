@@ -68,6 +68,25 @@ def test_while_nobody_is_in_doubt_the_answer_is_given_at_once() -> None:
     play(test)
 
 
+def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader() -> None:
+    """A client and the brokers hear of a death in any order."""
+
+    async def test(world: World) -> None:
+        world.doubts.are_watched = True
+        told = asyncio.Event()
+        world.ask("of nothing")
+        world.ask("a", "a")
+        world.doubts.when_settled(("b",), told.set)
+        assert world.answered == ["of nothing"]
+        world.doubts.suspect(3)
+        await told.wait()
+        assert world.answered == ["of nothing"]
+        world.lead(a=[2, 1])
+        assert world.answered == ["of nothing", "a"]
+
+    play(test)
+
+
 def test_only_answers_that_would_name_the_doubtful_leader_wait() -> None:
     async def test(world: World) -> None:
         world.doubts.suspect(3)

@@ -24,10 +24,11 @@ def update(
     ids: dict[str, uuid.UUID] | None = None,
     brokers: tuple[int, ...] = (1, 2),
     is_full: bool = False,
+    counts: dict[str, int] | None = None,
 ) -> UpdateMetadataRequest:
     infos = tuple(BrokerInfo(b, 100 + b, (Endpoint("PLAINTEXT", "h", 9000 + b),)) for b in brokers)
     texts = {topic: topic_id_text(topic_id) for topic, topic_id in (ids or {}).items()}
-    return UpdateMetadataRequest(1, 5, 7, states, texts, infos, is_full)
+    return UpdateMetadataRequest(1, 5, 7, states, texts, infos, is_full, partition_counts=counts or {})
 
 
 def test_merges_partitions_and_replaces_brokers() -> None:
@@ -48,6 +49,28 @@ def test_an_unchanged_partition_is_not_reported() -> None:
     cache = MetadataCache()
     cache.update(update(state("a", 0)))
     assert cache.update(update(state("a", 0))) == []
+
+
+def test_a_topic_has_another_version_when_something_of_it_changed() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
+    a, b = cache.topic_version("a"), cache.topic_version("b")
+    brokers = cache.brokers_version
+    cache.update(update(state("a", 0), state("b", 0, epoch=1), is_full=True, ids={"a": FIRST_ID, "b": SECOND_ID}))
+    assert (cache.topic_version("a"), cache.brokers_version) == (a, brokers)
+    assert cache.topic_version("b") > b
+    cache.update(update(ids={"a": SECOND_ID}))
+    cache.update(update(state("a", 0), ids={"a": SECOND_ID}, brokers=(1,)))
+    assert cache.topic_version("a") > a
+    assert cache.brokers_version > brokers
+
+
+def test_a_topic_whose_id_becomes_known_has_another_version() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0)))
+    before = cache.topic_version("a")
+    cache.update(update(ids={"a": FIRST_ID}))
+    assert cache.topic_version("a") > before
 
 
 def test_a_full_update_removes_what_it_does_not_name() -> None:
@@ -90,6 +113,44 @@ def test_listeners_hear_of_every_update_until_they_leave() -> None:
     leave()
     cache.update(update(state("b", 0)))
     assert heard == [[TopicPartition("a", 0)]]
+
+
+def test_how_many_partitions_a_topic_has_is_told_and_not_counted() -> None:
+    """A partition whose state nobody can read is there all the same: the hash of a group's id goes by all of them."""
+    cache = MetadataCache()
+    assert cache.partition_count("a") == 0
+    cache.update(update(state("a", 0), state("a", 2), counts={"a": 5}))
+    assert cache.partition_count("a") == 5
+    cache.update(update(state("a", 1)))
+    assert cache.partition_count("a") == 5
+    cache.update(update(state("a", 0), counts={"a": 6}, is_full=True))
+    assert cache.partition_count("a") == 6
+    cache.update(update(state("b", 0), state("b", 1), is_full=True))
+    assert (cache.partition_count("a"), cache.partition_count("b")) == (0, 2)
+    cache.update(update(state("a", 0), counts={"a": 3}))
+    cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE)))
+    assert cache.partition_count("a") == 0
+
+
+def test_only_what_is_told_to_be_deleted_is_deleted() -> None:
+    """A full update may lack a topic because the controller could not read its node."""
+    cache = MetadataCache()
+    deleted: list[frozenset[str]] = []
+    cache.on_deletion(deleted.append)
+    both = {"a": FIRST_ID, "b": SECOND_ID}
+    cache.update(update(state("a", 0), state("b", 0), ids=both))
+    cache.update(update(state("b", 0), ids=both, is_full=True))
+    cache.update(update(state("a", 0), state("b", 0), ids=both, is_full=True))
+    assert deleted == []
+    cache.update(update(state("b", 0), ids=both, is_full=True))
+    cache.update(update(state("a", 0), ids={"a": uuid.UUID(int=13)}))
+    assert deleted == [frozenset("a")], "made again while nobody told of it"
+    cache.update(update(state("b", 0, leader=LEADER_DURING_DELETE)))
+    assert deleted == [frozenset("a"), frozenset("b")]
+    cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE), is_full=True))
+    assert deleted == [frozenset("a"), frozenset("b"), frozenset("a")]
+    cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": FIRST_ID}))
+    assert len(deleted) == 3, "made again after it was told"
 
 
 topics = st.sampled_from(["a", "b", "c"])

@@ -84,6 +84,30 @@ def test_check_all_asks_each_operation_once_with_its_touched_keys() -> None:
     assert operation.asked == [("c", "a")]
 
 
+def test_a_key_more_costs_the_same_however_many_are_watched() -> None:
+    """A session of ten thousand partitions that wake one after the other."""
+    compared = 0
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    purgatory: Purgatory[str] = Purgatory(FakeTime())
+    operation = Waiting()
+    purgatory.watch(operation, [], 1)
+    keys = [Key(number) for number in range(500)]
+    for key in (*keys, keys[0]):
+        purgatory.watch_also(operation, key)
+    assert compared < 5 * len(keys)
+    assert (purgatory.watched_keys(), purgatory.check("0"), operation.asked) == (500, 0, [("0",)])
+    operation.complete_now()
+    assert purgatory.watched_keys() == 0
+
+
 def test_an_answer_may_cause_more_answers() -> None:
     """A completion that checks the same key again does not complete anything twice."""
     purgatory: Purgatory[str] = Purgatory(FakeTime())

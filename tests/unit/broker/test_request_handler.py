@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from broker.apis.table import HANDLERS
+from broker.clock import SystemClock
 from broker.network.request_channel import Request
 from broker.request_handler import RequestHandler
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
@@ -37,7 +38,7 @@ def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
             request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version)) + b"\xff" * 9
         )
         connection = Connection()
-        handler = RequestHandler(cast(Any, SimpleNamespace()))
+        handler = RequestHandler(cast(Any, SimpleNamespace(clock=SystemClock())))
         handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0))
         while handler._tasks:
             await asyncio.wait(handler._tasks)

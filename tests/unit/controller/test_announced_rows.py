@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from controller import announcements
 from controller.announcements import Announcement, ControllerRequest
 from controller.cluster_state import ClusterState
 from protocol.rpc.messages import StopReplicaRequest
@@ -38,11 +39,13 @@ def told(requests: dict[int, list[ControllerRequest]]) -> dict[int, list[list[tu
     }
 
 
-def test_slices_pack_what_requests_needs() -> None:
+@pytest.mark.parametrize(("rows_at_once", "stops"), [(1000, 0), (1, 1)])
+def test_slices_pack_what_requests_needs(monkeypatch: pytest.MonkeyPatch, rows_at_once: int, stops: int) -> None:
+    monkeypatch.setattr(announcements, "ROWS_AT_ONCE", rows_at_once)
     state = cluster()
     expected = told(everything(cluster()).requests())
     announcement = everything(state)
-    assert list(announcement.pack_in_slices()) == [None]
+    assert list(announcement.pack_in_slices()) == [None] * stops
     assert state.packed_rows.keys() == {T0, T1}
     assert told(announcement.requests()) == expected
 

@@ -119,6 +119,30 @@ def test_a_deleted_topic_is_forgotten_by_all() -> None:
         assert request.topic_ids == {}
 
 
+def test_how_many_partitions_there_are_is_told_with_them() -> None:
+    """t-2 has no state that could be announced."""
+    announcement = Announcement(1, cluster())
+    announcement.metadata([T0])
+    announcement.full_metadata([2])
+    for requests in announcement.requests().values():
+        (request,) = requests
+        assert isinstance(request, UpdateMetadataRequest)
+        assert request.partition_counts == {"t": 3}
+
+
+def test_a_deletion_under_way_is_told_to_who_hears_everything_anew() -> None:
+    state = cluster()
+    state.set_assignment("gone", "other", {0: Assignment((1,)), 1: Assignment((2,))})
+    state.begin_deletion("gone")
+    announcement = Announcement(1, state)
+    announcement.full_metadata([1])
+    (request,) = announcement.requests()[1]
+    assert isinstance(request, UpdateMetadataRequest)
+    gone = [(row.topic, row.partition) for row in request.partitions if row.leader == LEADER_DURING_DELETE]
+    assert gone == [("gone", 0), ("gone", 1)]
+    assert (set(request.topic_ids), set(request.partition_counts)) == ({"t"}, {"t"})
+
+
 def test_the_states_are_those_of_the_end() -> None:
     """What is announced may change again before it is sent."""
     state = cluster()

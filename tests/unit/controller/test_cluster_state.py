@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import partition_states, replica_states
+from controller import cluster_state, partition_states, replica_states
 from controller.cluster_state import ClusterState
 from controller.partition_states import PartitionState
 from controller.replica_states import ReplicaState
@@ -139,12 +139,21 @@ def test_a_leader_epoch_never_goes_back() -> None:
 
 
 @pytest.mark.parametrize(("percentage", "expected"), [(0, {T0, T1}), (49, {T0, T1}), (50, set()), (100, set())])
-def test_imbalance(percentage: int, expected: set[TopicPartition]) -> None:
+@pytest.mark.parametrize("looks_at_once", [1, 5000])
+def test_imbalance(
+    percentage: int, expected: set[TopicPartition], looks_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Broker 1 leads two of the four partitions that prefer it; broker 9 is dead, nothing can be given back to it."""
     cluster = cluster_with((1, 2), {0: (1, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2), 4: (2, 1), 5: (9, 1), 6: ()})
     for partition, leader in enumerate((2, 2, 1, 1, 2, 1)):
         cluster.set_leadership(TopicPartition("t", partition), LeaderAndIsr(leader, 0, (leader,), 1))
-    assert set(cluster.imbalanced(percentage)) == expected
+    monkeypatch.setattr(cluster_state, "LOOKS_AT_ONCE", looks_at_once)
+    steps = cluster.finding_imbalanced(percentage)
+    for _ in range(7 if looks_at_once == 1 else 0):
+        next(steps)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert set(end.value.value) == expected
 
 
 topics = st.sampled_from(["a", "b"])

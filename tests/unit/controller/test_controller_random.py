@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller import announcements, cluster_state, cluster_store, term
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import CheckOp, CreateOp, SetOp
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode, PartitionStateZNode
@@ -35,6 +37,21 @@ step = st.one_of(
 @given(st.lists(step, max_size=14))
 def test_any_history_ends_sound(steps: Sequence[tuple[str, int]]) -> None:
     asyncio.run(play(steps))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(step, max_size=14))
+def test_any_history_ends_sound_though_others_have_their_turn_after_each_partition(
+    steps: Sequence[tuple[str, int]],
+) -> None:
+    """NET-4: what a controller does for ten thousand partitions it does in slices, here of one."""
+    with (
+        patch.multiple(term, ITEMS_AT_ONCE=1, DECISIONS_AT_ONCE=1, SLICES_WRITTEN_AT_ONCE=3),
+        patch.multiple(cluster_store, STATES_IN_A_SLICE=2, STATES_AT_ONCE=1),
+        patch.object(announcements, "ROWS_AT_ONCE", 1),
+        patch.object(cluster_state, "LOOKS_AT_ONCE", 1),
+    ):
+        asyncio.run(play(steps))
 
 
 async def play(steps: Sequence[tuple[str, int]]) -> None:

@@ -425,9 +425,11 @@ def test_a_connection_made_in_the_moment_of_the_time_out_is_not_used(monkeypatch
         server = Server()
         await server.start()
         clock = StillClock()
-        client = NetworkClient(clock, request_timeout_ms=10_000, random=lambda: 0.5, connect_timeout_ms=1)
+        client = NetworkClient(clock, request_timeout_ms=10_000, random=lambda: 0.5, connect_timeout_ms=60_000)
+        a_moment = asyncio.timeout(0.001)
         with monkeypatch.context() as patch:
             patch.setattr(asyncio.get_running_loop(), "create_connection", made_too_late)
+            patch.setattr(asyncio, "timeout", lambda _: a_moment)
             with pytest.raises(Disconnected, match="took more than"):
                 await client.send(server.address, encoded(b""))
         assert not client.is_connected(server.address)

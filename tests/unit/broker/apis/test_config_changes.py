@@ -11,6 +11,7 @@ from broker.config import BrokerConfig, TopicConfig
 from protocol.errors import ErrorCode, KafkaError
 
 SET, DELETE, APPEND, SUBTRACT = Operation
+LAG_MIN, LAG_MAX = "min.compaction.lag.ms", "max.compaction.lag.ms"
 REPLICAS = "follower.replication.throttled.replicas"
 
 
@@ -40,6 +41,24 @@ def altered(
         ({}, (REPLICAS, APPEND, "0:1,1:2"), {REPLICAS: "0:1,1:2"}),
         ({REPLICAS: "0:1,1:2"}, (REPLICAS, SUBTRACT, "0:1,7:7"), {REPLICAS: "1:2"}),
         ({}, ("preallocate", SET, "TRUE"), {"preallocate": "true"}),
+        ({}, ("message.downconversion.enable", SET, "false"), {"message.downconversion.enable": "false"}),
+        ({}, ("message.format.version", SET, "2.8"), {"message.format.version": "2.8"}),
+        ({}, ("message.format.version", SET, "0.10.2.1"), {"message.format.version": "0.10.2.1"}),
+        ({}, ("message.format.version", SET, "3.9-IV0"), {"message.format.version": "3.9-IV0"}),
+        ({}, ("remote.storage.enable", SET, "false"), {"remote.storage.enable": "false"}),
+        ({}, ("remote.log.copy.disable", SET, "false"), {"remote.log.copy.disable": "false"}),
+        ({}, ("remote.log.delete.on.disable", SET, "false"), {"remote.log.delete.on.disable": "false"}),
+        ({}, ("local.retention.ms", SET, "-2"), {"local.retention.ms": "-2"}),
+        (
+            {"retention.bytes": "5"},
+            ("local.retention.bytes", SET, "9"),
+            {"retention.bytes": "5", "local.retention.bytes": "9"},
+        ),
+        ({}, ("compression.gzip.level", SET, "-1"), {"compression.gzip.level": "-1"}),
+        ({}, ("compression.zstd.level", SET, "-131072"), {"compression.zstd.level": "-131072"}),
+        ({LAG_MIN: "5"}, (LAG_MAX, SET, "5"), {LAG_MIN: "5", LAG_MAX: "5"}),
+        ({LAG_MIN: "rubbish"}, (LAG_MAX, SET, "5"), {LAG_MIN: "rubbish", LAG_MAX: "5"}),
+        ({LAG_MIN: "9", LAG_MAX: "5"}, ("flush.ms", SET, "5"), {LAG_MIN: "9", LAG_MAX: "5", "flush.ms": "5"}),
     ],
 )
 def test_changes(current: dict[str, str], change: tuple[str, int, str | None], expected: dict[str, str]) -> None:
@@ -63,6 +82,19 @@ def test_changes(current: dict[str, str], change: tuple[str, int, str | None], e
         (TopicConfig, [("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),
         (TopicConfig, [("retention.ms", 4, "1")], ErrorCode.INVALID_REQUEST),
         (TopicConfig, [("retention.ms", -1, "1")], ErrorCode.INVALID_REQUEST),
+        (TopicConfig, [("remote.storage.enable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("remote.log.copy.disable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("remote.log.delete.on.disable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("local.retention.ms", SET, "-3")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("message.format.version", SET, "bogus")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("message.format.version", SET, "2.8-IV7")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("message.format.version", SET, "")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("compression.gzip.level", SET, "0")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("compression.lz4.level", SET, "18")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [(LAG_MIN, SET, "6"), (LAG_MAX, SET, "5")], ErrorCode.INVALID_CONFIG),
+        (BrokerConfig, [("log.cleaner.threads", SET, "3")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("log.cleaner.threads", SET, "0")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("log.message.format.version", SET, "3.0")], ErrorCode.INVALID_REQUEST),
         (BrokerConfig, [("log.dirs", SET, "/x")], ErrorCode.INVALID_REQUEST),
         (BrokerConfig, [("broker.id", SET, "1")], ErrorCode.INVALID_REQUEST),
         (BrokerConfig, [("log.retention.minutes", SET, "1")], ErrorCode.INVALID_REQUEST),
@@ -77,6 +109,29 @@ def test_what_is_refused(config: type, changes: list[tuple[str, int, str | None]
         altered({}, *changes, config=config)
     assert refused.value.code is code
     assert changes[0][0] in refused.value.message
+
+
+@pytest.mark.parametrize("current", [{LAG_MIN: "6"}, {LAG_MIN: "6", LAG_MAX: "7"}])
+def test_a_change_that_contradicts_what_is_set(current: dict[str, str]) -> None:
+    with pytest.raises(KafkaError) as refused:
+        altered(current, (LAG_MAX, SET, "5"))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert LAG_MIN in refused.value.message
+
+
+def test_a_change_that_contradicts_the_broker() -> None:
+    defaults = TopicConfig(max_compaction_lag_ms=50)
+    with pytest.raises(KafkaError) as refused:
+        changed(TopicConfig, {}, [Change(LAG_MIN, SET, "60")], defaults)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(("current", "wanted"), [(8, "4"), (8, "16"), (1, "2"), (1, "1"), (3, "1")])
+def test_threads_at_most_double_or_halve(current: int, wanted: str) -> None:
+    """As a real Kafka takes them."""
+    defaults = BrokerConfig(num_io_threads=current)
+    change = Change("num.io.threads", SET, wanted)
+    assert changed(BrokerConfig, {}, [change], defaults) == {"num.io.threads": wanted}
 
 
 ITEMS = st.lists(st.sampled_from(["0:1", "0:2", "1:1", "2:3"]))

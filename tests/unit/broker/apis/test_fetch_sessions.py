@@ -32,7 +32,7 @@ class World:
         self.cache = FetchSessionCache(
             SLOTS,
             self.time,
-            self.metadata,
+            self.metadata.topic_name,
             lambda low, high: next(ids),
             index.open,
             lambda quiet, epoch: index.begin_fetch(quiet, epoch, self.time.monotonic(), looks_at_all=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,11 +12,12 @@ from broker.apis.context import ApiContext
 from broker.groups.group_types import OFFSETS_TOPIC
 from broker.leader_doubts import LeaderDoubts
 from protocol.errors import ErrorCode
+from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.rpc.messages import UpdateMetadataRequest
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.znodes import ConfigZNode, TopicZNode
-from tests.support.api_world import World, run, state
+from tests.support.api_world import World, run, state, turns
 from tests.support.fake_groups import FakeGroups
 
 VERSIONS = range(SUPPORTED[ApiKey.FIND_COORDINATOR].min, SUPPORTED[ApiKey.FIND_COORDINATOR].max + 1)
@@ -77,6 +79,38 @@ def test_many_groups(version: int) -> None:
         found = [(0, 2, "host-2", 9002), nowhere(NOT_AVAILABLE), (0, 2, "host-2", 9002)]
         assert await world.find(version, "aa", "b", "aa") == found
         assert await world.find(version) == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_very_many_groups(version: int) -> None:
+    """In steps, and like the others only when it is known who leads."""
+
+    async def scenario() -> None:
+        world = CoordinatorWorld()
+        world.doubts.suspect(2)
+        keys = ["aa", "b"] * 1000
+        connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, version, {"key_type": 0, "coordinator_keys": keys})
+        assert waiting is not None
+        task = asyncio.get_running_loop().create_task(waiting)
+        await turns(3)
+        assert not connection.sent
+        world.doubts.trust(2)
+        await task
+        answer = messages.decode_response(ApiKey.FIND_COORDINATOR, version, connection.sent[4:])[1]
+        found = [(row.key, row.error_code, row.node_id, row.port) for row in answer.coordinators]
+        assert found == [("aa", 0, 2, 9002), ("b", NOT_AVAILABLE, -1, -1)] * 1000
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_id_that_no_group_can_have(version: int) -> None:
+    async def scenario() -> None:
+        size = 32_768 if version >= 3 else 32_767
+        (found,) = await CoordinatorWorld().find(version, "x" * size)
+        assert found == nowhere(ErrorCode.INVALID_GROUP_ID if version >= 3 else NOT_AVAILABLE)
 
     run(scenario())
 

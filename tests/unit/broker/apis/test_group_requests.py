@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,9 +22,10 @@ from broker.groups.group_types import (
     SyncAnswer,
 )
 from protocol.errors import ErrorCode
+from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.types import TopicPartition
-from tests.support.api_world import World, run
+from tests.support.api_world import World, run, turns_until
 from tests.support.fake_groups import FakeGroups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -35,6 +39,16 @@ NONE = ErrorCode.NONE
 class FixedClock:
     monotonic = staticmethod(lambda: 0.0)
     wall_ms = staticmethod(lambda: NOW_MS)
+
+
+class SteppingClock(FixedClock):
+    """Half a millisecond for each look at it."""
+
+    def __init__(self) -> None:
+        self._looks = itertools.count()
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return next(self._looks) / 2000
 
 
 class GroupWorld(World):
@@ -295,10 +309,26 @@ def test_commit(version: int) -> None:
     with_world(scenario)
 
 
-@pytest.mark.parametrize(("version", "expires"), [(2, NOW_MS + 5000), (4, NOW_MS + 5000), (5, None)])
-def test_a_commit_with_a_retention_of_its_own(version: int, expires: int | None) -> None:
+@pytest.mark.parametrize(
+    ("version", "retention_ms", "expires"),
+    [
+        (2, 5000, NOW_MS + 5000),
+        (4, 5000, NOW_MS + 5000),
+        (5, 5000, None),
+        (4, -1, None),
+        (2, 2**63 - 1, 2**63 - 1),
+        (4, -(2**63), 0),
+        (4, -1 - NOW_MS, 0),
+    ],
+)
+def test_a_commit_with_a_retention_of_its_own(version: int, retention_ms: int, expires: int | None) -> None:
+    """The time is kept in 63 bits; -1 would be none."""
+
     async def scenario(world: GroupWorld) -> None:
-        await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(retention_time=5000), {})
+        world.groups.answer = {}
+        any_ms = 1_234_567_890_123
+        frame = messages.encode_request(ApiKey.OFFSET_COMMIT, version, 1, "test", commit_body(retention_time=any_ms))
+        world.begin_frame(frame.replace(struct.pack(">q", any_ms), struct.pack(">q", retention_ms)))
         assert world.groups.asked[0][-1][T0].expire_timestamp_ms == expires
 
     with_world(scenario)
@@ -367,8 +397,59 @@ def test_fetch_offsets_elsewhere(version: int) -> None:
 @pytest.mark.parametrize("version", range(2, 10))
 def test_fetch_all_offsets(version: int) -> None:
     async def scenario(world: GroupWorld) -> None:
-        await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, None), (NONE, {}))
-        assert world.groups.asked == [("g", None, version >= 7)]
+        found = {T0: CommittedOffset(10, 3, "meta", NOW_MS)}
+        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, None), (NONE, found))
+        assert world.groups.asked == [("g", [T0], version >= 7)]
+        group = answer.groups[0] if version >= 8 else answer
+        assert fetch_rows(group.topics) == {T0: (10, "meta", 0)}
+
+    with_world(scenario)
+
+
+@pytest.mark.parametrize("version", [1, 5, 8])
+@pytest.mark.parametrize("loses_the_group", [False, True])
+def test_a_hundred_thousand_offsets_leave_the_loop_to_others(version: int, loses_the_group: bool) -> None:
+    """NET-4; what a coordinator has read of a group that it then loses is not told."""
+    partitions = [TopicPartition(f"t{number % 100}", number // 100) for number in range(20_000)]
+    topics = [{"name": f"t{topic}", "partition_indexes": list(range(200))} for topic in range(100)]
+    found = {tp: CommittedOffset(7, 3, "", NOW_MS) for tp in partitions}
+
+    async def scenario(world: GroupWorld) -> None:
+        world.context.clock = SteppingClock()
+        body = fetch_body(version, topics)
+        world.groups.answer = (NONE, found)
+        connection, waiting = world.begin(ApiKey.OFFSET_FETCH, version, body)
+        assert waiting is not None
+        task = asyncio.get_running_loop().create_task(waiting)
+        await asyncio.sleep(0)
+        assert not connection.sent
+        if loses_the_group:
+            await turns_until(lambda: len(world.groups.asked) > 20)
+            world.groups.answer = (NOT_COORDINATOR, {})
+        await task
+        answer = messages.decode_response(ApiKey.OFFSET_FETCH, version, connection.sent[4:])[1]
+        group = answer.groups[0] if version >= 8 else answer
+        rows = fetch_rows(group.topics)
+        if not loses_the_group:
+            assert rows == dict.fromkeys(partitions, (7, "", 0))
+        elif version >= 2:
+            assert (group.error_code, rows) == (NOT_COORDINATOR, {})
+        else:
+            assert rows == dict.fromkeys(partitions, (-1, "", NOT_COORDINATOR))
+
+    with_world(scenario)
+
+
+def test_nobody_waits_for_the_rest_of_the_answer() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        world.context.clock = SteppingClock()
+        world.groups.answer = (NONE, {})
+        connection, waiting = world.begin(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, *["g"] * 1000))
+        assert waiting is not None
+        connection.is_open = False
+        await waiting
+        assert not connection.sent
+        assert len(world.groups.asked) < 1000
 
     with_world(scenario)
 

@@ -9,6 +9,7 @@ import pytest
 
 from broker import leader_doubts
 from broker.apis.metadata import metadata
+from broker.apis.metadata_topics import MetadataTopics
 from broker.leader_doubts import LeaderDoubts
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
@@ -35,6 +36,7 @@ class Asking:
         self.world = World()
         self.doubts = LeaderDoubts(self.world.metadata)
         self.world.context.doubts = self.doubts
+        self.world.context.metadata_topics = MetadataTopics(self.world.metadata, lambda: self.doubts.suspected, ())
         self.world.context.cluster_id = "c"
         self.lead(2, 1, 2, 3)
 

@@ -91,6 +91,9 @@ def test_collisions(one: str, other: str, expected: bool) -> None:
         (NewTopic("t", configs={"x": "1"}), ErrorCode.INVALID_CONFIG),
         (NewTopic("t", configs={"retention.ms": "x"}), ErrorCode.INVALID_CONFIG),
         (NewTopic("t", configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("t", configs={"remote.storage.enable": "true"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("t", configs={"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("__cluster_metadata"), ErrorCode.INVALID_REQUEST),
         (NewTopic("t", partitions=1, assignments={0: (1,)}), ErrorCode.INVALID_REQUEST),
         (NewTopic("t", assignments={1: (1,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", assignments={0: (1, 1)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
@@ -157,3 +160,35 @@ def test_automatic_creation() -> None:
     errors = asyncio.run(world.admin.create_automatically(["t", "t", "u", "old.topic"]))
     assert errors == dict.fromkeys(["t", "u", "old.topic"], ErrorCode.LEADER_NOT_AVAILABLE)
     assert {"/brokers/topics/t", "/brokers/topics/u"} <= set(world.zk.nodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "configs"),
+    [
+        (
+            "__consumer_offsets",
+            4,
+            {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
+        ),
+        (
+            "__transaction_state",
+            5,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": "2",
+                "segment.bytes": "104857600",
+                "unclean.leader.election.enable": "false",
+            },
+        ),
+        ("ordinary", 1, {}),
+    ],
+)
+def test_internal_topics_are_made_as_kafka_makes_them(name: str, partitions: int, configs: dict[str, str]) -> None:
+    """What a real Kafka 3.9.1 has made of them, asked for by Metadata."""
+    world = World(offsets_topic_num_partitions=4, transaction_state_log_num_partitions=5)
+    assert asyncio.run(world.admin.create_automatically([name])) == {name: ErrorCode.LEADER_NOT_AVAILABLE}
+    assert ConfigZNode.decode(world.zk.nodes[f"/config/topics/{name}"]) == configs
+    _, assignment = TopicZNode.decode(world.zk.nodes[f"/brokers/topics/{name}"])
+    factor = 1 if name == "ordinary" else 3
+    assert [len(replicas.replicas) for replicas in assignment.values()] == [factor] * partitions

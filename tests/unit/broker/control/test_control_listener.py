@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from broker.control import leader_and_isr
+from broker.control import leader_and_isr, steps
 from broker.control.listener import ControlListener
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode
@@ -24,7 +25,9 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.zk.session import ConnectionLoss
+from protocol.types import TopicPartition
+from protocol.zk.session import ConnectionLoss, ZkError
+from protocol.zk.znodes import topic_id_text
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)
@@ -37,17 +40,26 @@ def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_and_isr, "RETRY_S", 0)
 
 
-class Overrides:
-    """What `/config/topics` has; fails as often as told first."""
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
 
-    def __init__(self, failures: int = 0) -> None:
+
+class Overrides:
+    """What `/config/topics` has; fails as often as told first, and for an unreadable topic always."""
+
+    def __init__(self, failures: int = 0, unreadable: str | None = None) -> None:
         self.asked: list[tuple[str, ...]] = []
         self._failures = failures
+        self.unreadable = unreadable
 
     async def load(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         self.asked.append(tuple(topics))
         if len(self.asked) <= self._failures:
             raise ConnectionLoss("test")
+        if self.unreadable in topics:
+            raise ZkError("test")
         return {topic: {"min.insync.replicas": "2"} for topic in topics}
 
 
@@ -140,14 +152,126 @@ def test_settings_of_new_topics_come_before_their_logs(tmp_path: Path) -> None:
     async def scenario(node: Node, listener: ControlListener) -> None:
         request = requests(node.epoch)[0]
         assert await listener.handle(request) == ControlResponse()
+        assert node.manager.partitions.get(TP) is None
+        await until(lambda: node.manager.partitions.get(TP) is not None)
         log = node.partition().log
         assert log is not None
         assert log.config.min_insync_replicas == 2
-        assert overrides.asked == [(TP.topic,)] * 2
+        asked = len(overrides.asked)
         await listener.handle(request)
-        assert len(overrides.asked) == 2
+        assert len(overrides.asked) == asked
 
     play(tmp_path, scenario, overrides)
+
+
+OTHER = TopicPartition("other", 0)
+OTHER_STATE = STATE._replace(topic=OTHER.topic)
+IDS = {TP.topic: TOPIC_ID, OTHER.topic: topic_id_text(uuid.UUID(int=78))}
+
+
+def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(tmp_path: Path) -> None:
+    """INV-17, CTL-15: other topics of the request, failovers and metadata go on; the partition follows when it can."""
+    overrides = Overrides(unreadable=TP.topic)
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        def told(*states: PartitionState) -> LeaderAndIsrRequest:
+            return LeaderAndIsrRequest(9, 1, node.epoch, states, IDS)
+
+        assert await listener.handle(told(STATE, OTHER_STATE)) == ControlResponse()
+        assert node.partition(OTHER).role is Role.LEADER
+        failover = OTHER_STATE._replace(leader_epoch=1, is_new=False)
+        assert await listener.handle(told(STATE._replace(leader_epoch=1), failover)) == ControlResponse()
+        assert (node.partition(OTHER).leader_epoch, node.manager.partitions.get(TP)) == (1, None)
+        overrides.unreadable = None
+        await until(lambda: node.manager.partitions.get(TP) is not None)
+        assert (node.partition().role, node.partition().leader_epoch) == (Role.LEADER, 1), "the newest that was told"
+
+    play(tmp_path, scenario, overrides)
+
+
+@pytest.mark.parametrize("reason", ["stopped", "another topic stopped", "session lost", "another controller"])
+def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_was_told_in(
+    tmp_path: Path, reason: str
+) -> None:
+    overrides = Overrides(unreadable=TP.topic)
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        await listener.handle(requests(node.epoch)[0])
+        stop = (StopReplicaPartition(TP.topic, 0, 5, True),)
+        match reason:
+            case "stopped":
+                await listener.handle(StopReplicaRequest(9, 1, node.epoch, stop, {TP.topic: TOPIC_ID}))
+            case "another topic stopped":
+                await listener.handle(StopReplicaRequest(9, 1, node.epoch, stop, {TP.topic: IDS[OTHER.topic]}))
+            case "session lost":
+                node.manager.step_down_all("test")
+            case "another controller":
+                await listener.handle(requests(node.epoch, 2)[1])
+        overrides.unreadable = None
+        await until(lambda: not listener._leader_and_isr._held)
+        assert (node.manager.partitions.get(TP) is not None) is (reason == "another topic stopped")
+
+    play(tmp_path, scenario, overrides)
+
+
+def test_a_missing_log_waits_until_its_age_can_be_read(tmp_path: Path) -> None:
+    """FLT-33: the answer is on its way by then, so the controller is asked to send everything once more."""
+
+    async def run() -> None:
+        cluster = await Cluster(tmp_path).start(1)
+        node = cluster.nodes[1]
+        node.logs.note_disks(node.epoch)
+        can_be_read, asked = False, asyncio.Event()
+
+        async def created(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+            if not can_be_read:
+                raise ConnectionLoss("test")
+            return dict.fromkeys(partitions, node.epoch - 1)
+
+        listener = ControlListener(
+            node.manager, lambda: node.epoch, Overrides().load, not_controller, None, asked.set, created
+        )
+        request = LeaderAndIsrRequest(9, 1, node.epoch, (STATE._replace(leader_epoch=3, is_new=False),), IDS)
+        assert await listener.handle(request) == ControlResponse()
+        assert not asked.is_set()
+        can_be_read = True
+        async with asyncio.timeout(5):
+            await asked.wait()
+        assert node.logs.get(TP) is None
+        (refused,) = (await listener.handle(request)).partitions
+        assert refused.error == ErrorCode.REPLICA_NOT_AVAILABLE
+        await listener.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_what_comes_before_the_registration_waits_for_it(tmp_path: Path, kind: int) -> None:
+    """STA-3, INV-8: until then nobody knows which life of the broker a request is for."""
+
+    async def run() -> None:
+        cluster = await Cluster(tmp_path).start(1)
+        node = cluster.nodes[1]
+        epoch, registered = -1, asyncio.Event()
+        listener = ControlListener(
+            node.manager, lambda: epoch, Overrides().load, not_controller, lambda: _until_set(registered)
+        )
+        late, right = (asyncio.create_task(listener.handle(requests(life)[kind])) for life in (50, 60))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not late.done()
+        assert not right.done()
+        assert (node.manager.partitions.get(TP), node.metadata.topics()) == (None, ())
+        epoch = 60
+        registered.set()
+        assert ((await late).error, (await right).error) == (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NONE)
+        await listener.close()
+
+    asyncio.run(run())
+
+
+async def _until_set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def test_frames_are_answered_in_order_and_garbage_closes_the_connection(tmp_path: Path) -> None:
@@ -177,6 +301,7 @@ def many(node: Node, count: int, *, is_full: bool = False) -> LeaderAndIsrReques
     return LeaderAndIsrRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID}, is_full=is_full)
 
 
+@pytest.mark.usefixtures("a_pause_after_each_piece")
 def test_others_have_their_turn_while_a_large_request_is_applied(tmp_path: Path) -> None:
     async def scenario(node: Node, listener: ControlListener) -> None:
         task = asyncio.create_task(listener.handle(many(node, 100)))
@@ -190,6 +315,81 @@ def test_others_have_their_turn_while_a_large_request_is_applied(tmp_path: Path)
     play(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("a_pause_after_each_piece", "fetchers_are_driven_by_hand")
+def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_is_begun(tmp_path: Path) -> None:
+    """LAI-4: the leader, which may be further, would refuse each of them with every fetch."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        def followed(epoch: int) -> LeaderAndIsrRequest:
+            request = many(node, 100)
+            states = tuple(s._replace(leader=9, leader_epoch=epoch, isr=(9, node.id)) for s in request.partitions)
+            return dataclasses.replace(request, partitions=tuple(s._replace(replicas=(9, node.id)) for s in states))
+
+        await listener.handle(followed(0))
+        (fetcher,) = node.manager.fetchers()
+        assert len(fetcher) == 100
+        task = asyncio.create_task(listener.handle(followed(1)))
+        fewest = 100
+        while not task.done():
+            await asyncio.sleep(0)
+            fewest = min(fewest, len(fetcher))
+        assert (fewest, len(fetcher)) == (0, 100)
+
+    play(tmp_path, scenario)
+
+
+def test_it_is_told_when_very_many_partitions_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the garbage collector, which would look through all of them in one turn of the loop."""
+    monkeypatch.setattr(steps, "STEPS_UNTIL_MUCH_IS_NEW", 50)
+    seen: list[int] = []
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        def note() -> None:
+            seen.append(len(node.manager.partitions))
+
+        telling = ControlListener(node.manager, lambda: node.epoch, Overrides().load, not_controller, much_is_new=note)
+        await telling.handle(many(node, 100))
+
+    play(tmp_path, scenario)
+    assert seen == [44, 94]  # the first steps prepare
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+def test_others_have_their_turn_while_many_replicas_are_stopped(tmp_path: Path) -> None:
+    """10,000 deletions in one turn held the loop for a second."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        await listener.handle(many(node, 100))
+        stops = tuple(StopReplicaPartition(TP.topic, partition, -2, True) for partition in range(100))
+        request = StopReplicaRequest(9, 1, node.epoch, stops, {TP.topic: TOPIC_ID})
+        task = asyncio.create_task(listener.handle(request))
+        seen = set()
+        while not task.done():
+            await asyncio.sleep(0)
+            seen.add(len(node.manager.partitions))
+        assert len(seen) > 3
+        assert (await task, len(node.manager.partitions)) == (ControlResponse(), 0)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+def test_others_have_their_turn_while_much_metadata_comes_and_see_all_of_it_or_nothing(tmp_path: Path) -> None:
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        states = tuple(STATE._replace(partition=partition) for partition in range(5000))
+        request = UpdateMetadataRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID}, ())
+        task = asyncio.create_task(listener.handle(request))
+        seen = []
+        while not task.done():
+            await asyncio.sleep(0)
+            seen.append(len(node.metadata.partitions_of(TP.topic)))
+        assert set(seen) == {0, 5000}
+        assert seen.count(0) > 1
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
 def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(tmp_path: Path) -> None:
     """STA-4, BUG-7: what was taken has been stepped down from, the rest is left."""
 

@@ -62,6 +62,21 @@ def test_a_commit_is_acknowledged_and_shown_when_it_is_replicated(tmp_path: Path
     play(tmp_path, scenario)
 
 
+def test_a_commit_that_cannot_be_written_is_over(tmp_path: Path) -> None:
+    """Whatever goes wrong: else OffsetFetch would answer UNSTABLE_OFFSET_COMMIT until the coordinator moves."""
+
+    async def scenario(cluster: GroupCluster) -> None:
+        await cluster.start(1)
+        await cluster.serve(1, 0, (1,))
+        assert cluster.commit(1, 10) == [ErrorCode.NONE]
+        assert cluster.commit(1, 2**63) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+        assert cluster.position(1, stable=True) == 10
+        assert cluster.commit(1, 2**63, group="new") == [ErrorCode.UNKNOWN_SERVER_ERROR]
+        assert cluster.coordinators[1].describe("new").state == "Dead"
+
+    play(tmp_path, scenario)
+
+
 def test_a_generation_is_told_when_it_is_replicated(tmp_path: Path) -> None:
     async def scenario(cluster: GroupCluster) -> None:
         await cluster.start(1, 2)
@@ -148,7 +163,7 @@ def test_what_is_unknown_or_not_allowed_is_refused(tmp_path: Path) -> None:
         assert deleted[1:] == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
         assert coordinator.describe(GROUP).state == "Dead"
         assert cluster.position(1) is None
-        assert coordinator.fetch_offsets(GROUP, None, require_stable=True) == (ErrorCode.NONE, {})
+        assert coordinator.committed_partitions(GROUP) == (ErrorCode.NONE, {})
         assert coordinator.list_groups(frozenset(), frozenset()) == (ErrorCode.NONE, [])
 
     play(tmp_path, scenario)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.group_types import SyncAnswer
+from broker.groups.group_types import OFFSETS_TOPIC, SyncAnswer
+from broker.groups.offsets_topic import partition_for
 from protocol.errors import ErrorCode
-from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
+from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, OFFSETS, READ, SESSION_MS, GroupCluster, play, turns
 from tests.support.replica_cluster import SESSION_TIMEOUT_MS
@@ -50,6 +51,23 @@ def test_members_go_on_when_the_coordinator_was_killed(tmp_path: Path) -> None:
         assert (committed, cluster.position(2)) == ([ErrorCode.NONE], 43)
 
     play(tmp_path, scenario)
+
+
+def test_a_partition_of_which_nothing_is_known_sends_no_group_elsewhere(tmp_path: Path) -> None:
+    """Its state's node cannot be read: 49 of 50 are in the metadata."""
+
+    async def scenario(cluster: GroupCluster) -> None:
+        await cluster.start(1)
+        states = [PartitionState(OFFSETS_TOPIC, n, 1, 1, 0, (1,), 0, (1,)) for n in range(50) if n != 7]
+        head = (9, cluster.controller_epoch, cluster.nodes[1].epoch)
+        counts = {OFFSETS_TOPIC: 50}
+        request = UpdateMetadataRequest(*head, states, {}, cluster.brokers(), True, partition_counts=counts)
+        cluster.nodes[1].manager.maybe_update_metadata(request)
+        groups = [f"group-{n}" for n in range(100)]
+        coordinator = cluster.coordinators[1]
+        assert [coordinator.partition_of(group) for group in groups] == [partition_for(group, 50) for group in groups]
+
+    play(tmp_path, scenario, offsets_topic_num_partitions=20)
 
 
 def test_members_that_are_not_heard_after_a_move_go(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.deleted_topics import DeletedTopics
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, READ, Answers, GroupCluster, play
@@ -197,21 +196,25 @@ def test_offsets_of_a_deleted_topic_go(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_which_topics_have_gone(tmp_path: Path) -> None:
-    """Also one that was made again since the last update."""
+def test_offsets_stay_while_nobody_says_that_their_topic_is_deleted(tmp_path: Path) -> None:
+    """A controller that could not read the topic's node names it in no full update."""
 
     async def scenario(cluster: GroupCluster) -> None:
         await cluster.start(1)
-        metadata = cluster.nodes[1].metadata
-        deleted = DeletedTopics(metadata)
-        assert deleted.among([("t", 0), ("unknown", 0)]) == frozenset()
-        cluster.topics["t"] = 11
+        await cluster.serve(1, 0, (1,))
+        cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
+        known = cluster.topics.pop("t")
+        cluster.tell_metadata(is_full=True)
+        assert cluster.nodes[1].metadata.partition(READ) is None
+        assert cluster.position(1) == 5
+        cluster.topics["t"] = known
+        cluster.tell_metadata(is_full=True)
+        assert cluster.position(1) == 5
+        del cluster.topics["t"]
+        cluster.tell_metadata(is_full=True)
+        cluster.topics["t"] = known + 100
         cluster.tell_metadata()
-        assert deleted.among([("t", 0)]) == {"t"}
-        assert deleted.among([("t", 0)]) == frozenset()
-        cluster.delete_topic("t")
-        assert deleted.among([("t", 0), ("t", 1)]) == {"t"}
-        assert deleted.among([("t", 0)]) == frozenset()
+        assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5), "made again"
 
     play(tmp_path, scenario)
 

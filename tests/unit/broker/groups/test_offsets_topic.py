@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +16,7 @@ from broker.groups import offsets_topic
 from broker.groups.group_offsets import GroupOffsets
 from broker.groups.group_records import decode_key, encode_group_key, encode_offset_key
 from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata
-from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings, partition_for
+from broker.groups.offsets_topic import Appended, OffsetsTopic, OffsetsTopicSettings, partition_for
 from broker.storage.log import LogDirFailed, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
@@ -105,6 +107,37 @@ def test_a_commit_is_acknowledged_when_it_is_replicated(tmp_path: Path) -> None:
         assert await load(topic) is None, "not led here any more"
 
     play(tmp_path, scenario)
+
+
+class Broken:
+    """A replica manager with a bug."""
+
+    def append(self, *_: object) -> None:
+        raise RuntimeError("a bug")
+
+
+UNSTORABLE = CommittedOffset(5, 1, "", 1000, 2**63)
+"""Expires at a time that no record can hold."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda topic, respond: topic.commit(0, "g", {T0: at(5)}, respond),
+        lambda topic, respond: topic.commit(0, "g", {T0: UNSTORABLE}, respond),
+        lambda topic, respond: topic.store_group(0, "g", GROUP, lambda error: respond(error, -1)),
+        lambda topic, respond: topic.store_group(0, "g", replace(GROUP, generation=2**31), lambda e: respond(e, -1)),
+        lambda topic, respond: topic.remove(0, "g", [T0, T1], respond, with_group=True),
+        lambda topic, respond: topic.remove(0, "g", [TopicPartition("t", 2**31)], respond),
+    ],
+    ids=["commit", "unstorable-commit", "group", "unstorable-group", "removal", "unstorable-removal"],
+)
+def test_an_error_of_the_broker_itself_is_an_answer(ask: Callable[[OffsetsTopic, Appended], None]) -> None:
+    """Whoever asked has noted that something is under way, and waits for its end."""
+    answers: list[tuple[ErrorCode, int]] = []
+    topic = OffsetsTopic(cast(Any, Broken()), SystemClock(), OffsetsTopicSettings())
+    ask(topic, lambda error, base: answers.append((error, base)))
+    assert answers == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
 
 
 @pytest.mark.parametrize("compression", range(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.replication import replica_fetcher
 from broker.replication.replica_fetcher import Phase
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.types import TopicPartition
 from tests.support.replica_cluster import LAG_S, TP, Cluster, play, values_of
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
@@ -74,12 +77,44 @@ def test_only_the_current_life_of_a_live_broker_may_join(tmp_path: Path) -> None
         await cluster.start(1, 2)
         cluster.lead(1, 0, (1,), replicas=(1, 2))
         life = cluster.nodes[2].epoch
-        cluster.follower_fetch(1, 2, 0, epoch=0, life=life + 50)  # newer than the leader has heard of
-        assert cluster.isr.proposals == []
+        parked = cluster.follower_fetch(1, 2, 0, epoch=0, life=life + 50, max_wait_ms=500)  # not heard of yet
+        assert (cluster.isr.proposals, parked) == ([], [])
         cluster.kill(2)
         cluster.next_broker_epoch = life + 50
-        await cluster.start_broker(2)  # now it has: the earlier fetch counts
+        await cluster.start_broker(2)  # now it has: it is asked for a fetch that counts
+        assert parked[0].error == ErrorCode.NONE
+        assert cluster.isr.proposals == []
+        cluster.follower_fetch(1, 2, 0, epoch=0)
         assert [p.newcomers for p in cluster.isr.proposals] == [{2: life + 50}]
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_a_broker_epoch_that_nobody_told_of_moves_nothing_and_locks_nobody_out(
+    tmp_path: Path, is_registered: bool
+) -> None:
+    """BAD-28, INV-12: any client can claim to be a replica, in a life that is yet to come."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        life = cluster.nodes[2].epoch
+        if not is_registered:
+            cluster.kill(2)
+        answer = cluster.produce(1, "a")
+        claimed = cluster.follower_fetch(1, 2, 1, epoch=0, life=2**62)
+        assert (claimed[0].error == ErrorCode.NONE) is is_registered
+        assert not cluster.follower_fetch(1, 2, 0, epoch=0, life=2**62)[0].records, "only what is committed"
+        partition = cluster.nodes[1].partition()
+        assert (answer, partition.high_watermark, partition.followers[2].log_end_offset) == ([], 0, -1)
+        if not is_registered:
+            cluster.next_broker_epoch = life + 1
+            await cluster.start_broker(2)
+        cluster.follower_fetch(1, 2, 1, epoch=0)
+        assert answer[0].error == ErrorCode.NONE
+        cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,))
+        assert partition.followers[2].broker_epoch == -1, "what is known of a follower is of one leader epoch"
 
     play(tmp_path, scenario)
 
@@ -227,6 +262,61 @@ def test_an_answer_that_comes_after_a_leadership_change_is_dropped(tmp_path: Pat
         (fetcher,) = cluster.nodes[2].manager.fetchers()
         await fetcher.fetch_once()
         assert cluster.nodes[2].records() == []
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+@pytest.mark.parametrize("new_leader", [None, 1, 3])
+def test_a_follower_catches_up_in_slices_and_looks_again_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_leader: int | None
+) -> None:
+    """NET-4, BUG-12: ten megabytes of small batches held the loop for a quarter of a second. In between others have their
+    turn; once the partition is followed in another epoch the rest comes to nothing, from the same leader too."""
+    monkeypatch.setattr(replica_fetcher, "PIECE_BYTES", 100)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        cluster.lead(1, 0, (1, 2, 3))
+        await cluster.replicate()
+        written = [f"record {n}" for n in range(20)]
+        for value in written:
+            cluster.produce(1, value, acks=1)
+        (fetcher,) = cluster.nodes[2].manager.fetchers()
+        fetching = asyncio.create_task(fetcher.fetch_once())
+        log = cluster.nodes[2].partition().log
+        assert log is not None
+        seen = set()
+        while not fetching.done():
+            await asyncio.sleep(0)
+            seen.add(log.log_end_offset)
+            if new_leader is not None and len(seen) == 4:
+                cluster.lead(new_leader, 1, (new_leader, 2))
+        assert len(seen) >= 4
+        copied = cluster.nodes[2].records()
+        assert copied == written[: len(copied)]
+        assert (len(copied) == len(written)) is (new_leader is None)
+
+    play(tmp_path, scenario)
+
+
+def test_many_epoch_questions_are_asked_in_several_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_fetcher, "QUESTIONS_AT_ONCE", 2)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        partitions = [TopicPartition(TP.topic, number) for number in range(3)]
+        for epoch in (0, 1):
+            for cluster.tp in partitions:
+                cluster.lead(1, epoch, (1, 2), replicas=(1, 2), is_new=epoch == 0)
+                for node in cluster.nodes.values():
+                    log = node.partition(cluster.tp).log
+                    assert log is not None
+                    log.leader_epochs.assign(epoch, 0)
+        (fetcher,) = cluster.nodes[2].manager.fetchers()
+        for fetched in (2, 3):
+            await fetcher.truncate_once()
+            assert [fetcher.phase_of(tp) for tp in partitions].count(Phase.FETCHING) == fetched
 
     play(tmp_path, scenario)
 

@@ -121,6 +121,22 @@ def test_a_write_commits_and_is_announced() -> None:
     assert zk.announced == [(TP,)]
 
 
+def test_very_many_changes_are_announced_in_several_nodes() -> None:
+    """One node for all could be larger than ZooKeeper takes, and would be tried for ever."""
+    partitions = [TopicPartition("t" * 249, number) for number in range(4000)]
+    zk = FakeZooKeeper({PartitionStateZNode.path(tp): OLD for tp in partitions}, {1: 101, 2: 102})
+
+    async def run() -> None:
+        updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0.05)
+        for tp in partitions:
+            updates.propose(IsrProposal(tp, OLD._replace(isr=(1,)), {}, lambda: True, lambda _: None))
+        await updates.drain()
+
+    asyncio.run(run())
+    assert sorted(tp for announced in zk.announced for tp in announced) == partitions
+    assert max(len(IsrChangeZNode.encode(announced)) for announced in zk.announced) < 2**19
+
+
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
 @pytest.mark.parametrize("reads_fail", [0, 3])
 def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:

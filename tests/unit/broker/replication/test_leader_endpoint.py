@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from broker.config import BrokerConfig
+from broker.groups.ownership import FOLLOWERS_SILENCE_S_MAX
+from broker.replication import fetch_session
 from broker.replication.fetch_session import LAST_EPOCH, FetchSession
 from broker.replication.leader_endpoint import (
     EARLIEST,
@@ -124,6 +127,103 @@ def test_a_lost_session_is_begun_again() -> None:
     assert seen == [(0, 0, 1), (77, 1, 0), (0, 0, 1)]
 
 
+def many(count: int) -> FetchPositions:
+    wanted = position(1).wanted
+    return FetchPositions(
+        {TopicPartition("t", n): FetchPosition(TOPIC_ID, wanted._replace(partition=n)) for n in range(count)}
+    )
+
+
+def test_partitions_that_are_followed_anew_are_forgotten_until_there_is_room_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In another leader epoch: the leader would answer for the old one again and again until its turn comes."""
+    monkeypatch.setattr(fetch_session, "NEWS_AT_ONCE", 2)
+    tps = [TopicPartition("t", n) for n in range(3)]
+    positions = FetchPositions({tp: position(0) for tp in tps})
+    positions.begin_request()
+    positions.begin_request()
+    for tp in tps:
+        positions.drop(tp)
+        positions[tp] = position(0)
+    positions.begin_request()
+    assert (list(positions.news), list(positions.forgotten)) == (tps[:2], [(TOPIC_ID, 2)])
+    assert (positions.has_more_news, positions.is_as_asked(tps[2])) == (True, False)
+    positions.begin_request()
+    assert (list(positions.news), list(positions.forgotten)) == (tps[2:], [])
+
+
+def test_a_partition_that_is_copied_does_not_wait_for_those_that_are_new() -> None:
+    """After a failover thousands join a session; producers of the others wait for the positions in each request."""
+    hot = TopicPartition("t", 10_000)
+    positions = FetchPositions({hot: position(0)})
+    positions.begin_request()
+    for n in range(5000):
+        positions[TopicPartition("t", n)] = position(0)
+    for offset in (1, 2, 3):
+        positions[hot] = position(offset)
+        assert not positions.is_as_asked(hot)
+        positions.begin_request()
+        assert hot in positions.news
+        assert positions.is_as_asked(hot)
+        assert positions.has_more_news
+
+
+@pytest.mark.parametrize("session_id", [77, 0])
+def test_a_session_of_very_many_is_built_up_by_several_requests(
+    session_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
+    monkeypatch.setattr(fetch_session, "NEWS_AT_ONCE", 1000)
+    seen: list[FetchRequest] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append(request)
+        return fetch_codec.encode_response(version, 0, 0, session_id, [])
+
+    async def run() -> list[int]:
+        leader, positions = endpoint(answer), many(2500)
+        asked = []
+        for _ in range(4):
+            await fetch(leader, positions)
+            asked.append(sum(map(positions.is_as_asked, positions)))
+        for n in range(1500):
+            positions.drop(TopicPartition("t", n))
+        for _ in range(3):
+            await fetch(leader, positions)
+        return asked
+
+    asked = asyncio.run(run())
+    named = [sum(len(partitions) for _, partitions in request.topics) for request in seen]
+    forgotten = [sum(len(numbers) for _, numbers in request.forgotten) for request in seen]
+    waits = [request.max_wait_ms for request in seen]
+    if session_id:
+        assert asked == [1000, 2000, 2500, 2500]
+        assert named == [1000, 1000, 500, 0, 0, 0, 0]
+        assert forgotten == [0, 0, 0, 0, 1500, 0, 0]
+        assert waits == [0, 0, 500, 500, 500, 500, 500]
+    else:
+        assert (named, waits) == ([1000, 2500, 2500, 2500, 1000, 1000, 1000], [0, *[500] * 6])
+
+
+def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
+    """Its followers were told before the leader's metadata: all the others would have to be named again."""
+    seen: list[tuple[int, int]] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append((request.session_id, request.session_epoch))
+        data = FetchPartitionData(TP.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        return fetch_codec.encode_response(version, 0, 0, 77, [(TOPIC_ID, [data])])
+
+    async def run() -> None:
+        leader, positions = endpoint(answer), FetchPositions({TP: position(10)})
+        for _ in range(2):
+            assert (await fetch(leader, positions))[TP].error == ErrorCode.UNKNOWN_TOPIC_ID
+
+    asyncio.run(run())
+    assert seen == [(0, 0), (77, 1)]
+
+
 def test_epoch_questions() -> None:
     def answer(key: int, version: int, request: Any) -> Sequence[Any]:
         assert (key, request.replica_id) == (ApiKey.OFFSET_FOR_LEADER_EPOCH, 2)
@@ -190,3 +290,12 @@ def test_a_leader_that_keeps_no_session_gets_whole_requests() -> None:
         request = session.next_request(positions)
         assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, wanted)
         session.answered(0)
+
+
+@pytest.mark.parametrize(("configured_ms", "asked_ms"), [(0, 0), (500, 500), (1000, 1000), (5000, 1000)])
+def test_a_fetch_waits_no_longer_than_a_coordinator_takes_silence(configured_ms: int, asked_ms: int) -> None:
+    """While ZooKeeper is away a coordinator answers as long as it hears its followers: they must be heard often enough."""
+    config = BrokerConfig(broker_id=2, replica_fetch_wait_max_ms=configured_ms)
+    settings = FetchSettings.of(config, lambda: 102)
+    assert settings.max_wait_ms == asked_ms
+    assert 2 * settings.max_wait_ms / 1000 <= FOLLOWERS_SILENCE_S_MAX

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
 
+from broker.replication import replica_manager
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
-from tests.support.replica_cluster import LAG_S, TP, Cluster, play, values_of
+from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
+from protocol.types import TopicPartition
+from protocol.zk.znodes import topic_id_uuid
+from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, play, values_of
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
@@ -140,6 +146,70 @@ def test_an_isr_that_shrinks_after_the_append_is_told(tmp_path: Path) -> None:
         assert cluster.isr.apply() == [(1,)]
         cluster.time.turn()
         assert answer[0].error == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    play(tmp_path, scenario)
+
+
+def test_a_leader_knows_a_topic_id_as_soon_as_it_leads(tmp_path: Path) -> None:
+    """Its followers fetch by that id before the controller's UpdateMetadata, which comes after LeaderAndIsr."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        manager = cluster.nodes[1].manager
+        topic_id = topic_id_uuid(TOPIC_ID)
+        assert manager.topic_name(topic_id) is None
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        cluster.tell_metadata()
+        assert manager.topic_name(topic_id) == TP.topic, "other metadata came first"
+        head = (9, 1, cluster.nodes[1].epoch)
+        state = PartitionState(TP.topic, 0, 1, 1, 0, (1, 2), 0, (1, 2))
+        told = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
+        manager.maybe_update_metadata(told)
+        assert manager.topic_name(topic_id) == TP.topic
+        gone = dataclasses.replace(told, partitions=(), topic_ids={})
+        manager.maybe_update_metadata(gone)
+        assert manager.topic_name(topic_id) is None
+
+    play(tmp_path, scenario)
+
+
+def test_others_have_their_turn_while_many_partitions_are_looked_at_for_lag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what they find out, as a standstill, counts for the rest."""
+    monkeypatch.setattr(replica_manager, "LOOKS_IN_A_SLICE", 1)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        for number in range(3):
+            cluster.tp = TopicPartition(TP.topic, number)
+            cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        cluster.pass_time(LAG_S + 1)
+        steps = cluster.nodes[1].manager.checking_lag()
+        next(steps)
+        assert [proposal.topic_partition for proposal in cluster.isr.proposals] == [TP]
+        cluster.time.now += 3 * LAG_S
+        assert list(steps) == []
+        assert len(cluster.isr.proposals) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_an_answered_isr_proposal_leaves_no_garbage(tmp_path: Path) -> None:
+    """NET-4: what is left of very many to the collector is looked through in one turn of the loop, or kept for ever."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        cluster.pass_time(LAG_S + 1)
+        cluster.nodes[1].manager.check_lag()
+        (on_result,) = (weakref.ref(proposal.on_result) for proposal in cluster.isr.proposals)
+        gc.disable()
+        try:
+            assert cluster.isr.apply() == [(1,)]
+            assert on_result() is None
+        finally:
+            gc.enable()
 
     play(tmp_path, scenario)
 
@@ -364,6 +434,21 @@ def test_unknown_and_unled_partitions(tmp_path: Path) -> None:
         assert (refused.error, refused.leader_id, refused.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 3)
         data = cluster.consume(2, 0)[0]
         assert (data.error, data.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (1, 3))
+
+    play(tmp_path, scenario)
+
+
+def test_a_broker_that_stops_does_not_follow_again(tmp_path: Path) -> None:
+    """LAI-4: it would join the ISR that it has just left, and take acks=all with it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        cluster.nodes[2].manager.begin_stop()
+        assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until it is told to stop"
+        cluster.lead(1, 1, (1,), replicas=(1, 2))
+        assert cluster.nodes[2].manager.fetchers() == ()
+        assert cluster.nodes[2].partition().role is Role.FOLLOWER
 
     play(tmp_path, scenario)
 

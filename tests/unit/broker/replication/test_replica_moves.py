@@ -6,14 +6,17 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.replication import replica_moves
 from broker.replication.partition import Role
+from broker.storage.log import Log, ReadResult
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from protocol.types import TopicPartition
+from tests.support.logs import check
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, values_of
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
@@ -114,6 +117,43 @@ def test_a_follower_moves_and_is_cut_meanwhile(tmp_path: Path) -> None:
         node.manager.moves.wake()
         await moved(node, target)
         await cluster.settle()
+        assert node.records() == cluster.nodes[1].records()
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BUG-12: what was read for the copy's earlier end would leave a hole in it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+        for number in range(20):
+            cluster.produce(1, f"v{number}")
+        await cluster.settle()
+        node = cluster.nodes[2]
+        _, target = directories(node)
+        log = node.partition().log
+        assert log is not None
+        future = node.logs.make_future(TP, target)
+        read_cold = Log.read_cold
+        reads = 0
+
+        async def cut_in_between(read: Log, *args: Any, **kwargs: Any) -> ReadResult:
+            nonlocal reads
+            reads += 1
+            if reads == 2:
+                data = b"".join(map(bytes, log.read(0, 2**20, 20, True).records))
+                node.partition().truncate(0)
+                log.append_as_follower(memoryview(data))
+            return await read_cold(read, *args, **kwargs)
+
+        monkeypatch.setattr(Log, "read_cold", cut_in_between)
+        node.manager.moves.wake()
+        await moved(node, target)
+        assert reads > 2
+        assert future.segments[0].base_offset == 0
+        assert [header.base_offset for header in check(future)] == list(range(20))
         assert node.records() == cluster.nodes[1].records()
 
     play(tmp_path, scenario)

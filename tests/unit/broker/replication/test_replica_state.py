@@ -14,6 +14,7 @@ from broker.replication.replica_state import (
     high_watermark,
     lagging_members,
 )
+from protocol.types import NO_EPOCH
 
 
 def followers(**offsets: int) -> dict[int, FollowerState]:
@@ -98,7 +99,7 @@ def test_a_new_epoch_forgets_what_was_seen_in_another(in_isr: bool, caught_up_at
     state = FollowerState()
     state.record_fetch(40, 40, now=1.0, broker_epoch=7)
     state.start_epoch(in_isr=in_isr, now=9.0)
-    assert (state.log_end_offset, state.caught_up_at, state.broker_epoch) == (UNKNOWN_OFFSET, caught_up_at, 7)
+    assert (state.log_end_offset, state.caught_up_at, state.broker_epoch) == (UNKNOWN_OFFSET, caught_up_at, NO_EPOCH)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,16 @@ def test_lag_is_by_time_only(end: int, caught_up_at: float, now: float, lags: bo
     states = {2: FollowerState(log_end_offset=end, caught_up_at=caught_up_at)}
     lagging = lagging_members((1, 2), states, own_id=1, leader_end_offset=100, now=now, lag_time_max_s=10.0)
     assert lagging == ((2,) if lags else ())
+
+
+@pytest.mark.parametrize(("now", "lags"), [(15.0, ()), (25.0, (2,))])
+def test_who_could_not_fetch_while_the_leader_stood_still_has_the_lag_time_anew(
+    now: float, lags: tuple[int, ...]
+) -> None:
+    """FLT-5. One that is not assigned any more lags all the same."""
+    states = {2: FollowerState(log_end_offset=90, caught_up_at=0.0)}
+    limits = {"leader_end_offset": 100, "now": now, "lag_time_max_s": 10.0, "forgiven_at": 8.0}
+    assert lagging_members((1, 2, 3), states, own_id=1, **limits) == (*lags, 3)  # type: ignore[arg-type]
 
 
 @given(st.sets(st.integers(1, 5), min_size=1), st.floats(0, 1e6))

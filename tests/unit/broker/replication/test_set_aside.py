@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from broker.event_log import EventLog
+from broker.loop_budget import LoopBudget
+from broker.replication.fetch_session import NEWS_AT_ONCE
 from broker.replication.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
 from broker.replication.replication_throttle import ReplicationThrottle
@@ -106,6 +108,7 @@ class World:
             partition_max_bytes=1000,
             disk_failed=lambda partition, error: self.failed.append(partition.tp),
             throttle=throttle,
+            budget=LoopBudget(self.time, self.time.monotonic),
         )
         for partition in self.partitions.values():
             self.fetcher.add(FollowedPartition(partition, uuid.UUID(int=1), 0, 0))  # type: ignore[arg-type]
@@ -236,3 +239,25 @@ def test_nothing_is_left_of_who_is_gone() -> None:
     assert not state._positions
     assert not state._unsettled
     assert not state._truncating
+
+
+def test_while_partitions_are_to_join_no_fetch_waits_long() -> None:
+    """More of them than one request takes: a long poll in between would make each hundred wait half a second."""
+
+    async def scenario(world: World) -> None:
+        asked: list[tuple[int, bool]] = []
+
+        async def fetch(positions: Any, *, is_short: bool = False) -> dict[Any, Any]:
+            asked.append((len(positions), is_short or positions.has_more_news))
+            return {}
+
+        world.leader.fetch = fetch  # type: ignore[method-assign]
+        for number in range(3 * NEWS_AT_ONCE):
+            partition: Any = FollowingPartition(TopicPartition("many", number))
+            world.fetcher.add(FollowedPartition(partition, uuid.UUID(int=2), 0, 0))
+        await world.rounds(10)
+        everything = 3 * NEWS_AT_ONCE + 2
+        assert asked[-1] == (everything, False)
+        assert all(is_quick for placed, is_quick in asked if placed < everything)
+
+    run(scenario)

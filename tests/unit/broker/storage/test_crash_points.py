@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from broker.config import TopicConfig
+from broker.storage import log_producers
 from broker.storage.log_directory import CLEAN_SHUTDOWN
 from protocol.types import TopicPartition
 from tests.support.crash_points import Workload, survive
@@ -163,10 +164,16 @@ STEPS: list[tuple[str, Step]] = [
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("written_at_once", [log_producers.WRITTEN_AT_ONCE, -1], ids=["", "snapshots by the flush"])
 def test_power_loss_after_every_call(
-    seed: int, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    seed: int,
+    written_at_once: int,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.CRITICAL)
+    monkeypatch.setattr(log_producers, "WRITTEN_AT_ONCE", written_at_once)
     workload = Workload(seed, SMALL)
     random = Random(seed)
     tried = 0

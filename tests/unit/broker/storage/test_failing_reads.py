@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,7 @@ async def _truncate(log: Log) -> None:
 
 
 async def _retain(log: Log) -> None:
+    log.config = replace(log.config, retention_ms=OLD)
     log.delete_old_segments(log.log_end_offset, OLD)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log, LogDirFailed, WouldBlock
+from broker.storage.segment import Segment
+from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records, parse_header, patch
-from tests.support.logs import SMALL, TP, batch, batches_of, check, everything, fill, open_at, split
+from tests.support.logs import DIRECTORY, SMALL, TP, batch, batches_of, check, everything, fill, open_at, split
 from tests.support.memory_disk import MemoryDisk, run
 
 
@@ -221,6 +224,7 @@ def test_cold_pages_are_read_in_a_thread(disk: MemoryDisk, log: Log) -> None:
 
 def test_indexes_of_old_segments_are_read_in_a_thread(log: Log) -> None:
     fill(log, 10)
+    run(log.flush())
     log.close()
     log = open_at(log._filesystem, was_clean=True)
     with pytest.raises(WouldBlock):
@@ -252,6 +256,7 @@ def test_cold_read_looks_at_everything_anew(disk: MemoryDisk, log: Log) -> None:
 
 def test_a_broken_batch_in_an_old_segment_is_told_not_passed_over(disk: MemoryDisk, log: Log) -> None:
     fill(log, 10)
+    run(log.flush())
     log.close()
     disk.corrupt(log.segments[0].path, 16, 0x01)
     log = open_at(disk, was_clean=True)
@@ -381,7 +386,7 @@ def test_log_start_hides_records_and_retention_drops_their_segments(log: Log) ->
     assert log.log_start_offset == 15
     assert log.delete_old_segments(40, 0) > 0
     assert log.segments[0].base_offset <= 15
-    assert offsets(log, 15)[0] == 14
+    assert parse_header(everything(log)).base_offset == 14
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------
@@ -427,6 +432,113 @@ def test_flush_does_not_count_what_was_cut_and_written_again_meanwhile(disk: Mem
     assert log.recovery_point == 0
     run(log.flush())
     assert log.recovery_point == log.log_end_offset
+
+
+def test_a_log_at_rest_holds_no_file(disk: MemoryDisk, log: Log) -> None:
+    """Ten thousand of them are more than a process may have open. What is not synced stays open: its error must be heard (FLT-29)."""
+    fill(log, 20)
+    data = everything(log)
+    for _ in range(2):
+        disk.in_use.close_idle()
+    assert disk.open_files() == len(log.segments)
+    run(log.flush())
+    for _ in range(2):
+        disk.in_use.close_idle()
+    assert (disk.open_files(), len(disk.in_use)) == (0, 0)
+    assert everything(log) == data
+    disk.in_use.close_idle()
+    assert disk.open_files() == len(log.segments)
+    for _ in range(2):
+        disk.in_use.close_idle()
+    fill(log, 1)
+    assert disk.open_files() == 1
+    log.truncate_to(15)
+    fill(log, 10, epoch=1)
+    check(log)
+    log.close()
+    assert disk.open_files() == 0
+
+
+def test_only_the_segment_that_is_appended_to_remembers_its_newest_batches(disk: MemoryDisk, log: Log) -> None:
+    """7 KB for each sealed segment would stay for its life."""
+    fill(log, 20)
+    assert [segment._recent_ends is None for segment in log.segments] == [*[True] * (len(log.segments) - 1), False]
+    run(log.flush())
+    for _ in range(2):
+        disk.in_use.close_idle()
+    assert log.segments[-1]._recent_ends is None
+    assert offsets(log, 39) == [38]
+
+
+def test_a_file_that_a_thread_uses_stays_open(disk: MemoryDisk, log: Log) -> None:
+    fill(log, 20)
+    run(log.flush())
+    log.segments[0].pin()
+    for _ in range(2):
+        disk.in_use.close_idle()
+    assert disk.open_files() == 1
+    log.close()
+    assert disk.open_files() == 1
+    log.segments[0].unpin()
+    assert disk.open_files() == 0
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_retention_looks_at_the_oldest_segments_only(monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
+    """After a start, when nothing is known of the segments: no index is loaded, and none looked at behind the first that stays."""
+    disk = MemoryDisk()
+    config = replace(SMALL, retention_ms=1_000)
+    first = open_at(disk, config)
+    fill(first, 60)
+    first.prepare_to_close()
+    run(first.flush())
+    log = open_at(disk.after_kill(), config, was_clean=True, recovery_point=120)
+    segments = list(log.segments)
+    looked_at: list[int] = []
+    newest = Segment.newest_timestamp
+    monkeypatch.setattr(SparseIndex, "load", lambda index: pytest.fail("an index is loaded"))
+    monkeypatch.setattr(Segment, "newest_timestamp", lambda one: (looked_at.append(one.base_offset), newest(one))[1])
+    now = segments[2].base_offset * 5 + 2_000 if is_old else 1_500
+    gone = log.delete_old_segments(120, now)
+    assert gone == (2 if is_old else 0)
+    assert looked_at == [segment.base_offset for segment in segments[: gone + 1]]
+
+
+def test_a_segment_without_timestamps_is_as_old_as_its_file(disk: MemoryDisk) -> None:
+    """Not as old as the broker's process: that would keep such a segment through every restart."""
+    config = replace(SMALL, retention_ms=1_000)
+    first = open_at(disk, config)
+    for number in range(20):
+        first.append_as_leader(batch(1, timestamp=-1, mark=number), 0)
+    run(first.flush())
+    again = disk.after_kill()
+    log = open_at(again, config, was_clean=True, recovery_point=20)
+    sealed = len(log.segments) - 1
+    again.files_are_of_ms = 50_000
+    assert log.delete_old_segments(20, 51_000) == 0
+    assert log.delete_old_segments(20, 51_001) == sealed > 0
+
+
+@pytest.mark.parametrize("end", ["deleted", "cut before", "cut inside", "all dropped"])
+def test_kafkas_lists_of_aborted_transactions_go_with_their_records(disk: MemoryDisk, log: Log, end: str) -> None:
+    """`.txnindex` files are not written here, but they are in a directory that Kafka made."""
+    fill(log, 20)
+    bases = [segment.base_offset for segment in log.segments]
+    for base in bases:
+        entries = [struct.pack(">hqqqq", 0, 7, base + at, base + at, base) for at in (0, 3)]
+        disk.write_atomically(f"{DIRECTORY}/{base:020d}.txnindex", b"".join(entries))
+    if end == "deleted":
+        log.increment_log_start(bases[2])
+        log.delete_old_segments(40, 0)
+    elif end == "all dropped":
+        log.truncate_fully_and_start_at(500)
+    else:
+        log.truncate_to(bases[2] + (2 if end == "cut inside" else 0))
+    left = {int(name[:20]) for name in disk.list(DIRECTORY) if name.endswith(".txnindex")}
+    assert left == {base for base in bases if base in {segment.base_offset for segment in log.segments}}
+    assert not any(".deleted" in name for name in disk.list(DIRECTORY))
+    if end == "cut inside":
+        assert len(disk.content(f"{DIRECTORY}/{bases[2]:020d}.txnindex")) == 34
 
 
 def test_no_file_stays_open(disk: MemoryDisk, log: Log) -> None:

@@ -275,7 +275,8 @@ def test_what_changed_meanwhile_is_not_overwritten(change: str) -> None:
         pytest.fail("there are more slices")
 
 
-def test_the_checkpoint_is_lowered_at_once() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_checkpoint_is_lowered_before_the_next_append(waits: bool) -> None:
     async def scenario() -> None:
         it = await new()
         for number in range(40):
@@ -285,8 +286,13 @@ def test_the_checkpoint_is_lowered_at_once() -> None:
         path = f"{LOG_DIR}/cleaner-offset-checkpoint"
         assert it.disk.content(path) == b"0\n1\norders 0 40\n"
         it.log.truncate_to(38)
+        if waits:
+            await it.log.appendable()
+        else:
+            it.append((b"k", b"v"))
         assert it.disk.content(path) == b"0\n1\norders 0 38\n"
         it.manager.delete(it.log.topic_partition)
+        it.manager.get_or_create(it.log.topic_partition, None, {})
         assert it.disk.content(path) == b"0\n0\n"
 
     run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -16,11 +17,13 @@ import pytest
 
 from broker.clock import SystemClock
 from broker.config import TopicConfig
+from broker.storage import recovery
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.log_manager import LogManager
 from broker.storage.log_schedule import LogSchedule
+from broker.storage.log_types import LogParts
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, fill
@@ -65,6 +68,21 @@ def test_everything_comes_back_after_a_clean_stop_and_after_a_kill() -> None:
         check(log)
 
 
+def test_a_start_leaves_no_log_file_open() -> None:
+    """Ten thousand logs and their clients' connections are more than a process may have open."""
+    disk = MemoryDisk()
+    manager = started(disk)
+    for number in range(20):
+        fill(manager.get_or_create(TopicPartition("t", number), None, {}), 3)
+    run(manager.shutdown())
+    again = started(disk)
+    assert disk.open_files() == 1  # the lock
+    for log in again.logs():
+        fill(log, 2)
+        check(log)
+    run(again.shutdown())
+
+
 def test_the_marker_is_gone_before_anything_is_loaded() -> None:
     """BUG-18: a crash while loading must not look like a clean stop."""
     disk = MemoryDisk()
@@ -99,6 +117,63 @@ def test_a_directory_in_use_is_refused_and_the_other_is_let_go(tmp_path: Path) -
     run(third.shutdown())
     run(running.shutdown())
     run(started(FileSystem(), two).shutdown())
+
+
+def _contents(*directories: str) -> dict[str, bytes]:
+    """Every file below these directories, but for the locks."""
+    files = [path for directory in directories for path in Path(directory).rglob("*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in files if path.name != ".lock"}
+
+
+def test_a_refused_start_leaves_every_directory_as_it_is(tmp_path: Path) -> None:
+    """BUG-18: neither the live broker's directory nor the other one gets a clean-shutdown marker or other checkpoints."""
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    for path in (one, two):
+        killed = started(FileSystem(), path)
+        fill(killed.get_or_create(TopicPartition("orders", int(path == two)), None, {}), 3)
+        run(killed.checkpoint_recovery_points())
+        killed._directories[0].release()  # as a kill does
+    running = started(FileSystem(), two)
+    run(running.checkpoint_recovery_points())
+    before = _contents(one, two)
+    refused = manager_of(FileSystem(), one, two)
+    with pytest.raises(LogDirectoryError, match="in use by a running broker"):
+        run(refused.start())
+    run(refused.shutdown())
+    assert _contents(one, two) == before
+    run(running.shutdown())
+    assert not started(FileSystem(), one)._directories[0].was_clean
+
+
+@pytest.mark.parametrize("broken", ["/one", "/two"])
+@pytest.mark.parametrize("error", [ValueError, MemoryError, OSError])
+def test_a_start_that_breaks_off_is_no_clean_stop(
+    monkeypatch: pytest.MonkeyPatch, broken: str, error: type[Exception]
+) -> None:
+    """An exception while logs are opened: that directory is recovered by the next start, all of it."""
+    disk = MemoryDisk()
+    manager = started(disk, "/one", "/two")
+    for number in range(4):
+        fill(manager.get_or_create(TopicPartition("t", number), None, {}), 3)
+    run(manager.shutdown())
+    points = disk.content(f"{broken}/recovery-point-offset-checkpoint")
+    opens = recovery.open_log
+    count = iter(range(9))
+
+    def breaks(filesystem: FileSystem, directory: str, *args: Any, **kwargs: Any) -> LogParts:
+        if directory.startswith(broken) and next(count) == 1:
+            raise error("no")
+        return opens(filesystem, directory, *args, **kwargs)
+
+    monkeypatch.setattr(recovery, "open_log", breaks)
+    failing = manager_of(disk, "/one", "/two")
+    with contextlib.suppress(ValueError, MemoryError):
+        run(failing.start())
+    run(failing.shutdown())
+    assert disk.open_files() == 0
+    assert not disk.exists(f"{broken}/.kafka_cleanshutdown")
+    assert disk.content(f"{broken}/recovery-point-offset-checkpoint") == points
+    assert len(list(started(disk, "/one", "/two").logs())) == 4
 
 
 @pytest.mark.parametrize(
@@ -316,6 +391,21 @@ def test_retention_takes_the_last_segment_too() -> None:
 
 async def _plain(work: Coroutine[Any, Any, None]) -> None:
     await work
+
+
+def test_epochs_that_changed_are_written_without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the failover that changed them, but soon after it; those of a log that was deleted meanwhile are not."""
+    disk, clock = MemoryDisk(), FakeTime()
+    manager = LogManager(["/data"], SMALL, disk, clock)
+    run(manager.start())
+    for partition in range(3):
+        manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}).leader_epochs.assign(4, 0)
+    path = "/data/orders-{}/leader-epoch-checkpoint"
+    assert not disk.exists(path.format(0))
+    manager.delete(TopicPartition("orders", 1))
+    tick(monkeypatch, manager, clock)
+    assert [disk.exists(path.format(partition)) for partition in range(3)] == [True, False, True]
+    assert disk.content(path.format(0)) == b"0\n1\n4 0\n"
 
 
 def test_background(monkeypatch: pytest.MonkeyPatch) -> None:

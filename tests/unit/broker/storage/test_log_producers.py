@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.storage import log_producers
+from broker.storage import log_producers, producer_snapshots
+from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
-from broker.storage.log_producers import LogProducers
+from broker.storage.log_producers import LogProducers, SnapshotWrites
 from broker.storage.producer_snapshots import file_name
 from broker.storage.producer_state import ProducerState
 from protocol.errors import ErrorCode, KafkaError
@@ -45,6 +46,122 @@ def closed(log: Log) -> None:
     log.prepare_to_close()
     run(log.flush())
     log.close()
+
+
+# -- many producers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One producer is too many to be encoded on the loop."""
+    monkeypatch.setattr(log_producers, "WRITTEN_AT_ONCE", 0)
+
+
+@pytest.mark.usefixtures("many")
+def test_a_snapshot_of_many_producers_is_encoded_by_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was when the segment began, whatever its producers have written since."""
+    disk = MemoryDisk()
+    log = open_at(disk)
+    encoded: list[int] = []
+    encode = producer_snapshots.encode
+    monkeypatch.setattr(
+        producer_snapshots, "encode", lambda state: (encoded.append(state.end_offset), encode(state))[1]
+    )
+    for number in range(30):
+        send(log, P, 2 * number)
+        send(log, Q, 2 * number)
+    bases = [segment.base_offset for segment in log.segments[1:]]
+    assert (encoded, snapshots(disk), log.producers.snapshots) == ([], [], bases)
+    run(log.flush())
+    assert (encoded, snapshots(disk)) == (bases, [file_name(base) for base in bases])
+    for base in bases:
+        found = producer_snapshots.decode(disk.content(f"{DIRECTORY}/{file_name(base)}"), base)
+        told = ProducerState()
+        for header in check(log):
+            if header.base_offset < base:
+                told.append(header, header.base_offset)
+        assert found.producers == told.producers
+    run(log.flush())
+    assert encoded == bases
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_cut_while_the_snapshots_are_written(goes_on: bool) -> None:
+    """What the thread wrote of records that are gone must not count: also when the log grows to the same offset again."""
+    disk = MemoryDisk()
+    log = open_at(disk)
+    for number in range(30):
+        send(log, P, 2 * number)
+    sync = disk.sync_directory
+
+    def cut_meanwhile(path: str) -> None:
+        disk.sync_directory = sync  # type: ignore[method-assign]
+        log.truncate_to(4)
+        for number in range(30 if goes_on else 0):
+            send(log, Q, 2 * number)
+        sync(path)
+
+    disk.sync_directory = cut_meanwhile  # type: ignore[method-assign]
+    run(log.flush())
+    run(log.flush())
+    assert snapshots(disk) == [file_name(offset) for offset in log.producers.snapshots]
+    assert bool(snapshots(disk)) == goes_on
+    again = open_at(disk.after_kill(), recovery_point=log.recovery_point)
+    assert again.producers.state.producers == log.producers.state.producers
+    check(again)
+
+
+@pytest.mark.usefixtures("many")
+def test_a_cut_uses_a_snapshot_that_is_not_written_yet() -> None:
+    log = open_at(MemoryDisk())
+    for number in range(30):
+        send(log, P, 2 * number)
+    log.truncate_to(log.segments[-1].base_offset + 1)
+    assert send(log, P, 2 * (log.segments[-1].base_offset // 2)) == log.segments[-1].base_offset
+    check(log)
+
+
+@pytest.mark.usefixtures("many")
+def test_a_log_that_is_renamed_while_its_snapshots_are_written() -> None:
+    """The disk is well: only the name is another. The next flush writes them there."""
+    disk = MemoryDisk()
+    log = open_at(disk)
+    for number in range(30):
+        send(log, P, 2 * number)
+    write = SnapshotWrites.write
+
+    def renamed_before(writes: SnapshotWrites, filesystem: FileSystem) -> None:
+        if log.directory == DIRECTORY:
+            disk.rename(DIRECTORY, "/data/orders-1")
+            log.moved_to("/data/orders-1")
+        write(writes, filesystem)
+
+    with mock.patch.object(SnapshotWrites, "write", renamed_before):
+        run(log.flush())
+        run(log.flush())
+    names = [name for name in disk.list("/data/orders-1") if name.endswith(".snapshot")]
+    assert names == [file_name(offset) for offset in log.producers.snapshots]
+
+
+@pytest.mark.usefixtures("many")
+def test_a_log_that_is_deleted_while_its_snapshots_are_written() -> None:
+    """Nothing is wrong then."""
+    disk = MemoryDisk()
+    log = open_at(disk)
+    for number in range(30):
+        send(log, P, 2 * number)
+    sync = disk.sync_directory
+
+    def deleted_meanwhile(path: str) -> None:
+        if not log.is_deleted:
+            log.mark_deleted()
+            disk.rename(DIRECTORY, f"{DIRECTORY}-delete")
+        sync(path)
+
+    disk.sync_directory = deleted_meanwhile  # type: ignore[method-assign]
+    run(log.flush())
+    assert log.is_deleted
 
 
 # -- what a producer is told ------------------------------------------------------------------------------------------

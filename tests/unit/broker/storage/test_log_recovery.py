@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,12 +19,13 @@ CHECKPOINT = f"{DIRECTORY}/leader-epoch-checkpoint"
 
 
 def filled() -> tuple[MemoryDisk, Log]:
-    """Four segments, epochs 0, 1 and 3."""
+    """Four segments, epochs 0, 1 and 3, flushed."""
     disk = MemoryDisk()
     log = open_at(disk)
     for epoch in (0, 1, 3):
         fill(log, 5, epoch=epoch, timestamp=1_000 + 100 * epoch)
     assert len(log.segments) == 4
+    asyncio.run(log.flush())
     return disk, log
 
 
@@ -163,7 +165,7 @@ def test_every_bit_of_a_full_index(kind: str) -> None:
 @settings(max_examples=150, deadline=None)
 def test_a_flipped_bit_of_an_index_never_shows(segment: int, kind: str, position: int, bit: int, clean: bool) -> None:
     disk, log = filled()
-    log.segments[-1].close_time_index()
+    log.segments[-1].write_indexes()
     data = everything(log)
     path = path_of(log, segment, kind)
     disk.corrupt(path, position % len(disk.content(path)), 1 << bit)
@@ -184,6 +186,7 @@ def test_a_flipped_bit_of_an_index_never_shows(segment: int, kind: str, position
 @pytest.mark.parametrize("damage", ["gone", "empty", "torn", "zeroes"])
 def test_missing_and_torn_indexes_are_made_anew(kind: str, damage: str, was_clean: bool) -> None:
     disk, log = filled()
+    log.segments[-1].write_indexes()
     for number in range(4):
         path = path_of(log, number, kind)
         content = disk.content(path)
@@ -226,6 +229,7 @@ def test_a_broken_epoch_checkpoint_is_made_anew_from_the_log(damage: bytes | Non
     again = open_at(disk.after_kill(), was_clean=was_clean, recovery_point=25)
     assert everything(again) == everything(log)
     assert again.leader_epochs.entries == log.leader_epochs.entries
+    asyncio.run(again.flush())
     assert stored_epochs(again._filesystem) == log.leader_epochs.entries
 
 
@@ -273,13 +277,25 @@ def test_a_recovery_point_beyond_the_end_is_brought_back() -> None:
 
 
 def test_an_epoch_without_records_is_remembered() -> None:
-    """BUG-15: a leader that was elected and appended nothing."""
+    """BUG-15: a leader that was elected and appended nothing. What was not flushed tells nothing that the LEO does not."""
     disk, log = filled()
     log.leader_epochs.assign(7, log.log_end_offset)
+    assert open_at(disk.after_kill()).leader_epochs.entries == log.leader_epochs.entries[:-1]
+    asyncio.run(log.flush())
     for was_clean in (False, True):
         again = open_at(disk.after_kill(), was_clean=was_clean)
         assert again.leader_epochs.latest_epoch() == 7
         check(again)
+
+
+def test_epochs_that_were_cut_and_not_yet_written_do_not_come_back() -> None:
+    """The checkpoint still has epoch 3 from 20; the log was cut there and goes on with epoch 5."""
+    disk, log = filled()
+    log.truncate_to(12)
+    fill(log, 4, epoch=5)
+    again = open_at(disk.after_kill(), recovery_point=log.recovery_point)
+    assert again.leader_epochs.entries == log.leader_epochs.entries == [(0, 0), (1, 10), (5, 12)]
+    check(again)
 
 
 def test_an_epoch_whose_records_were_lost_is_forgotten() -> None:
@@ -327,11 +343,19 @@ def test_a_log_start_beyond_the_end() -> None:
 
 def test_leftovers_are_removed_and_strangers_are_left_alone() -> None:
     disk, log = filled()
-    for name in ("00000000000000000099.index", "x.deleted", "00000000000000000000.log.cleaned", "a.tmp"):
+    gone = (
+        "00000000000000000099.index",
+        "00000000000000000099.txnindex",
+        "x.deleted",
+        "00000000000000000000.log.cleaned",
+        "00000000000000000000.txnindex.cleaned",
+        "a.tmp",
+    )
+    for name in gone:
         disk.write_atomically(f"{DIRECTORY}/{name}", b"x")
     disk.write_atomically(f"{DIRECTORY}/notes.txt", b"x")
     again = open_at(disk.after_kill())
     names = set(again._filesystem.list(DIRECTORY))
     assert "notes.txt" in names
-    assert not names & {"00000000000000000099.index", "x.deleted", "00000000000000000000.log.cleaned", "a.tmp"}
+    assert names.isdisjoint(gone)
     assert everything(again) == everything(log)

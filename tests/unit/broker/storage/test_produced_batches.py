@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, TopicConfig
 from broker.storage import produced_batches
 from broker.storage.produced_batches import RECORDS_CHECKED, accept
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS
-from protocol.kafka.record_batch import HEADER_SIZE, build_batch, crc32c, crc_is_valid, decode_records, parse_header
+from protocol.kafka.record_batch import (
+    HEADER_SIZE,
+    build_batch,
+    crc32c,
+    crc_is_valid,
+    decode_records,
+    parse_header,
+    with_max_timestamp,
+)
 from tests.support.logs import SMALL, open_at
 from tests.support.memory_disk import MemoryDisk
 
@@ -147,6 +158,16 @@ def test_the_defaults_of_a_topic_come_from_the_broker() -> None:
     assert (defaults.message_timestamp_after_max_ms, defaults.timestamp_before_max_ms) == (5, 6)
 
 
+@pytest.mark.parametrize(("codec", "fast", "slow"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -100, 19)])
+def test_a_topic_says_how_hard_its_batches_are_compressed(codec: str, fast: int, slow: int) -> None:
+    """KIP-390."""
+    words = [f"{n * 7919 % 1000}".encode() for n in range(5000)]
+    batch = build_batch([(b"key", b" ".join(words), [], NOW)])
+    level = f"compression_{codec}_level"
+    sizes = [len(taken(batch, replace(CONFIG, compression_type=codec, **{level: n}))) for n in (fast, slow)]  # type: ignore[arg-type]
+    assert sizes[0] > sizes[1]
+
+
 @pytest.mark.parametrize("came", range(5), ids=COMPRESSIONS)
 @pytest.mark.parametrize(("name", "number"), [("uncompressed", 0), ("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)])
 def test_a_topic_has_a_compression_of_its_own(came: int, name: str, number: int) -> None:
@@ -195,3 +216,84 @@ def test_nothing_of_a_refused_batch_is_appended() -> None:
         log.append_as_leader(broken, 0)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
     assert (log.log_end_offset, log.size, log.leader_epochs.latest_epoch()) == (0, 0, -1)
+
+
+def _timed(timestamps: Sequence[int], compression: int = 0) -> bytes:
+    return build_batch(
+        [(b"key", bytes(20 + n % 90), (), at) for n, at in enumerate(timestamps)], compression=compression
+    )
+
+
+LIES = {
+    "-1": lambda times: -1,
+    "0": lambda times: 0,
+    "the first": lambda times: times[0],
+    "the last": lambda times: times[-1],
+    "the eighth": lambda times: times[min(7, len(times) - 1)],
+    "a year ahead": lambda times: max(times) + 365 * 24 * HOUR,
+    "one ms less": lambda times: max(times) - 1,
+    "one ms more": lambda times: max(times) + 1,
+    "the least": lambda times: -(2**63),
+    "the most": lambda times: 2**63 - 1,
+}
+TIMES = {
+    "one": [NOW],
+    "few": [NOW, NOW + 5, NOW + 2],
+    "eight": [NOW + n for n in range(8)],
+    "many in order": [NOW + n // 3 for n in range(150)],
+    "many at once": [NOW] * 150,
+    "many back in time": [NOW - n * 70 for n in range(150)],
+    "long ones apart": [NOW + n * 10_000_000 for n in range(20)],
+}
+
+
+@pytest.mark.parametrize("compression", range(5), ids=COMPRESSIONS)
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_the_largest_timestamp_is_the_records(
+    lie: Callable[[Sequence[int]], int], times: Sequence[int], compression: int
+) -> None:
+    """Whatever a client says of it, as in Kafka; all else stays."""
+    right = _timed(times, compression)
+    sent = bytes(with_max_timestamp(right, lie(times)))
+    found = taken(sent)
+    assert found == right
+    assert crc_is_valid(found, 0, parse_header(found))
+
+
+@given(
+    st.lists(st.tuples(st.integers(NOW - 10**9, NOW + 10**9), st.binary(max_size=300)), min_size=1, max_size=40),
+    st.integers(NOW - 10**10, NOW + 10**10),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_header_never_says_more_than_its_records(records: Sequence[tuple[int, bytes]], lie: int) -> None:
+    """And not less than the first eight and the last."""
+    right = build_batch([(None, value, (), at) for at, value in records])
+    newest = parse_header(taken(bytes(with_max_timestamp(right, lie)))).max_timestamp
+    times = [at for at, _ in records]
+    assert max(*times[:RECORDS_CHECKED], times[-1]) <= newest <= max(times)
+    assert taken(right) == right
+
+
+def test_records_without_timestamps() -> None:
+    batch = _timed([-1] * 20)
+    assert taken(bytes(with_max_timestamp(batch, NOW))) == batch
+    assert taken(batch) == batch
+
+
+def test_a_timestamp_that_is_no_number_of_64_bits() -> None:
+    batch = bytearray(_timed([NOW, NOW + 5]))
+    struct.pack_into(">q", batch, 27, 2**63 - 3)
+    assert refusal(bytes(with_max_timestamp(batch, NOW))).code == ErrorCode.INVALID_RECORD
+
+
+def test_what_a_log_finds_by_time_though_the_client_gave_no_largest_timestamp() -> None:
+    log = open_at(MemoryDisk(), replace(SMALL, retention_ms=1_000))
+    for number in range(20):
+        sent = with_max_timestamp(_timed([1_000 + number, 1_001 + number]), -1 if number % 2 else 2**62)
+        log.append_as_leader(bytes(sent), 0)
+    assert log.offset_for_timestamp(1_011, 40) == (1_011, 21, 0)
+    assert log.max_timestamp_offset() == (1_020, 39, 0)
+    assert log.delete_old_segments(40, 2_000) == 0
+    sealed = len(log.segments) - 1
+    assert log.delete_old_segments(40, 9_000) == sealed > 0

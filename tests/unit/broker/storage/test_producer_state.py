@@ -252,6 +252,10 @@ def steps(draw: st.DrawFn) -> tuple[str, BatchHeader | None, float]:
 
 
 @settings(max_examples=300)
+def _sequences(batch: BatchHeader) -> tuple[int, int, int, int]:
+    return batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
+
+
 @given(st.lists(steps(), max_size=60))
 def test_the_state_is_that_of_a_rebuild_after_any_schedule(schedule: list[tuple[str, BatchHeader, float]]) -> None:
     """INV-21, BUG-24: appends that are taken or refused, copies from a leader, cuts, snapshots and restarts."""
@@ -281,7 +285,8 @@ def test_the_state_is_that_of_a_rebuild_after_any_schedule(schedule: list[tuple[
                     append(batch)
                 else:
                     (original,) = [b for b in log if b.base_offset == duplicate.first_offset]
-                    assert original[6:] == batch[6:] or kind != "again"
+                    # A copy may repeat the sequences with other records: what is compared is what the answer is for.
+                    assert _sequences(original) == _sequences(batch)
                     assert original.last_offset == duplicate.last_offset
         elif kind == "copy":
             append(batch)

@@ -12,7 +12,7 @@ from tests.support.memory_disk import MemoryDisk
 
 
 def segment(disk: MemoryDisk, base: int, *offsets: int, suffix: str = "") -> None:
-    made = Segment(disk, DIRECTORY, base, index_interval_bytes=1, created_ms=0, suffix=suffix)
+    made = Segment(disk, DIRECTORY, base, index_interval_bytes=1, created_ms=0, suffix=suffix, is_new=True)
     made.rebuild_indexes()
     for offset in offsets:
         data = build_batch([(b"k", suffix.encode(), (), 1)], base_offset=offset, leader_epoch=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.sparse_index import IndexCorrupt, OffsetIndex, TimeIndex
+from broker.storage.sparse_index import UNWRITTEN_BYTES_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from tests.support.memory_disk import MemoryDisk
 
 BASE = 1_000
@@ -31,8 +33,12 @@ def time_index(data: bytes = b"") -> TimeIndex:
 def test_bytes_are_kafkas() -> None:
     disk = MemoryDisk()
     offsets, times = OffsetIndex(disk, "/x.index", BASE), TimeIndex(disk, "/x.timeindex", BASE)
+    for index in (offsets, times):
+        index.reset()
     offsets.append(BASE + 7, 300)
     times.append(1_700_000_000_000, BASE + 7)
+    for index in (offsets, times):
+        index.write_out()
     assert disk.content("/x.index") == bytes.fromhex("00000007 0000012c")
     assert disk.content("/x.timeindex") == bytes.fromhex("0000018bcfe56800 00000007")
 
@@ -119,6 +125,7 @@ def test_truncation_and_reload_keep_the_same_entries(steps: list[tuple[int, int]
         index.append(*last)
     index.truncate_to(BASE + offset, position)
     kept = [entry for entry in entries if entry[0] < BASE + offset and entry[1] < position]
+    index.write_out()
     again = OffsetIndex(disk, "/x.index", BASE)
     again.load()
     for found in (index, again):
@@ -129,15 +136,32 @@ def test_truncation_and_reload_keep_the_same_entries(steps: list[tuple[int, int]
     assert index.last() == again.last()
 
 
-def test_files_are_open_only_while_they_are_written() -> None:
+def test_entries_are_written_together_and_no_file_stays_open() -> None:
     disk = MemoryDisk()
     index = OffsetIndex(disk, "/x.index", BASE)
     index.reset()
-    assert disk.open_files() == 0
-    index.append(BASE + 1, 1)
-    assert disk.open_files() == 1
-    index.close()
-    index.append(BASE + 2, 2)
-    index.close()
-    assert disk.open_files() == 0
-    assert disk.content("/x.index") == bytes.fromhex("00000001 00000001 00000002 00000002")
+    count = UNWRITTEN_BYTES_MAX // 8
+    for number in range(1, count):
+        index.append(BASE + number, number)
+    assert (disk.exists("/x.index"), disk.open_files()) == (False, 0)
+    index.append(BASE + count, count)
+    index.append(BASE + count + 1, count + 1)
+    assert (len(disk.content("/x.index")), disk.open_files()) == (UNWRITTEN_BYTES_MAX, 0)
+    index.unload()
+    assert len(disk.content("/x.index")) == UNWRITTEN_BYTES_MAX + 8
+    index.load()
+    assert index.last() == (BASE + count + 1, count + 1)
+
+
+def test_the_last_entry_is_read_alone() -> None:
+    """An index of a full segment has 260,000 entries: no list is made of them."""
+    disk = MemoryDisk()
+    disk.write_atomically("/x.timeindex", b"".join(struct.pack(">qi", n * 10, n) for n in range(1, 1000)))
+    index = TimeIndex(disk, "/x.timeindex", BASE)
+    assert index.last_in_file() == (9990, BASE + 999)
+    assert not index.is_loaded
+    index.load()
+    assert index.entry_before(5001) == (5000, BASE + 500)
+    disk.cut("/x.timeindex", 13)
+    with pytest.raises(IndexCorrupt, match="no whole entries"):
+        TimeIndex(disk, "/x.timeindex", BASE).last_in_file()

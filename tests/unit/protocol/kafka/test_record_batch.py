@@ -17,6 +17,7 @@ from protocol.kafka.record_batch import (
     build_batch,
     crc_is_valid,
     decode_records,
+    in_pieces,
     iter_batches,
     parse_header,
     patch,
@@ -39,6 +40,21 @@ some_records = st.lists(
     min_size=1,
     max_size=20,
 )
+
+
+@given(st.lists(st.integers(1, 400), max_size=20), st.integers(1, 900), st.binary(max_size=80))
+def test_pieces_are_all_the_bytes_and_cut_no_batch(sizes: list[int], size: int, rest: bytes) -> None:
+    batches = [build_batch([(None, b"v" * length, (), TIME)]) for length in sizes]
+    records = b"".join(batches) + rest
+    pieces = list(in_pieces(memoryview(records), size))
+    assert b"".join(pieces) == records
+    ends = {sum(map(len, batches[:n])) for n in range(len(batches) + 1)}
+    at = 0
+    for piece in pieces[:-1]:
+        at += len(piece)
+        assert at in ends
+        assert size <= len(piece) < size + max(map(len, batches))
+    assert not records or all(pieces)
 
 
 def with_field(batch: bytes, layout: str, at: int, value: int, *, crc: bool = True) -> bytes:

@@ -66,7 +66,18 @@ requests = st.one_of(
         st.booleans(),
         st.lists(names, max_size=2).map(tuple),
     ),
-    st.builds(UpdateMetadataRequest, ids, ids, longs, state_lists, topic_ids, broker_lists, st.booleans()),
+    st.builds(
+        UpdateMetadataRequest,
+        ids,
+        ids,
+        longs,
+        state_lists,
+        topic_ids,
+        broker_lists,
+        st.booleans(),
+        ids,
+        st.dictionaries(names, ids, max_size=3),
+    ),
     st.builds(StopReplicaRequest, ids, ids, longs, stops, topic_ids),
     st.builds(ControlledShutdownRequest, ids, longs),
 )
@@ -77,11 +88,22 @@ responses = st.builds(
 )
 
 
+def in_steps(frame: bytes | memoryview) -> tuple[int, ControlRequest]:
+    """As `parse_request`."""
+    steps = framing.parsing_request(frame)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            parsed: tuple[int, ControlRequest] = end.value
+            return parsed
+
+
 @given(correlation_id=ids, request=requests)
 def test_requests_there_and_back(correlation_id: int, request: ControlRequest) -> None:
     frame = framing.request_frame(correlation_id, request)
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
-    assert framing.parse_request(frame[4:]) == (correlation_id, request)
+    assert framing.parse_request(frame[4:]) == in_steps(frame[4:]) == (correlation_id, request)
     assert framing.parse_request(memoryview(framing.request_payload(correlation_id, request))) == (
         correlation_id,
         request,
@@ -97,7 +119,7 @@ def test_responses_there_and_back(correlation_id: int, response: ControlResponse
 
 @given(st.binary(max_size=64))
 def test_rubbish(frame: bytes) -> None:
-    for parse in (framing.parse_request, framing.parse_response):
+    for parse in (framing.parse_request, in_steps, framing.parse_response):
         try:
             parse(frame)
         except (ValueError, TypeError):
@@ -108,13 +130,21 @@ def test_rubbish(frame: bytes) -> None:
     "body", [[], {}, 7, "x", [1], [9, 1, 2], [4, 1], [4, 1, 2, 3], [1, 1, 1, 1, 5, {}, [], False], [3, 1, 1, 1, [[1]]]]
 )
 def test_a_body_of_another_shape(body: object) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        framing.parse_request(struct.pack(">i", 1) + msgpack.packb(body))
+    for parse in (framing.parse_request, in_steps):
+        with pytest.raises((ValueError, TypeError)):
+            parse(struct.pack(">i", 1) + msgpack.packb(body))
+
+
+def test_a_large_request_is_parsed_in_steps() -> None:
+    states = tuple(PartitionState("t", number, 1, 2, 3, (1, 2), 4, (1, 2)) for number in range(5000))
+    request = UpdateMetadataRequest(1, 2, 3, states, {"t": "id"}, ())
+    assert sum(1 for _ in framing.parsing_request(framing.request_payload(1, request))) == 2
 
 
 @given(requests, st.data())
 def test_a_torn_frame(request: ControlRequest, data: st.DataObject) -> None:
     frame = framing.request_payload(1, request)
     cut = data.draw(st.integers(0, len(frame) - 1))
-    with pytest.raises((ValueError, TypeError)):
-        framing.parse_request(frame[:cut])
+    for parse in (framing.parse_request, in_steps):
+        with pytest.raises((ValueError, TypeError)):
+            parse(frame[:cut])

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException
 
-from tools.bench.outage_faults import FAULTS
+from protocol.zk.session import ConnectionLoss
+from tools.bench import outage_faults, outages
+from tools.bench.outage_faults import FAULTS, Scene
 from tools.bench.outage_load import OutageLoad
 from tools.bench.outages import Row, main, table
 
@@ -45,3 +53,70 @@ def test_the_outage_is_the_longest_of_any_partition_since_the_fault() -> None:
     assert load.outage_s(10.0) == pytest.approx(2.1)
     assert load.outage_s(1.0) == pytest.approx(8.0)
     assert load.outage_s(99.0) == 0.0
+
+
+class Admin:
+    """Each request for a topic ends in the next of `errors`, then well."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors = list(errors)
+        self.asked = 0
+
+    def create_topics(self, topics: list[Any]) -> dict[str, Future[None]]:
+        self.asked += 1
+        result: Future[None] = Future()
+        if self.errors:
+            result.set_exception(KafkaException(KafkaError(self.errors.pop(0), "said so")))
+        else:
+            result.set_result(None)
+        return {topic.topic: result for topic in topics}
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={})})
+
+
+def scene_of(admin: Admin) -> Scene:
+    scene = Scene(SimpleNamespace(bootstrap_servers="127.0.0.1:1"), "t", random.Random(1))  # type: ignore[arg-type]
+    scene.admin = admin
+    return scene
+
+
+def test_a_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers may just have lost ZooKeeper, by the fault before."""
+    monkeypatch.setattr(outage_faults, "POLL_S", 0)
+    admin = Admin(KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS)
+    scene_of(admin).make_topic([[1]], min_insync=1)
+    assert admin.asked == 3
+    with pytest.raises(KafkaException):
+        scene_of(Admin(KafkaError.POLICY_VIOLATION)).make_topic([[1]], min_insync=1)
+    monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
+    with pytest.raises(TimeoutError, match=r"topic t: .*said so"):
+        scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9)).make_topic([[1]], min_insync=1)
+
+
+def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
+    scene = scene_of(Admin())
+    scene.cluster = SimpleNamespace(controller_id=lambda: 1)  # type: ignore[assignment]
+    with pytest.raises(TimeoutError):
+        scene.leader()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT, "it is away")),
+        ConnectionLoss("it is away"),
+        OSError("it is away"),
+    ],
+)
+def test_what_goes_wrong_is_a_message(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(outages, "run", fail)
+    result = CliRunner().invoke(main, ["--seed", "1", "--faults", "kill"])
+    assert result.exit_code == 1
+    assert "SIGKILL of a leader" in result.output
+    assert "Error: " in result.output
+    assert "it is away" in result.output

@@ -96,6 +96,7 @@ def test_health_exit_codes(fake: FakeCluster) -> None:
         "nodes_down": [3],
         "leaderless_partitions": [],
         "under_replicated_partitions": ["orders-1"],
+        "why_leaderless": {},
         "error": None,
     }
 

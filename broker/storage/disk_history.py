@@ -1,0 +1,125 @@
+"""Since when a broker's disks have been there: it tells a log that is missing from one that was never made (FLT-33, INV-1).
+
+A replica without a log is ordinary: the broker may have died between the creation of the topic and its first LeaderAndIsr.
+It is a loss when the disk was emptied or replaced. The two look alike, so each log directory has a file `ottla.disk`
+(Kafka ignores it):
+
+    since.broker.epoch=4294967310     the broker epoch of the first life of the broker that had this disk
+    log.dirs=/data/a,/data/b          all directories of that broker when the file was written
+    version=0
+
+A broker epoch and the creation of a partition's state are both zxids of ZooKeeper, which count up. A partition that is older
+than one of the broker's disks may have had its log on the disk that was there before.
+
+`since` becomes the present broker epoch
+
+1. of a directory without `meta.properties`: the disk is empty;
+2. of all directories, when one that was among `log.dirs` is not any more: logs may have gone with it;
+3. of all directories, when a high watermark checkpoint names a log that is not there: somebody has removed it by hand. A topic
+   that was deleted within the last seconds before a crash looks the same; that only means more caution;
+4. of a directory whose file is damaged.
+
+A directory that was made by Kafka, or before this file existed, counts as old.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from broker.storage import checkpoints
+from broker.storage.filesystem import FileSystem
+from broker.storage.log import LogDirFailed
+from broker.storage.log_directory import META, LogDirectory
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+FILE = "ottla.disk"
+NAMED_MAX = 10
+ALWAYS = 0
+"""Older than every partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskHistory:
+    """What the file says."""
+
+    since: int
+    directories: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        return f"#\nsince.broker.epoch={self.since}\nlog.dirs={','.join(self.directories)}\nversion=0\n".encode()
+
+
+def decode(data: bytes) -> DiskHistory | None:
+    """None: the file is damaged."""
+    lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if not line.startswith("#"))
+    found = {key.strip(): value.strip() for key, _, value in lines}
+    since = found.get("since.broker.epoch", "")
+    if not (since.isascii() and since.isdigit() and found.get("version") == "0"):
+        return None
+    return DiskHistory(int(since), tuple(filter(None, found.get("log.dirs", "").split(","))))
+
+
+class DiskHistories:
+    """The files of all directories. `report` is told of a directory that failed."""
+
+    def __init__(
+        self, filesystem: FileSystem, directories: Sequence[LogDirectory], report: Callable[[LogDirFailed], None]
+    ) -> None:
+        self._filesystem = filesystem
+        self._directories = directories
+        self._report = report
+
+    def take_up(self, present: Collection[TopicPartition], broker_epoch: int) -> int:
+        """Since when all disks have been there; what has changed is written.
+
+        To be called in each life of the broker, before `meta.properties` is written. `present` are the partitions that have a log.
+        """
+        found = self._of_each(lambda directory: self._read(directory, broker_epoch))
+        lost = {tp for missing in self._of_each(lambda d: _lost(d, present)).values() for tp in missing}
+        configured = tuple(directory.path for directory in self._directories)
+        removed = {path for history in found.values() for path in history.directories} - set(configured)
+        if removed:
+            log.warning("%s: not in log.dirs any more, logs may have gone with them", ", ".join(sorted(removed)))
+        if lost:
+            names = ", ".join(map(str, sorted(lost)[:NAMED_MAX]))
+            log.warning("%d logs were here and are not any more, first %s", len(lost), names)
+        is_incomplete = bool(removed or lost)
+        since = {path: broker_epoch if is_incomplete else history.since for path, history in found.items()}
+        self._of_each(lambda d: self._write(d, DiskHistory(since[d.path], configured)) if d.path in since else None)
+        return max(since.values(), default=ALWAYS)
+
+    def _of_each(self, look: Callable[[LogDirectory], Result]) -> dict[str, Result]:
+        results: dict[str, Result] = {}
+        for directory in self._directories:
+            if directory.is_online:
+                try:
+                    results[directory.path] = look(directory)
+                except OSError as error:
+                    self._report(LogDirFailed(directory.path, error))
+        return results
+
+    def _read(self, directory: LogDirectory, broker_epoch: int) -> DiskHistory:
+        data = self._filesystem.read_file(f"{directory.path}/{FILE}")
+        is_empty = not self._filesystem.exists(f"{directory.path}/{META}")
+        history = decode(data) if data is not None else DiskHistory(ALWAYS, ())
+        if history is None:
+            log.warning("%s/%s is damaged", directory.path, FILE)
+            return DiskHistory(broker_epoch, ())
+        return DiskHistory(broker_epoch, history.directories) if is_empty else history
+
+    def _write(self, directory: LogDirectory, history: DiskHistory) -> None:
+        path = f"{directory.path}/{FILE}"
+        if self._filesystem.read_file(path) != history.encode():
+            self._filesystem.write_atomically(path, history.encode())
+
+
+def _lost(directory: LogDirectory, present: Collection[TopicPartition]) -> list[TopicPartition]:
+    marks = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
+    return [tp for tp, mark in marks.items() if mark > 0 and tp not in present]

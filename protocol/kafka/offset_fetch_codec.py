@@ -1,0 +1,180 @@
+"""OffsetFetch (API 9) by hand, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
+
+    request    v1 to v7: group id, topics: name, partitions; [v7: require stable]
+               v8: groups: group id, [v9: member id, member epoch], topics; require stable
+    response   [v3: throttle time], v1 to v7: topics: name, partitions: partition, offset, [v5: leader epoch], metadata, error;
+               [v2: group error]
+               v8: groups: group id, topics, error
+
+v2 null topics: all of the group. v6 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+from protocol.kafka.framing import Buffer, MalformedRequest, read_unsigned_varint, skip_tagged_fields
+from protocol.kafka.wire import (
+    ELEMENTS_MAX,
+    INT,
+    SHORT,
+    array_length,
+    nullable_string,
+    read_array_length,
+    read_nullable_string,
+    read_string,
+    string,
+)
+
+GROUP_ERROR_SINCE = 2
+THROTTLE_SINCE = 3
+LEADER_EPOCH_SINCE = 5
+FLEXIBLE_SINCE = 6
+REQUIRE_STABLE_SINCE = 7
+MANY_SINCE = 8
+MEMBER_SINCE = 9
+
+TOPICS_IN_A_STEP = 200
+
+_NUMBERS_V1 = struct.Struct(">iq")
+_NUMBERS_V5 = struct.Struct(">iqi")
+_ERROR_V6 = struct.Struct(">hx")  # and no tagged fields
+
+AskedTopic = tuple[str, tuple[int, ...]]
+
+
+class AskedGroup(NamedTuple):
+    """`topics` None: all that the group has committed."""
+
+    group_id: str
+    topics: list[AskedTopic] | None
+
+
+class OffsetFetchRequest(NamedTuple):
+    groups: list[AskedGroup]
+    require_stable: bool
+
+
+class Position(NamedTuple):
+    """A partition's answer; `offset` -1: nothing is committed."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error: int
+
+
+def decode_request(version: int, frame: Buffer, at: int) -> OffsetFetchRequest:
+    """Raises MalformedRequest when the bytes from `at` are not such a body, or are more than it (BAD-10, 11)."""
+    steps = decoding(version, frame, at)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: OffsetFetchRequest = end.value
+            return request
+
+
+def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetFetchRequest]:
+    """As `decode_request`, with a stop after each TOPICS_IN_A_STEP topics."""
+    groups: list[AskedGroup] = []
+    if version >= MANY_SINCE:
+        count, at = read_array_length(frame, at, True, 3)
+        for _ in range(count):
+            group_id, at = read_string(frame, at, True)
+            if version >= MEMBER_SINCE:
+                _, at = read_nullable_string(frame, at, True)
+                at += INT.size
+            topics, at = yield from _decode_topics(version, frame, at)
+            at = skip_tagged_fields(frame, at)
+            groups.append(AskedGroup(group_id, topics))
+            if len(groups) % TOPICS_IN_A_STEP == 0:
+                yield
+    else:
+        group_id, at = read_string(frame, at, version >= FLEXIBLE_SINCE)
+        topics, at = yield from _decode_topics(version, frame, at)
+        groups.append(AskedGroup(group_id, topics))
+    is_stable = False
+    if version >= REQUIRE_STABLE_SINCE:
+        if at >= len(frame):
+            raise MalformedRequest("the frame ends before require_stable")
+        is_stable = frame[at] != 0
+        at += 1
+    if version >= FLEXIBLE_SINCE:
+        at = skip_tagged_fields(frame, at)
+    if at != len(frame):
+        raise MalformedRequest(f"{len(frame) - at} bytes after an OffsetFetch")
+    return OffsetFetchRequest(groups, is_stable)
+
+
+def _decode_topics(version: int, frame: Buffer, at: int) -> Generator[None, None, tuple[list[AskedTopic] | None, int]]:
+    flexible = version >= FLEXIBLE_SINCE
+    if _is_null(frame, at, flexible) and version >= GROUP_ERROR_SINCE:
+        return None, at + (1 if flexible else INT.size)
+    count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
+    topics: list[AskedTopic] = []
+    left = ELEMENTS_MAX
+    for number in range(1, count + 1):
+        name, at = read_string(frame, at, flexible)
+        size, at = read_array_length(frame, at, flexible, INT.size)
+        left -= size
+        if left < 0:
+            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
+        try:
+            partitions = struct.unpack_from(f">{size}i", frame, at)
+        except struct.error:
+            raise MalformedRequest("the frame ends inside the partitions") from None
+        at += INT.size * size
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        topics.append((name, partitions))
+        if number % TOPICS_IN_A_STEP == 0:
+            yield
+    return topics, at
+
+
+def _is_null(frame: Buffer, at: int, flexible: bool) -> bool:
+    if flexible:
+        return read_unsigned_varint(frame, at)[0] == 0
+    return bytes(frame[at : at + INT.size]) == b"\xff\xff\xff\xff"
+
+
+def encode_positions(version: int, positions: Sequence[Position]) -> bytes:
+    """These rows of a topic."""
+    flexible = version >= FLEXIBLE_SINCE
+    if version < LEADER_EPOCH_SINCE:
+        return b"".join(
+            _NUMBERS_V1.pack(partition, offset) + nullable_string(metadata, flexible) + SHORT.pack(error)
+            for partition, offset, _, metadata, error in positions
+        )
+    last = _ERROR_V6 if flexible else SHORT
+    return b"".join(
+        _NUMBERS_V5.pack(partition, offset, epoch) + nullable_string(metadata, flexible) + last.pack(error)
+        for partition, offset, epoch, metadata, error in positions
+    )
+
+
+def encode_topic(version: int, name: str, count: int, rows: Sequence[bytes]) -> bytes:
+    """A topic with `count` positions, which `rows` have."""
+    flexible = version >= FLEXIBLE_SINCE
+    head = string(name, flexible) + array_length(count, flexible)
+    return b"".join((head, *rows, b"\x00" if flexible else b""))
+
+
+def encode_group(version: int, group_id: str, error: int, topics: Sequence[bytes]) -> bytes:
+    """A group with its topics; up to v7 this is all of the response but the throttle time."""
+    flexible = version >= FLEXIBLE_SINCE
+    head = string(group_id, True) if version >= MANY_SINCE else b""
+    tail = SHORT.pack(error) if version >= GROUP_ERROR_SINCE else b""
+    return b"".join((head, array_length(len(topics), flexible), *topics, tail, b"\x00" if flexible else b""))
+
+
+def encode_response(version: int, groups: Sequence[bytes], throttle_ms: int = 0) -> bytes:
+    """The response body; up to v7 there is one group."""
+    if version >= MANY_SINCE:
+        return b"".join((INT.pack(throttle_ms), array_length(len(groups), True), *groups, b"\x00"))
+    (group,) = groups
+    return (INT.pack(throttle_ms) if version >= THROTTLE_SINCE else b"") + group

@@ -1,0 +1,133 @@
+"""FLT-33 with real processes: the data directory of a killed broker is emptied while the broker is in the ISR (INV-1, REP-7)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import ClusterFactory
+from tests.support.cli import Cli
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+VICTIM, OTHER = 2, 3
+
+
+@pytest.fixture
+def cluster(new_cluster: ClusterFactory) -> LocalCluster:
+    """Broker 1 is the controller, and has none of the replicas."""
+    cluster = new_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
+    if cluster.controller_id() != 1:
+        for broker in (VICTIM, OTHER):
+            cluster.restart_broker(broker)
+        cluster.wait_ready()
+    return cluster
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+def make_topic(cluster: LocalCluster, name: str, *replicas: int) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(name, 1, replica_assignment=[list(replicas)])]).values():
+        future.result(30)
+
+
+def produce(cluster: LocalCluster, topic: str, count: int = 300) -> BackgroundProducer:
+    with BackgroundProducer(cluster.bootstrap_servers, topic, 1) as producer:
+        producer.wait_for_acks(count)
+        producer.stop()
+    return producer
+
+
+def empty_disk(cluster: LocalCluster, broker: int) -> None:
+    for path in data_of(cluster, broker).iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def data_of(cluster: LocalCluster, broker: int) -> Path:
+    return cluster.broker_directory(broker) / "data"
+
+
+def led(zk: ZooKeeperView, topic: str) -> tuple[int, tuple[int, ...]]:
+    state = zk.states(topic)[0]
+    return state.leader, tuple(sorted(state.isr))
+
+
+def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk: ZooKeeperView) -> None:
+    """Nobody is cut to nothing; the CLI says why nobody leads; a person decides; then everything works again."""
+    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids))
+    make_topic(cluster, "two", VICTIM, OTHER)
+    make_topic(cluster, "one", VICTIM)
+    both = produce(cluster, "two").stop()
+    produce(cluster, "one")
+    cluster.kill(OTHER)
+    eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM,)), "the other has left the ISR")
+    cluster.kill(VICTIM)
+    eventually(lambda: (led(zk, "two")[0], led(zk, "one")[0]) == (-1, -1), "nobody leads")
+    empty_disk(cluster, VICTIM)
+    for life in (1, 2):  # its next life has a meta.properties again
+        for broker in (VICTIM, OTHER):
+            if life > 1:
+                cluster.kill(broker)
+            cluster.start_broker(broker)
+        cluster.wait_ready()
+        for topic in ("two", "one"):
+            eventually(
+                lambda t=topic: "broker 2 has no log of it" in cli.output("topic", "describe", t), "the CLI says why"
+            )
+            assert led(zk, topic) == (-1, (VICTIM,))
+            assert not list(data_of(cluster, VICTIM).glob(f"{topic}-*")), "no empty log stands for the records"
+        health = cli.run("cluster", "health")
+        assert health.returncode == 1
+        assert "two-0: no leader: of the ISR 2 broker 2 has no log of it" in health.stdout
+    for topic in ("two", "one"):
+        cli.output("elect", "--election-type", "unclean", "--topic", topic, "--partition", "0")
+    assert led(zk, "two")[0] == OTHER, "who has records goes before who has none"
+    assert led(zk, "one") == (VICTIM, (VICTIM,))
+    eventually(lambda: led(zk, "two") == (OTHER, (VICTIM, OTHER)), "and the other copies")
+    assert_nothing_lost(both, read_everything(cluster.bootstrap_servers, "two", 1))
+    assert read_everything(cluster.bootstrap_servers, "one", 1) == []
+    again = produce(cluster, "one").stop()
+    cluster.restart_broker(VICTIM)
+    cluster.wait_ready()
+    assert_nothing_lost(again, read_everything(cluster.bootstrap_servers, "one", 1))
+    assert_healed(cluster, zk, "two")
+
+
+def test_all_members_die_and_the_empty_one_is_back_first(cluster: LocalCluster, zk: ZooKeeperView) -> None:
+    """With the controller, so that nobody takes anybody out of the ISR. A bounce quicker than the session costs no more."""
+    make_topic(cluster, "two", VICTIM, OTHER)
+    acknowledged = produce(cluster, "two").stop()
+    eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "both in sync")
+    for broker in (1, OTHER, VICTIM):
+        cluster.kill(broker)
+    empty_disk(cluster, VICTIM)
+    cluster.start_broker(VICTIM)
+    cluster.wait_ready(brokers=[VICTIM])
+    # The new controller may see the other's death before or after the refusal: the empty one is in the ISR still, or left it.
+    others_turn = ((-1, (VICTIM, OTHER)), (-1, (OTHER,)), (OTHER, (OTHER,)))
+    eventually(lambda: led(zk, "two") in others_turn, "it does not lead")
+    for broker in (OTHER, 1):
+        cluster.start_broker(broker)
+    cluster.wait_ready()
+    eventually(lambda: led(zk, "two") == (OTHER, (VICTIM, OTHER)), "the other leads, and it copies")
+    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, "two", 1))
+    cluster.kill(OTHER)
+    empty_disk(cluster, OTHER)
+    cluster.start_broker(OTHER)
+    cluster.wait_ready()
+    eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "a leader with an empty disk makes way")
+    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, "two", 1))
+    assert_healed(cluster, zk, "two")

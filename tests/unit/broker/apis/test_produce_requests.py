@@ -1,0 +1,85 @@
+"""Produce as a client sees it: what is refused before anything reaches a log (REP-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.produce_codec import ProducePartitionResult
+from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
+from protocol.types import TopicPartition
+from tests.support.api_world import World
+
+PLAIN = build_batch([(b"key", b"value", (), 1_000)])
+TRANSACTIONAL = build_batch(
+    [(b"key", b"value", (), 1_000)], producer_id=5, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT
+)
+TRANSACTIONAL_WITHOUT_PRODUCER = build_batch([(b"key", b"value", (), 1_000)], attributes=TRANSACTIONAL_BIT)
+
+
+class Appends:
+    """Takes the replica manager's place."""
+
+    def __init__(self) -> None:
+        self.taken: list[TopicPartition] = []
+
+    def append(self, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, Any]], respond: Any) -> None:
+        self.taken += [tp for tp, _ in entries]
+        respond([ProducePartitionResult(tp.partition, ErrorCode.NONE, 0) for tp, _ in entries])
+
+
+def produced(
+    batches: Sequence[bytes], *, transactional_id: str | None = None, version: int = 9
+) -> tuple[list[tuple[ErrorCode, str | None]], list[TopicPartition]]:
+    """The answers for partitions 0, 1, ... of topic `t`, and what was appended."""
+    world = World()
+    appends = world.context.replica_manager = Appends()
+    partitions = [{"index": index, "records": batch} for index, batch in enumerate(batches)]
+    body = {
+        "transactional_id": transactional_id,
+        "acks": -1,
+        "timeout": 1_000,
+        "topic_data": [{"name": "t", "partition_data": partitions}],
+    }
+    connection, _ = world.begin(ApiKey.PRODUCE, version, body)
+    answer = messages.decode_response(ApiKey.PRODUCE, version, connection.sent[4:])[1]
+    rows = [
+        (ErrorCode(row.error_code), getattr(row, "error_message", None))
+        for topic in answer.responses
+        for row in topic.partition_responses
+    ]
+    return rows, appends.taken
+
+
+@pytest.mark.parametrize("version", [3, 7, 9, 11])
+def test_a_plain_batch_is_appended(version: int) -> None:
+    assert produced([PLAIN], version=version) == ([(ErrorCode.NONE, None)], [TopicPartition("t", 0)])
+
+
+@pytest.mark.parametrize("version", [3, 7, 9, 11])
+@pytest.mark.parametrize("batch", [TRANSACTIONAL, TRANSACTIONAL_WITHOUT_PRODUCER], ids=["producer", "no-producer"])
+@pytest.mark.parametrize(
+    ("transactional_id", "error"),
+    [
+        (None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("", ErrorCode.INVALID_REQUEST),
+        ("mine", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_transactional_batch_reaches_no_log(
+    batch: bytes, transactional_id: str | None, error: ErrorCode, version: int
+) -> None:
+    """Nobody could end its transaction. Without an id the code is Kafka's; and the whole request is refused, as there."""
+    rows, appended = produced([PLAIN, batch], transactional_id=transactional_id, version=version)
+    assert [code for code, _ in rows] == [error, error]
+    assert version < 8 or all(message and "transaction" in message for _, message in rows)
+    assert appended == []
+
+
+def test_a_partition_without_records_is_no_transaction() -> None:
+    assert produced([b"", PLAIN[:22], PLAIN])[1] == [TopicPartition("t", n) for n in range(3)]

@@ -1,0 +1,102 @@
+"""An emptied disk under a member of the ISR: no empty log stands for its records (FLT-33, INV-1, REP-7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.replication.leadership_changes import Lookup
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, play
+
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+
+OLD, YOUNG = 50, 500
+"""Zxids of a partition's creation: before the first life of the broker, and after all of them."""
+
+
+async def start(cluster: Cluster, *, wipe: bool = False) -> Node:
+    node = await cluster.start_broker(1, wipe=wipe)
+    node.logs.note_disks(node.epoch)
+    node.logs.ensure_meta(1, "c")
+    return node
+
+
+def tell(node: Node, state: PartitionState, created: int) -> list[ErrorCode]:
+    request = LeaderAndIsrRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID})
+    steps = node.manager.applying(request, Lookup(created={TP: created}))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            response: ControlResponse = end.value
+            return [ErrorCode(row.error) for row in response.partitions]
+
+
+def state(leader: int, isr: tuple[int, ...], epoch: int, *, is_new: bool = False) -> PartitionState:
+    return PartitionState(TP.topic, TP.partition, 1, leader, epoch, isr, epoch, (1, 2), is_new=is_new)
+
+
+@pytest.mark.parametrize("leader", [1, 2, -1])
+def test_a_member_of_the_isr_makes_no_log_in_the_place_of_one_that_is_lost(tmp_path: Path, leader: int) -> None:
+    """In whatever role. Nor in its next life, which has a disk with a `meta.properties`. Out of the ISR it begins."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await start(cluster, wipe=True)
+        refused = state(leader, (1, 2), 3)
+        assert tell(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert (node.logs.get(TP), node.manager.partitions.get(TP)) == (None, None)
+        assert tell(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert tell(node, state(2, (2,), 4), OLD) == []
+        assert node.logs.get(TP) is not None
+
+    play(tmp_path, scenario)
+
+
+def test_the_next_life_with_the_emptied_disk_refuses_too(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await start(cluster)
+        cluster.kill(1)
+        node = await start(cluster)
+        assert tell(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert tell(node, state(1, (1,), 4, is_new=True), OLD) == [], "a person has decided"
+        cluster.kill(1)
+        node = await start(cluster)
+        assert tell(node, state(1, (1,), 5), OLD) == []
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("epoch", "is_new"), [(0, True), (0, False), (3, False)])
+def test_a_partition_younger_than_the_disk_was_never_made(tmp_path: Path, epoch: int, is_new: bool) -> None:
+    """The broker died between the creation of the topic and its first LeaderAndIsr."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await start(cluster)
+        cluster.kill(1)
+        node = await start(cluster)
+        assert tell(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
+
+    play(tmp_path, scenario)
+
+
+def test_while_a_log_directory_is_offline_the_log_may_lie_there(tmp_path: Path) -> None:
+    """KIP-112: a disk that failed is repaired; nobody is asked to give up its records."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.disks = 2
+        node = await start(cluster, wipe=True)
+        node.logs.fail_directory(node.logs.directories[0])
+        assert tell(node, state(1, (1,), 3), OLD) == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+    play(tmp_path, scenario)
+
+
+def test_who_is_not_in_the_isr_always_begins(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await start(cluster, wipe=True)
+        assert tell(node, state(2, (2,), 3), OLD) == []
+
+    play(tmp_path, scenario)

@@ -1,0 +1,59 @@
+"""What the controller decides for lack of a member of the ISR, it decides on ZooKeeper's ISR, not on the one it remembers (CTL-5)."""
+
+from __future__ import annotations
+
+from protocol.rpc.messages import ControlledShutdownRequest
+from protocol.types import TopicPartition
+from tests.support.memory_cluster import MemoryCluster, scenario
+
+T0 = TopicPartition("t", 0)
+
+
+async def with_an_unannounced_member(cluster: MemoryCluster) -> None:
+    """Broker 1 is the controller and believes in the ISR (2,); ZooKeeper has (2, 3)."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.leader_writes_isr("t", 0, (2,))
+    await cluster.settle()
+    cluster.leader_writes_isr("t", 0, (2, 3), notify=False)
+
+
+def test_a_dead_follower_leaves_the_isr_that_it_has_just_joined() -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        await with_an_unannounced_member(cluster)
+        await cluster.kill(3)
+        state = cluster.state("t")
+        assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
+
+    scenario(play)
+
+
+def test_a_stopping_follower_leaves_the_isr_that_it_has_just_joined() -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        await with_an_unannounced_member(cluster)
+        request = ControlledShutdownRequest(3, cluster.running[3].epoch)
+        assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
+        assert cluster.state("t").isr == (2,)
+        await cluster.kill(3)
+
+    scenario(play)
+
+
+def test_a_stopping_leader_hands_over_to_one_that_has_just_joined() -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        await with_an_unannounced_member(cluster)
+        request = ControlledShutdownRequest(2, cluster.running[2].epoch)
+        assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
+        assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3,))
+        await cluster.kill(2)
+
+    scenario(play)
+
+
+def test_a_failed_disk_leaves_the_isr_that_it_has_just_joined() -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        await with_an_unannounced_member(cluster)
+        cluster.disk_fails(3, T0)
+        await cluster.settle()
+        assert cluster.state("t").isr == (2,)
+
+    scenario(play)

@@ -1,0 +1,159 @@
+"""Disks that were emptied or replaced under members of the ISR: nobody leads with nothing, unless a person says so (FLT-33, INV-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from controller.events import LogsMissing
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+from tests.support.memory_cluster import MemoryCluster, scenario
+
+T0 = TopicPartition("t", 0)
+
+
+def led(cluster: MemoryCluster) -> tuple[int, tuple[int, ...]]:
+    return cluster.state("t").leader, cluster.state("t").isr
+
+
+def offline(cluster: MemoryCluster) -> set[tuple[int, ...]]:
+    return {tuple(broker.metadata[T0].offline_replicas) for broker in cluster.running.values()}
+
+
+async def crash(cluster: MemoryCluster, *brokers: int, emptied: int) -> None:
+    for broker in brokers:
+        cluster.crash(broker)
+    cluster.disks[emptied].empty_disk()
+
+
+async def elect_uncleanly(cluster: MemoryCluster) -> ErrorCode:
+    controller = cluster.controllers[cluster.controller]
+    error = (await controller.elect_leaders(True, [T0]))[T0]
+    await cluster.settle()
+    return error.code if error is not None else ErrorCode.NONE
+
+
+def with_isr(
+    isr: tuple[int, ...],
+    play: Callable[[MemoryCluster], Awaitable[None]],
+    *,
+    replicas: tuple[int, ...] = (2, 3),
+    unclean: bool = False,
+) -> None:
+    """Broker 1 is the controller."""
+
+    async def prepared(cluster: MemoryCluster) -> None:
+        config = {"unclean.leader.election.enable": "true"} if unclean else None
+        await cluster.create_topic("t", {0: replicas}, config)
+        cluster.leader_writes_isr("t", 0, isr)
+        await cluster.settle()
+        await play(cluster)
+
+    scenario(prepared)
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+@pytest.mark.parametrize("afterwards", ["nothing", "its next life", "another controller", "preferred election"])
+def test_the_only_member_with_an_empty_disk_does_not_lead(unclean: bool, afterwards: str) -> None:
+    """Not in a topic that allows unclean elections either: an empty replica is worse than any other."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        await crash(cluster, 2, emptied=2)
+        await cluster.start(2)
+        match afterwards:
+            case "its next life":
+                await cluster.bounce(2)
+            case "another controller":
+                await cluster.kill(1)
+            case "preferred election":
+                await cluster.controllers[1].elect_leaders(False, [T0])
+                await cluster.settle()
+        assert led(cluster) == (-1, (2,))
+        assert offline(cluster) == {(2,)}
+        assert await elect_uncleanly(cluster) is ErrorCode.NONE
+        assert led(cluster) == (2, (2,))
+        assert offline(cluster) == {()}
+        assert cluster.running[2].replicas[T0].is_new
+        (event,) = cluster.events.of("unclean_election")
+        assert event == {"partition": "t-0", "leader": 2, "isr_before": [2], "begins_empty": True}
+        await cluster.bounce(2)
+        assert led(cluster) == (2, (2,)), "what it has now counts"
+
+    with_isr((2,), play, replicas=(2,), unclean=unclean)
+
+
+@pytest.mark.parametrize("is_unclean", [False, True])
+def test_an_empty_member_back_first_waits_for_the_other(is_unclean: bool) -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        await crash(cluster, 2, 3, emptied=2)
+        await cluster.settle()
+        await cluster.start(2)
+        assert led(cluster) == (-1, cluster.state("t").isr)
+        assert offline(cluster) == {(2,)}
+        await cluster.start(3)
+        assert led(cluster) == (3, (3,))
+        assert offline(cluster) == {()}
+        assert cluster.running[2].replicas[T0].isr == (3,), "it copies from the one that has everything"
+        assert not cluster.events.of("unclean_election")
+
+    with_isr((2, 3), play, unclean=is_unclean)
+
+
+def test_the_whole_cluster_restarted_and_the_leader_came_back_empty() -> None:
+    """The new controller finds nobody that did not bounce, and lets the leader lead on: it refuses, the other leads."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        await crash(cluster, 1, 2, 3, emptied=2)
+        for broker in (1, 2, 3):
+            await cluster.launch(broker)
+        await cluster.settle()
+        assert led(cluster) == (3, (3,))
+        assert cluster.running[2].follows(T0)
+
+    with_isr((2, 3), play)
+
+
+@pytest.mark.parametrize("emptied", [2, 3])
+def test_a_bounce_with_an_empty_disk_costs_the_place_in_the_isr(emptied: int) -> None:
+    """FLT-23: quicker than the session. The leader, or a follower."""
+
+    async def play(cluster: MemoryCluster) -> None:
+        await crash(cluster, emptied, emptied=emptied)
+        await cluster.start(emptied)
+        other = 5 - emptied
+        assert led(cluster) == (other, (other,))
+        assert cluster.running[emptied].follows(T0)
+
+    with_isr((2, 3), play)
+
+
+def test_a_person_gets_a_replica_with_records_before_an_empty_one() -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        await crash(cluster, 2, emptied=2)
+        await cluster.start(2)
+        assert led(cluster) == (-1, (2,))
+        assert await elect_uncleanly(cluster) is ErrorCode.NONE
+        assert led(cluster) == (3, (3,))
+        assert cluster.running[2].follows(T0)
+
+    with_isr((2,), play)
+
+
+def test_an_answer_to_an_older_epoch_counts_for_nothing_and_one_who_left_the_isr_is_told_again() -> None:
+    async def play(cluster: MemoryCluster) -> None:
+        controller, life = cluster.controllers[1], cluster.running[3].epoch
+        before = cluster.state("t")
+        controller._queue.post(LogsMissing(3, life, ((T0, before.leader_epoch - 1),)))
+        controller._queue.post(LogsMissing(3, life - 1, ((T0, before.leader_epoch),)))
+        await cluster.settle()
+        assert cluster.state("t") == before
+        cluster.leader_writes_isr("t", 0, (2,), notify=False)
+        told = len(cluster.running[3].requests)
+        controller._queue.post(LogsMissing(3, life, ((T0, before.leader_epoch),)))
+        await cluster.settle()
+        assert led(cluster) == (2, (2,))
+        assert next(type(r).__name__ for r in cluster.running[3].requests[told:]) == "LeaderAndIsrRequest"
+
+    with_isr((2, 3), play)

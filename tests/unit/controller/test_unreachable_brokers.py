@@ -1,0 +1,67 @@
+"""Leadership is not moved without need to a broker that the controller cannot reach, as after a lasting REJECT between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from controller import broker_channels
+from controller.events import RebalanceDue
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import ControlledShutdownRequest
+from protocol.types import TopicPartition
+from tests.support.memory_cluster import MemoryCluster, scenario
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_channels, "RETRY_S", 0.001)
+
+
+def play(story: Callable[[MemoryCluster], Awaitable[None]]) -> None:
+    """Broker 1 is the controller and leads t-0, which prefers 2. It cannot reach 2, which is in the ISR."""
+
+    async def prepared(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {0: (2, 1, 3)})
+        await cluster.bounce(2)
+        cluster.leader_writes_isr("t", 0, (1, 3, 2))
+        await cluster.settle()
+        assert cluster.state("t").leader == 1
+        cluster.network.rejected.add(2)
+        cluster.put_topic("news", {0: (1,)})
+        await cluster.until(lambda: cluster.controllers[1]._term.channels.reached({1, 2, 3}) == {1, 3})  # type: ignore[union-attr]
+        await story(cluster)
+        cluster.network.rejected.clear()
+        await cluster.until(lambda: cluster.controllers[1]._term.channels.reached({1, 2, 3}) == {1, 2, 3})  # type: ignore[union-attr]
+        await cluster.settle()
+
+    scenario(prepared, leader_imbalance_per_broker_percentage=0)
+
+
+def test_the_preferred_leader_is_elected_when_it_is_reached_again() -> None:
+    async def story(cluster: MemoryCluster) -> None:
+        controller = cluster.controllers[1]
+        error = (await controller.elect_leaders(False, [T0]))[T0]
+        assert error is not None
+        assert (error.code, "cannot reach it" in str(error)) == (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, True)
+        controller._queue.post(RebalanceDue())
+        await controller.elect_leaders(True, [T0])  # is answered after it
+        assert cluster.state("t").leader == 1
+        cluster.network.rejected.clear()
+        await cluster.until(lambda: controller._term.channels.reached({2}))  # type: ignore[union-attr]
+        assert (await controller.elect_leaders(False, [T0]))[T0] is None
+        assert cluster.state("t").leader == 2
+
+    play(story)
+
+
+def test_a_stopping_leader_hands_over_to_one_that_can_be_told() -> None:
+    async def story(cluster: MemoryCluster) -> None:
+        request = ControlledShutdownRequest(1, cluster.running[1].epoch)
+        await cluster.controllers[1].controlled_shutdown(request)
+        assert cluster.state("t").leader == 3
+
+    play(story)

@@ -1,0 +1,92 @@
+"""A socket that was connected with itself: nobody listens there, whatever it looks like (CTL-16)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio.base_events import BaseEventLoop
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker import registration
+from protocol import connection_watch
+from protocol.connection_watch import ConnectionWatch
+from protocol.network_client import Disconnected, NetworkClient
+from protocol.self_connection import is_to_itself
+from protocol.types import Endpoint
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+@pytest.fixture(autouse=True)
+def the_port_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local port of every new connection is the one that is wanted, as the system sometimes picks it."""
+    create_connection = BaseEventLoop.create_connection
+
+    async def pick(loop: BaseEventLoop, protocol: Callable[[], Any], host: str, port: int) -> Any:
+        found = socket.socket()
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.setblocking(False)
+        await loop.sock_connect(found, (host, port))
+        return await create_connection(loop, protocol, sock=found)
+
+    monkeypatch.setattr(BaseEventLoop, "create_connection", pick)
+    monkeypatch.setattr(connection_watch, "SPACING_S", 0.001)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def play(test: Callable[[int], Any]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(10):
+            await test(free_port())
+
+    asyncio.run(run())
+
+
+def test_it_is_seen() -> None:
+    async def test(port: int) -> None:
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
+        assert is_to_itself(transport)
+        transport.close()
+
+    play(test)
+
+
+def test_a_watch_finds_that_nobody_listens() -> None:
+    async def test(port: int) -> None:
+        found_dead = asyncio.Event()
+        watch = ConnectionWatch(("127.0.0.1", port), found_dead.set)
+        await found_dead.wait()
+        watch.close()
+
+    play(test)
+
+
+def test_a_request_is_not_sent_to_itself() -> None:
+    """Its own request would come back as the answer, and the broker could not listen on its port."""
+
+    async def test(port: int) -> None:
+        client = NetworkClient(Clock(), request_timeout_ms=1000, random=lambda: 0.5)
+        with pytest.raises(Disconnected, match="connected with itself"):
+            await client.send(("127.0.0.1", port), lambda _: (b"x",))
+        client.close()
+
+    play(test)
+
+
+def test_a_broker_id_is_not_in_use_because_of_it() -> None:
+    async def test(port: int) -> None:
+        assert await registration._first_that_answers([Endpoint("L", "127.0.0.1", port)]) is None
+
+    play(test)

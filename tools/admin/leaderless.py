@@ -1,0 +1,60 @@
+"""Why partitions have no leader: what became of the members of their ISR, who alone may lead without loss.
+
+Metadata says which brokers live. Of those that do, DescribeLogDirs says whether they have a log of the partition: one whose disk
+was emptied, replaced or has failed does not lead with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from protocol.types import TopicPartition
+from tools.admin.failures import AdminError
+from tools.admin.reassign_directories import Replica
+from tools.admin.topic_views import PartitionView
+
+if TYPE_CHECKING:
+    from tools.admin.kafka_python_admin import KafkaPythonAdmin
+
+ASKED_MAX = 1000
+"""Partitions whose replicas are looked for; of the others it is said only which brokers are down."""
+
+
+def causes(
+    partitions: Mapping[TopicPartition, PartitionView],
+    live_brokers: Collection[int],
+    connect: Callable[[], AbstractContextManager[KafkaPythonAdmin]],
+) -> dict[TopicPartition, str]:
+    """Of each partition that nobody leads."""
+    leaderless = {tp: view for tp, view in partitions.items() if view.leader not in live_brokers}
+    asked = dict(list(leaderless.items())[:ASKED_MAX])
+    members = [Replica(tp, broker) for tp, view in asked.items() for broker in view.isr if broker in live_brokers]
+    without_log: set[Replica] = set()
+    if members:
+        try:
+            with connect() as admin:
+                without_log = admin.replicas_without_log(members)
+        except AdminError:
+            without_log = set()
+    return {tp: cause(tp, view, live_brokers, without_log) for tp, view in leaderless.items()}
+
+
+def cause(
+    tp: TopicPartition, view: PartitionView, live_brokers: Collection[int], without_log: Collection[Replica]
+) -> str:
+    """In words."""
+    found = []
+    for member in view.isr:
+        if member not in live_brokers:
+            found.append(f"broker {member} is down")
+        elif Replica(tp, member) in without_log:
+            found.append(f"broker {member} has no log of it: its disk was emptied, replaced or has failed")
+    text = f"no leader: of the ISR {','.join(map(str, view.isr))} {'; '.join(found) or 'somebody may lead soon'}"
+    if any(Replica(tp, member) in without_log for member in view.isr):
+        text += (
+            ". Bring back a member that has the records, or give up what is lost: "
+            f"ottla elect --election-type unclean --topic {tp.topic} --partition {tp.partition}"
+        )
+    return text
