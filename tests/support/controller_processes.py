@@ -69,6 +69,8 @@ class Process:
         )
         self.server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
+        self._is_registered = asyncio.Event()
+        """Until then nobody can tell which life a request is for: the real listener waits too (`when_registered`)."""
         self.address = (HOST, 0)
 
     async def start(self) -> None:
@@ -84,9 +86,11 @@ class Process:
         path = BrokerIdZNode.path(self.broker.id)
         _, stat = await self.zk.create(path, BrokerIdZNode.encode(info, 0), ephemeral=True)
         self.broker.begin_life(stat.czxid)
+        self._is_registered.set()
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
+            self._is_registered.clear()
             self.controller.on_session_expired()
         elif state is SessionState.CONNECTED and self.controller.epoch == 0:
             self._registering = asyncio.get_running_loop().create_task(self._register_again())
@@ -119,6 +123,7 @@ class Process:
                 if isinstance(request, ControlledShutdownRequest):
                     response = await self.controller.controlled_shutdown(request)
                 else:
+                    await self._is_registered.wait()
                     response = self.broker.handle(request)
                 writer.write(framing.response_frame(correlation_id, response))
         writer.close()
