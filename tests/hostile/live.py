@@ -1,0 +1,324 @@
+"""Attacks on a running cluster that carries canary traffic, and the verdict.
+
+    python -m tests.hostile.live --minutes 60 --seed 1 --mutated    attacks in a random order, mutated traffic of real clients meanwhile
+    python -m tests.hostile.live --attack bombs --attack many_connections
+
+A run fails, with its seed, when the canary waited longer than --wait-s, a process died, memory did not come back, the
+canary's records are not all there in order, or an attack complains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.hostile.attacks import ATTACKS, Attack, Target
+from tests.hostile.mutating_proxy import MutatedTraffic, MutatingProxy
+from tests.support.invariants import ZooKeeperView, eventually
+from tools.cluster.local_cluster import LocalCluster
+
+BROKERS = 3
+RECORD_BYTES = 100_000
+RECORDS_OF_A_PARTITION = 150
+SAMPLE_S = 0.05
+CALM_S = 0.3
+CALM_WITHIN_S = 60.0
+MEMORY_BACK_WITHIN_S = 10.0
+MEMORY_MORE_MIB = 64.0
+"""What a broker may hold more after an attack than before it: caches and the allocator's rest."""
+LONG_TURN_S = 0.05
+BUCKET = re.compile(r'^ottla_loop_turn_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.M)
+LONGEST = re.compile(r'^ottla_loop_longest_turn_seconds\{call="(.*)"\} (\S+)$', re.M)
+
+
+@dataclass
+class Verdict:
+    """Of one attack. Seconds, MiB. `turns`: of the loops, how many above 50 ms."""
+
+    attack: str
+    wait_s: float = 0.0
+    waited_for: str = ""
+    memory_before: float = 0.0
+    memory_peak: float = 0.0
+    memory_after: float = 0.0
+    turns: int = 0
+    longest_turn: str = ""
+    seconds: float = 0.0
+    errors: dict[str, int] = field(default_factory=dict)
+    harm: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_before:.0f} -> {self.memory_peak:.0f} -> {self.memory_after:.0f} MiB"
+        said = f"{self.attack:20} {self.seconds:6.1f} s  wait {self.wait_s:6.2f} s ({self.waited_for}), {memory}, {self.turns} long turns"
+        errors = f"; canary's errors {self.errors}" if self.errors else ""
+        harm = f"; HARM: {'; '.join(self.harm)}" if self.harm else ""
+        return f"{said} {self.longest_turn}{errors}{harm}"
+
+
+class CanaryProcess:
+    """`tests.hostile.canary` in a process of its own."""
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        brokers = ",".join(f"{broker}={cluster.address(broker)}" for broker in cluster.broker_ids)
+        command = [sys.executable, "-m", "tests.hostile.canary", "--topic", topic, "--brokers", brokers]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._line() == {"ready": True}
+
+    def mark(self) -> dict[str, Any]:
+        """What was seen since the last mark."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("mark\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the canary ended"
+        row: dict[str, Any] = json.loads(line)
+        return row
+
+
+class Memory:
+    """Resident MiB of the brokers: the largest one's, sampled in a thread."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._ended = threading.Event()
+        self.peak = 0.0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def now(self) -> float:
+        found = [0.0]
+        for broker in self._cluster.broker_ids:
+            with contextlib.suppress(OSError, StopIteration):
+                status = Path(f"/proc/{self._cluster.pid(broker)}/status").read_text()
+                found.append(
+                    int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+                )
+        return max(found)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLE_S):
+            self.peak = max(self.peak, self.now())
+
+
+class LiveRun:
+    """A cluster with its canary; `play` runs one attack."""
+
+    def __init__(self, cluster: LocalCluster, seed: int, wait_max_s: float) -> None:
+        self.cluster = cluster
+        self.wait_max_s = wait_max_s
+        self.zk = ZooKeeperView(cluster.zookeeper_connect)
+        self.rng = random.Random(seed)
+        self.target = Target(cluster, self.zk, "wide", "full", self.rng)
+        _make_topics(cluster)
+        self.canary = CanaryProcess(cluster, "canary")
+        self.memory = Memory(cluster)
+        self.pids = {broker: cluster.pid(broker) for broker in cluster.broker_ids}
+        time.sleep(CALM_S)
+        self.canary.mark()
+
+    def close(self) -> None:
+        self.canary.close()
+        self.memory.close()
+        self.zk.close()
+
+    def play(self, attack: Attack) -> Verdict:
+        """Runs the attack and waits until the cluster is calm again."""
+        verdict = Verdict(attack.__name__, memory_before=self.memory.now())
+        self.memory.peak = 0.0
+        turns, _ = self._long_turns()
+        begun = time.monotonic()
+        try:
+            complaint = attack(self.target)
+        except Exception as error:  # what an attack cannot do is said with the rest
+            logging.exception("attack %s", verdict.attack)
+            complaint = f"the attack broke off: {type(error).__name__}: {error}"
+        if complaint:
+            verdict.harm.append(complaint)
+        verdict.seconds = time.monotonic() - begun
+        self._until_calm(verdict)
+        self._until_memory_is_back(verdict)
+        after, longest = self._long_turns()
+        verdict.turns = after - turns
+        verdict.longest_turn = longest if verdict.turns else ""
+        for broker, pid in self.pids.items():
+            if self.cluster.pid(broker) != pid:
+                verdict.harm.append(f"broker {broker} died")
+        return verdict
+
+    def _until_calm(self, verdict: Verdict) -> None:
+        deadline = time.monotonic() + CALM_WITHIN_S
+        while True:
+            row = self.canary.mark()
+            what, longest = max(row["longest_s"].items(), key=lambda item: item[1], default=("", 0.0))
+            if longest > verdict.wait_s:
+                verdict.wait_s, verdict.waited_for = longest, what
+            for error, count in row["errors"].items():
+                verdict.errors[error] = verdict.errors.get(error, 0) + count
+            verdict.harm += row["faults"]
+            if longest < CALM_S and row["answers"] > 20:
+                break
+            if time.monotonic() > deadline:
+                verdict.harm.append(f"the canary is not served again after {CALM_WITHIN_S:g} s")
+                break
+            time.sleep(CALM_S)
+        if verdict.wait_s > self.wait_max_s:
+            verdict.harm.append(f"the canary waited {verdict.wait_s:.2f} s for {verdict.waited_for}")
+
+    def _until_memory_is_back(self, verdict: Verdict) -> None:
+        deadline = time.monotonic() + MEMORY_BACK_WITHIN_S
+        while (now := self.memory.now()) > verdict.memory_before + MEMORY_MORE_MIB and time.monotonic() < deadline:
+            time.sleep(SAMPLE_S)
+        verdict.memory_after, verdict.memory_peak = now, self.memory.peak
+        if now > verdict.memory_before + MEMORY_MORE_MIB:
+            verdict.harm.append(f"memory went from {verdict.memory_before:.0f} to {now:.0f} MiB and stays")
+
+    def _long_turns(self) -> tuple[int, str]:
+        """How many turns of all loops took longer than 50 ms, and the longest since the start."""
+        count, found = 0, (0.0, "")
+        for broker in self.cluster.broker_ids:
+            address = _metrics_address(self.cluster, broker)
+            with contextlib.suppress(OSError):
+                text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+                buckets = {bound: float(number) for bound, number in BUCKET.findall(text)}
+                within = max(
+                    number for bound, number in buckets.items() if bound != "+Inf" and float(bound) <= LONG_TURN_S
+                )
+                count += int(buckets["+Inf"] - within)
+                for call, seconds in LONGEST.findall(text):
+                    found = max(found, (float(seconds), call))
+        return count, f"(longest since the start {1000 * found[0]:.0f} ms, {found[1]})"
+
+
+def _metrics_address(cluster: LocalCluster, broker: int) -> str:
+    lines = (cluster.broker_directory(broker) / "server.properties").read_text().splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith("metrics.listener="))
+
+
+def _make_topics(cluster: LocalCluster) -> None:
+    """`canary`: a partition led by each broker; `wide`: 50 partitions; `full`: 3 with 15 MB each."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    ids = list(cluster.broker_ids)
+    assignment = [[ids[(at + step) % len(ids)] for step in range(3)] for at in range(3)]
+    settings = {"min.insync.replicas": "2"}
+    topics = [NewTopic(name, 3, replica_assignment=assignment, config=settings) for name in ("canary", "full")]
+    topics.append(NewTopic("wide", 50, 3))
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    settings_of_load = {"bootstrap.servers": cluster.bootstrap_servers, "message.max.bytes": 1_000_000, "linger.ms": 5}
+    producer = Producer(settings_of_load)
+    value = random.Random(0).randbytes(RECORD_BYTES)
+    for number in range(RECORDS_OF_A_PARTITION):
+        for partition in range(3):
+            producer.produce("full", value, partition=partition)
+        producer.poll(0 if number % 10 else 0.05)
+    assert producer.flush(60) == 0
+    producer.produce("wide", b"one")
+    assert producer.flush(60) == 0
+
+
+@contextlib.contextmanager
+def live_run(directory: Path, *, seed: int = 0, wait_max_s: float = 0.5, mutated: bool = False) -> Iterator[LiveRun]:
+    """A new cluster of three brokers, which is destroyed at the end. `mutated`: real clients' traffic is, beside all else."""
+    cluster = LocalCluster(directory)
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.destroy)
+        cluster.create(brokers=BROKERS)
+        proxy = MutatingProxy(seed)
+        if mutated:
+            proxy.add_listeners(cluster)
+            proxy.start()
+            stack.callback(proxy.close)
+        cluster.start()
+        if mutated:
+            stack.callback(MutatedTraffic(proxy, seed).close)
+        run = LiveRun(cluster, seed, wait_max_s)
+        stack.callback(run.close)
+        eventually(lambda: run.canary.mark()["acknowledged"] > 20, "the canary is served")
+        yield run
+        if mutated:
+            print(f"{proxy.passed} requests of real clients passed, {proxy.mutated} were mutated", flush=True)
+
+
+def _order(names: Sequence[str], seed: int, until: float | None) -> Iterator[str]:
+    """All of them, shuffled; again and again until `until`, if that is given."""
+    rng = random.Random(seed)
+    while True:
+        for name in rng.sample(list(names), len(names)):
+            if until is not None and time.monotonic() > until:
+                return
+            yield name
+        if until is None:
+            return
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, help="how long; default: each attack once")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--attack", action="append", choices=sorted(ATTACKS), help="only these")
+    parser.add_argument("--mutated", action="store_true", help="mutated traffic of real clients meanwhile")
+    parser.add_argument("--fresh", action="store_true", help="a new cluster for each attack")
+    parser.add_argument("--wait-s", type=float, default=0.5, help="longest wait of the canary (default: 0.5)")
+    options = parser.parse_args()
+    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    print(f"seed {options.seed}", flush=True)
+    names = _order(options.attack or sorted(ATTACKS), options.seed, until)
+    clusters = ([name] for name in names) if options.fresh else [names]
+    played = harmed = 0
+    for some in clusters:
+        for verdict in _play(some, options):
+            played += 1
+            harmed += bool(verdict.harm)
+            print(verdict, flush=True)
+    print(f"{played} attacks, {harmed} with harm")
+    return 1 if harmed else 0
+
+
+def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[Verdict]:
+    """On one cluster, until a process of it died."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ottla-hostile-") as directory,
+        live_run(
+            Path(directory) / "cluster", seed=options.seed, wait_max_s=options.wait_s, mutated=options.mutated
+        ) as run,
+    ):
+        for name in names:
+            verdict = run.play(ATTACKS[name])
+            yield verdict
+            if any("died" in harm for harm in verdict.harm):
+                return
+        row = run.canary.mark()
+        print(f"the canary: {row['acknowledged']} acknowledged, {row['read']} read", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
