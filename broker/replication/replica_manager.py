@@ -376,6 +376,10 @@ class ReplicaManager:
             self._brokers_looked_at = now
         return ControlResponse()
 
+    def deposed_below(self, controller_epoch: int) -> None:
+        """ZooKeeper has that controller epoch: requests of earlier controllers are refused from now on (INV-8)."""
+        self._changes.controller_epoch = max(self._changes.controller_epoch, controller_epoch)
+
     def step_down_all(self, reason: str) -> None:
         """The session is lost: nothing is led any more, control requests to this life are void (STA-4)."""
         log.warning("stepping down as leader of everything: %s", reason)
