@@ -256,6 +256,7 @@ class Broker:
             controller=self._controller,
             doubts=self._doubts,
             groups=self._groups,
+            replica_listener=self._listeners.replica_listener,
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(
@@ -274,6 +275,12 @@ class Broker:
                 ports[name] = await acceptor.bind(endpoint.host, endpoint.port)
             self._acceptors[name] = acceptor
         control = self._listeners.bound[self._listeners.control_plane]
+        if self._listeners.is_control_open:
+            log.warning(
+                "the control listener is on all addresses, as %s is: who reaches it can command this broker; "
+                "give it an address of the brokers' own network by listeners and control.plane.listener.name",
+                self._listeners.inter_broker,
+            )
         with _port_errors(control):
             ports[control.listener] = await self._control.start(control.host, control.port)
         self._listeners = self._listeners.with_ports(ports)

@@ -305,7 +305,7 @@ class ReplicaManager:
 
         A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
         """
-        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch)
+        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
         self._fetches.answer_follower(replica_id)
         return answer
 
