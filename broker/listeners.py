@@ -25,6 +25,8 @@ class Listeners:
     advertised: dict[str, Endpoint]
     inter_broker: str
     control_plane: str
+    is_control_made: bool = False
+    """The control listener is not among `listeners`: it is bound and announced where the inter-broker listener is."""
 
     def with_ports(self, ports: dict[str, int]) -> Listeners:
         """`ports`: what was bound, by name. An advertised port of 0 becomes it."""
@@ -39,6 +41,16 @@ class Listeners:
     def client_names(self) -> tuple[str, ...]:
         """All but the control plane's: where the Kafka protocol is served."""
         return tuple(name for name in self.bound if name != self.control_plane)
+
+    @property
+    def replica_listener(self) -> str | None:
+        """The one on which brokers ask as replicas; None when they share it with the clients."""
+        return self.inter_broker if len(self.client_names) > 1 else None
+
+    @property
+    def is_control_open(self) -> bool:
+        """A control listener that was made listens on all addresses, as the inter-broker listener does."""
+        return self.is_control_made and self.bound[self.control_plane].host in ANY_ADDRESS
 
 
 def replace_port(endpoint: Endpoint, port: int) -> Endpoint:
@@ -62,7 +74,8 @@ def listeners_of(config: BrokerConfig) -> Listeners:
     unknown = [name for name in told if name not in bound]
     if unknown:
         raise ConfigError(f"advertised.listeners names {', '.join(unknown)}; listeners has {', '.join(bound)}")
-    if control not in bound:
+    is_made = control not in bound
+    if is_made:
         # On a free port of the host that brokers reach already.
         bound[control] = Endpoint(control, bound[inter_broker].host, 0)
     advertised = {}
@@ -75,7 +88,7 @@ def listeners_of(config: BrokerConfig) -> Listeners:
         elif public.host in ANY_ADDRESS:
             raise ConfigError(f"advertised.listeners={public}: nobody can reach {public.host or 'an empty host'!s}")
         advertised[name] = public
-    return Listeners(bound, advertised, inter_broker, control)
+    return Listeners(bound, advertised, inter_broker, control, is_made)
 
 
 def _reachable(host: str) -> str:

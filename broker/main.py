@@ -37,6 +37,7 @@ from broker.apis.producer_ids import ProducerIds
 from broker.apis.topic_admin import TopicAdmin
 from broker.clock import Clock, SystemClock
 from broker.config import BrokerConfig, ConfigError
+from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.controller_client import ControllerClient
 from broker.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
@@ -70,7 +71,7 @@ from protocol.connection_watch import ConnectionWatch
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.network_client import NetworkClient
-from protocol.rpc.client import ControlClient
+from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
 from protocol.zk.znodes import PartitionStateZNode
@@ -106,9 +107,7 @@ class Broker:
         if config.metrics_listener:
             parse_listener(config.metrics_listener)
         self._zk = ZooKeeperSession(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
-        self._network = NetworkClient(
-            clock, request_timeout_ms=config.controller_socket_timeout_ms, random=random.random
-        )
+        self._network = self._open_control_client()
         filesystem = FileSystem()
         self._log_manager = LogManager(
             config.log_directories,
@@ -173,6 +172,7 @@ class Broker:
             self._log_dir_events.announce,
             self._creation_zxids,
             keep_out_of_collections,
+            Confirmation(self._zk, config.broker_id, self._replicas.deposed_below),
         )
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
@@ -256,6 +256,7 @@ class Broker:
             controller=self._controller,
             doubts=self._doubts,
             groups=self._groups,
+            replica_listener=self._listeners.replica_listener,
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(
@@ -274,6 +275,12 @@ class Broker:
                 ports[name] = await acceptor.bind(endpoint.host, endpoint.port)
             self._acceptors[name] = acceptor
         control = self._listeners.bound[self._listeners.control_plane]
+        if self._listeners.is_control_open:
+            log.warning(
+                "the control listener is on all addresses, as %s is: who reaches it can command this broker; "
+                "give it an address of the brokers' own network by listeners and control.plane.listener.name",
+                self._listeners.inter_broker,
+            )
         with _port_errors(control):
             ports[control.listener] = await self._control.start(control.host, control.port)
         self._listeners = self._listeners.with_ports(ports)
@@ -366,9 +373,7 @@ class Broker:
     async def _ask_to_leave(self) -> None:
         # Over a connection of its own: on the one that the controller in this process has to this very broker, the
         # LeaderAndIsr that the answer waits for would wait behind the question.
-        network = NetworkClient(
-            self._clock, request_timeout_ms=self._config.controller_socket_timeout_ms, random=random.random
-        )
+        network = self._open_control_client()
         client = ControllerClient(
             self._config, self._zk, ControlClient(network), self._listeners.control_plane, self._broker_epoch
         )
@@ -441,6 +446,14 @@ class Broker:
         """Stops this broker; `run` raises the reason."""
         self._fatal = reason
         self._stop.set()
+
+    def _open_control_client(self) -> NetworkClient:
+        return NetworkClient(
+            self._clock,
+            request_timeout_ms=self._config.controller_socket_timeout_ms,
+            random=random.random,
+            response_bytes_max=RESPONSE_BYTES_MAX,
+        )
 
     def _open_fetch_client(self) -> NetworkClient:
         """A connection of its own for each fetcher, so that a slow leader delays nobody else."""

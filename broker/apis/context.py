@@ -135,6 +135,8 @@ class ApiContext:
     controller: ControllerRequests
     doubts: LeaderDoubts
     groups: GroupRequests
+    replica_listener: str | None
+    """The one listener on which brokers may ask as replicas; None: all, for there is only one for clients and brokers."""
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """Where a live broker serves clients of that listener."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
+from broker.apis.followers import may_ask_as_replica
 from broker.network.request_channel import Request
 from broker.replication.replica_manager import FetchParams
 from protocol.errors import ErrorCode, KafkaError
@@ -24,6 +25,9 @@ LEADER_ENDPOINTS_SINCE = 16
 def fetch(context: ApiContext, request: Request) -> None:
     version = request.header.api_version
     body = fetch_codec.decode_request(version, request.frame, request.header.body_offset)
+    if body.replica_id >= 0 and not may_ask_as_replica(context, request):
+        _refuse(request)
+        return
     try:
         fetched = context.fetch_sessions.open(body, uses_topic_ids=version >= TOPIC_IDS_SINCE)
     except KafkaError as error:
@@ -62,6 +66,16 @@ def fetch(context: ApiContext, request: Request) -> None:
     parked = context.replica_manager.fetch(params, entries, respond, session.quiet if session is not None else None)
     if parked is not None and not parked.is_completed:
         request.connection.at_end(request.number, parked.complete_now)
+
+
+def _refuse(request: Request) -> None:
+    """A fetch as a replica that may not be one."""
+    version = request.header.api_version
+    if version < SESSION_ERRORS_SINCE:
+        request.close("a fetch as a replica, on a listener that is not the brokers'")
+        return
+    error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    request.respond(fetch_codec.encode_response(version, 0, error, NO_SESSION_ID, []))
 
 
 def _respond(

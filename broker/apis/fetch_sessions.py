@@ -197,7 +197,7 @@ class FetchSessionCache:
 
     def _continue(self, request: FetchRequest, uses_topic_ids: bool) -> FetchContext:
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.quiet.replica_id != request.replica_id:  # nobody goes on with another's
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.next_epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.followers import may_ask_as_replica
 from broker.apis.steps import Steps, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
@@ -37,6 +38,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
         times.update((topic, row.partition) for row in rows)
         if count % TOPICS_IN_A_STEP == 0:
             yield
+    may_ask = body.replica_id < 0 or may_ask_as_replica(context, request)
     topics = []
     for topic, rows in body.topics:
         encoded: list[bytes] = []
@@ -44,6 +46,8 @@ def _answer(context: ApiContext, request: Request) -> Steps:
         for row in rows:
             if times[topic, row.partition] > 1:
                 results.append(_failed(row.partition, ErrorCode.INVALID_REQUEST))
+            elif not may_ask:
+                results.append(_failed(row.partition, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
             else:
                 results.append(_find(context, version, topic, row, body))
             if len(results) == RESULTS_IN_A_STEP:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.followers import may_ask_as_replica
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
@@ -19,12 +20,19 @@ def offset_for_leader_epoch(context: ApiContext, request: Request) -> None:
     version = header.api_version
     body = messages.decode_request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, request.frame, header.body_offset)
     replica_id = body.replica_id if version >= REPLICA_ID_SINCE else -1
+    find = _find if replica_id < 0 or may_ask_as_replica(context, request) else _refuse
     topics = [
-        {"topic": topic.topic, "partitions": [_find(context, topic.topic, p, replica_id) for p in topic.partitions]}
+        {"topic": topic.topic, "partitions": [find(context, topic.topic, p, replica_id) for p in topic.partitions]}
         for topic in body.topics
     ]
     response = {"throttle_time": 0, "topics": topics}
     request.respond_small(messages.encode_response(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, response))
+
+
+def _refuse(context: ApiContext, topic: str, asked: Any, replica_id: int) -> dict[str, int]:
+    """As `_find`, for a replica that may not be one."""
+    error = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return {"error_code": error, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
 
 
 def _find(context: ApiContext, topic: str, asked: Any, replica_id: int) -> dict[str, int]:

@@ -1,18 +1,26 @@
-"""The server of the control-plane listener (FMT-4): frames in, one answer each, in order.
-
-    int32 length | int32 correlation id | msgpack body            (both directions)
+"""The control-plane listener: what the controller tells this broker, and what other brokers ask its controller.
 
 A listener of its own, so that a flood of client requests never delays a leadership change. Requests of all connections
 that change state are applied one after the other; ControlledShutdown, which waits for the controller's work, is not in
 that queue. A connection that sends anything else is closed.
+
+Anybody may have sent a request. In this order it is looked at:
+
+1. the head: the broker epoch is this life's (`fencing`), the controller is the one that ZooKeeper names (`confirmation`);
+2. in the queue, the rest is unpacked and checked (`protocol.rpc.parsing`), in steps;
+3. it is not older than what was carried out before (`fencing`).
+
+So only the controller's requests wait for each other, and one of them at a time is in memory unpacked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any
 
+from broker.control.confirmation import Confirmation
+from broker.control.connections import Connection, ControlConnections
 from broker.control.fencing import BrokerEpochFence, NewestRequest
 from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadCreationZxids, LoadTopicOverrides
 from broker.control.steps import StepByStep
@@ -30,16 +38,11 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.rpc.parsing import Head
 from protocol.types import TopicPartition
 
-log = logging.getLogger(__name__)
-
-LENGTH_BYTES = 4
-FRAME_BYTES_MAX = 128 * 1024**2
-FRAME_TIMEOUT_S = 60.0
-LARGE_FRAME_BYTES = 64 * 1024
-"""A larger frame is unpacked in steps, and others have their turn before it is carried out."""
-
+StateRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+Parsing = Generator[Head | None, None, tuple[int, ControlRequest]]
 ControlledShutdownHandler = Callable[[ControlledShutdownRequest], Awaitable[ControlResponse]]
 
 
@@ -52,7 +55,7 @@ class ControlListener:
 
     `when_registered` returns once this life of the broker is registered: until then nobody can tell whether a request is for
     this life or an earlier one, so requests wait (STA-3). `ask_for_everything` and
-    `load_created`: see `LeaderAndIsrHandler`.
+    `load_created`: see `LeaderAndIsrHandler`. Without a `confirmation` every sender is believed.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class ControlListener:
         ask_for_everything: Callable[[], None] = _nothing,
         load_created: LoadCreationZxids | None = None,
         much_is_new: Callable[[], None] = _nothing,
+        confirmation: Confirmation | None = None,
     ) -> None:
         self._replica_manager = replica_manager
         self._fence = BrokerEpochFence(own_broker_epoch, replica_manager)
@@ -82,72 +86,83 @@ class ControlListener:
         )
         self._controlled_shutdown = controlled_shutdown
         self._when_registered = when_registered or _at_once
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._own_broker_epoch = own_broker_epoch
+        self._confirmation = confirmation
+        self._connections = ControlConnections(self._answer)
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the bound port (`port` 0: a free one). Raises OSError when it is taken."""
-        self._server = await asyncio.start_server(self._connected, host or None, port)
-        return int(self._server.sockets[0].getsockname()[1])
+        return await self._connections.start(host, port)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._connections.close()
+        if self._confirmation is not None:
+            self._confirmation.close()
         await self._leader_and_isr.close()
 
     async def handle(self, request: ControlRequest) -> ControlResponse:
-        """The routing table."""
+        """Raises NotConfirmed."""
         if isinstance(request, ControlledShutdownRequest):
             return await self._controlled_shutdown(request)
-        refusal = self._fence.refusal(request.broker_epoch)
+        return await self._in_turn(
+            request.controller_id, request.controller_epoch, request.broker_epoch, lambda: _ready(request)
+        )
+
+    async def _answer(self, connection: Connection, frame: bytearray) -> bytes:
+        """Of `ControlConnections`: raises ValueError."""
+        steps = framing.parsing_request(frame)
+        head = next(steps)
+        assert head is not None
+
+        async def parsed() -> StateRequest:
+            connection.is_busy = True
+            request = await _finished(steps)
+            assert not isinstance(request, ControlledShutdownRequest)
+            connection.is_trusted = True
+            return request
+
+        if head.controller_id is None:
+            request = await _finished(steps)
+            assert isinstance(request, ControlledShutdownRequest)
+            response = await self._controlled_shutdown(request)
+        else:
+            response = await self._in_turn(head.controller_id, head.controller_epoch, head.broker_epoch, parsed)
+        return framing.response_frame(head.correlation_id, response)
+
+    async def _in_turn(
+        self,
+        controller_id: int,
+        controller_epoch: int,
+        broker_epoch: int,
+        parsed: Callable[[], Coroutine[Any, Any, StateRequest]],
+    ) -> ControlResponse:
+        refusal = self._fence.refusal(broker_epoch)
         if refusal is not None:
             return refusal
         await self._when_registered()
+        if self._confirmation is not None:
+            # Not in the queue: while ZooKeeper is asked about somebody's claim, the known controller's requests go on.
+            if broker_epoch > self._own_broker_epoch():
+                await self._confirmation.of_broker_epoch(broker_epoch)
+            await self._confirmation.of_controller(controller_id, controller_epoch)
         async with self._one_at_a_time:
-            refusal = self._newest.refusal(request)
-            if refusal is not None:
-                return refusal
-            match request:
-                case LeaderAndIsrRequest():
-                    return await self._leader_and_isr.handle(request)
-                case UpdateMetadataRequest():
-                    return await update_metadata(self._steps, self._replica_manager, request)
-                case StopReplicaRequest():
-                    response = await stop_replica(self._steps, self._replica_manager, request)
-                    if response.error is ErrorCode.NONE:
-                        self._leader_and_isr.stopped(request)
-                    return response
+            return await self._carry_out(await parsed())
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        peer = writer.get_extra_info("peername")
-        try:
-            while True:
-                frame = await _read_frame(reader)
-                if frame is None:
-                    return
-                correlation_id, request = await _parse(frame)
-                response = await self.handle(request)
-                writer.write(framing.response_frame(correlation_id, response))
-                await writer.drain()
-        except (ValueError, TypeError, TimeoutError) as error:
-            log.warning("control connection of %s closed: %s", peer, error)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            log.debug("control connection of %s ended", peer)
-        except asyncio.CancelledError:
-            # Not raised on: only `close` cancels, and asyncio's streams would log it as an error.
-            log.debug("control connection of %s cancelled", peer)
-        except Exception:
-            # The connection's boundary: the controller asks again on another one.
-            log.exception("a control request of %s failed", peer)
-        finally:
-            self._connections.discard(task)
-            writer.close()
+    async def _carry_out(self, request: StateRequest) -> ControlResponse:
+        """The routing table."""
+        refusal = self._newest.refusal(request)
+        if refusal is not None:
+            return refusal
+        match request:
+            case LeaderAndIsrRequest():
+                return await self._leader_and_isr.handle(request)
+            case UpdateMetadataRequest():
+                return await update_metadata(self._steps, self._replica_manager, request)
+            case StopReplicaRequest():
+                response = await stop_replica(self._steps, self._replica_manager, request)
+                if response.error is ErrorCode.NONE:
+                    self._leader_and_isr.stopped(request)
+                return response
 
 
 async def _none_is_older(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -159,32 +174,17 @@ async def _at_once() -> None:
     """Registered already."""
 
 
-async def _parse(frame: bytes) -> tuple[int, ControlRequest]:
-    """Raises ValueError or TypeError."""
-    if len(frame) <= LARGE_FRAME_BYTES:
-        return framing.parse_request(frame)
-    steps = framing.parsing_request(frame)
-    parsed: tuple[int, ControlRequest] | None = None
-    while parsed is None:
+async def _ready(request: StateRequest) -> StateRequest:
+    """Parsed already."""
+    return request
+
+
+async def _finished(steps: Parsing) -> ControlRequest:
+    """What `steps` come to, while others have their turn. Raises ValueError."""
+    while True:
         try:
             next(steps)
         except StopIteration as end:
-            parsed = end.value
+            request: ControlRequest = end.value[1]
+            return request
         await asyncio.sleep(0)
-    return parsed
-
-
-async def _read_frame(reader: asyncio.StreamReader) -> bytes | None:
-    """A frame after its length; None at the end. The buffer grows as bytes arrive (BAD-4). Raises ValueError."""
-    try:
-        head = await reader.readexactly(LENGTH_BYTES)
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise
-        return None
-    length = int.from_bytes(head, "big", signed=True)
-    if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX:
-        raise ValueError(f"frame length {length}")
-    # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the bytes.
-    async with asyncio.timeout(FRAME_TIMEOUT_S):
-        return await reader.readexactly(length)

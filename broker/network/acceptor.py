@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from enum import IntEnum
 from typing import NamedTuple
 
 from broker.clock import Clock
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 UNPROVEN_MAX = 16
+CLAIMED_MAX = 500
+"""A follower has one such connection to this broker for each of its fetchers (`num.replica.fetchers`)."""
 
 
 class ConnectionCounts:
@@ -50,17 +53,26 @@ class ConnectionCounts:
             del self._by_address[address]
 
 
+class Claim(IntEnum):
+    """What a first request says of who it is from: nothing, a follower without a proof, a follower by what only it can know."""
+
+    NONE = 0
+    MADE = 1
+    PROVEN = 2
+
+
 class AcceptorSettings(NamedTuple):
     """`is_limited` is False for a listener of the brokers alone: they must always come through.
 
-    Where they share one with clients, `is_of_follower` tells a follower's connection by its first request.
+    Where they share one with clients, `is_of_follower` tells a follower's connection by its first request. Anybody can make a claim:
+    of those that are not proven CLAIMED_MAX are believed, then the oldest is closed.
     """
 
     listener: str
     processors: int
     limits: Limits
     is_limited: bool = True
-    is_of_follower: Callable[[RequestHeader, memoryview], bool] | None = None
+    is_of_follower: Callable[[RequestHeader, memoryview], Claim] | None = None
 
 
 class Acceptor:
@@ -90,6 +102,7 @@ class Acceptor:
         self._next = 0
         self._unproven: dict[ClientConnection, str] = {}
         self._uncounted: set[ClientConnection] = set()
+        self._claimed: dict[ClientConnection, None] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -149,15 +162,23 @@ class Acceptor:
         """Why the connection is to be closed, or nothing."""
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None
-        if is_of_follower(header, frame):
+        claim = is_of_follower(header, frame)
+        if claim is not Claim.NONE:
             self._uncounted.add(connection)
             if self._unproven.pop(connection, None) is None:
                 self._counts.give_back(connection.remote_address)
+        if claim is Claim.MADE:
+            if len(self._claimed) >= CLAIMED_MAX:
+                oldest = next(iter(self._claimed))
+                del self._claimed[oldest]
+                oldest.abort()
+            self._claimed[connection] = None
         return self._unproven.get(connection, "")
 
     def _released(self, connection: ClientConnection) -> None:
         is_counted = self._unproven.pop(connection, None) is None and connection not in self._uncounted
         self._uncounted.discard(connection)
+        self._claimed.pop(connection, None)
         if self._settings.is_limited and is_counted:
             self._counts.give_back(connection.remote_address)
 

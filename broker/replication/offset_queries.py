@@ -28,10 +28,13 @@ class OffsetQueries:
         self._hosted = hosted
         self._disk_failed = disk_failed
 
-    def end_of_epoch(self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int) -> tuple[int, int]:
+    def end_of_epoch(
+        self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = CONSUMER
+    ) -> tuple[int, int]:
         """(epoch, end offset): the largest epoch not above `leader_epoch`, and where it ends here."""
         partition = self._hosted.find(tp)
         partition.leader_log(current_leader_epoch)
+        _check_replica(partition, replica_id)
         end = partition.end_of_epoch(leader_epoch)
         return end.epoch, end.end_offset
 
@@ -41,6 +44,7 @@ class OffsetQueries:
         """Consumers see what is below the HW; with `read_committed` the last stable offset, which is the HW here."""
         partition = self._hosted.find(tp)
         log = partition.leader_log(current_leader_epoch)
+        _check_replica(partition, replica_id)
         limit = partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
         # A fresh leader's HW lags behind what consumers were shown before (INV-16).
         limit_is_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
@@ -65,6 +69,12 @@ class OffsetQueries:
         if limit_is_behind:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return NO_MATCH
+
+
+def _check_replica(partition: Partition, replica_id: int) -> None:
+    """Only an assigned follower is told what is not committed (BAD-28). Raises KafkaError."""
+    if replica_id > CONSUMER and replica_id not in partition.followers:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _epoch_at(log: Log, offset: int) -> int:

@@ -305,7 +305,7 @@ class ReplicaManager:
 
         A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
         """
-        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch)
+        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
         self._fetches.answer_follower(replica_id)
         return answer
 
@@ -375,6 +375,10 @@ class ReplicaManager:
             self.record_deletions.check_all()
             self._brokers_looked_at = now
         return ControlResponse()
+
+    def deposed_below(self, controller_epoch: int) -> None:
+        """ZooKeeper has that controller epoch: requests of earlier controllers are refused from now on (INV-8)."""
+        self._changes.controller_epoch = max(self._changes.controller_epoch, controller_epoch)
 
     def step_down_all(self, reason: str) -> None:
         """The session is lost: nothing is led any more, control requests to this life are void (STA-4)."""

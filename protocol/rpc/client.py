@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from protocol.network_client import NetworkClient
 from protocol.rpc import framing
 from protocol.rpc.messages import ControlRequest, ControlResponse
+
+RESPONSE_BYTES_MAX = 32 * 1024**2
+"""For the network client of a ControlClient: a hundred thousand errors of partitions with the longest names."""
 
 
 class ControlClient:
@@ -18,7 +23,14 @@ class ControlClient:
         answer = await self._network.send(
             address, lambda correlation_id: (framing.request_payload(correlation_id, request),)
         )
-        return framing.parse_response(answer)[1]
+        steps = framing.parsing_response(answer)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: ControlResponse = end.value[1]
+                return response
+            await asyncio.sleep(0)
 
     def disconnect(self, address: tuple[str, int]) -> None:
         """Closes the connection, if there is one; what is under way fails."""

@@ -1,7 +1,7 @@
 """Requests and responses of the control plane, and their msgpack-ready shapes (FMT-4).
 
 A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the
-dataclass's fields. Both ends are the same release of ottla, so there are no versions: a field is added at the end with a default.
+dataclass's fields. Both ends are the same release of ottla, so there are no versions. What the other end says is checked in `parsing`.
 
 Worked example: LeaderAndIsrRequest(1, 7, 4294967310, (), {}) packs as `[1, 1, 7, 4294967310, [], {}, [], false, [], 0]`.
 
@@ -12,14 +12,13 @@ than one it has seen (FLT-18). 0: not numbered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import starmap
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.types import BrokerInfo, Endpoint, TopicPartition
+from protocol.types import BrokerInfo, TopicPartition
 
 
 class RequestKind(IntEnum):
@@ -153,27 +152,12 @@ class ControlResponse:
     partitions: tuple[PartitionError, ...] = ()
 
 
-ROWS_AT = 4
-"""Where the rows of partitions are in the body of a request that has some."""
-
-ROW_OF: dict[object, Callable[..., PartitionState | StopReplicaPartition]] = {
-    RequestKind.LEADER_AND_ISR.value: PartitionState,
-    RequestKind.UPDATE_METADATA.value: PartitionState,
-    RequestKind.STOP_REPLICA.value: StopReplicaPartition,
-}
-"""Kind -> what each row is."""
-
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ControlledShutdownRequest
 
 
 def pack_broker(broker: BrokerInfo) -> list[Any]:
     """[id, epoch, [[listener, host, port, security_protocol], ...], rack]"""
     return [broker.id, broker.epoch, [list(e) for e in broker.endpoints], broker.rack]
-
-
-def unpack_broker(row: Sequence[Any]) -> BrokerInfo:
-    broker_id, epoch, endpoints, rack = row
-    return BrokerInfo(broker_id, epoch, tuple(Endpoint(*e) for e in endpoints), rack)
 
 
 def request_body(request: ControlRequest) -> list[Any]:
@@ -219,61 +203,6 @@ def request_body(request: ControlRequest) -> list[Any]:
             return [RequestKind.CONTROLLED_SHUTDOWN.value, request.broker_id, request.broker_epoch]
 
 
-def parse_request(body: Sequence[Any]) -> ControlRequest:
-    """The inverse of `request_body`. Raises ValueError or TypeError on a body of another shape: the caller closes the connection."""
-    kind, *fields = body
-    match RequestKind(kind):
-        case RequestKind.LEADER_AND_ISR:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, leaders, is_full, others, number = (
-                fields
-            )
-            return LeaderAndIsrRequest(
-                controller_id,
-                controller_epoch,
-                broker_epoch,
-                tuple(starmap(PartitionState, partitions)),
-                topic_ids,
-                tuple(map(unpack_broker, leaders)),
-                is_full,
-                tuple(others),
-                number,
-            )
-        case RequestKind.UPDATE_METADATA:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, brokers, is_full, number, counts = (
-                fields
-            )
-            return UpdateMetadataRequest(
-                controller_id,
-                controller_epoch,
-                broker_epoch,
-                tuple(starmap(PartitionState, partitions)),
-                topic_ids,
-                tuple(map(unpack_broker, brokers)),
-                is_full,
-                number,
-                counts,
-            )
-        case RequestKind.STOP_REPLICA:
-            controller_id, controller_epoch, broker_epoch, partitions, topic_ids, number = fields
-            return StopReplicaRequest(
-                controller_id,
-                controller_epoch,
-                broker_epoch,
-                tuple(StopReplicaPartition(*p) for p in partitions),
-                topic_ids,
-                number,
-            )
-        case RequestKind.CONTROLLED_SHUTDOWN:
-            broker_id, broker_epoch = fields
-            return ControlledShutdownRequest(broker_id, broker_epoch)
-
-
 def response_body(response: ControlResponse) -> list[Any]:
     """[error, [[topic, partition, error], ...]]"""
     return [response.error.value, response.partitions]
-
-
-def parse_response(body: Sequence[Any]) -> ControlResponse:
-    """The inverse of `response_body`. Raises ValueError or TypeError on another shape."""
-    error, partitions = body
-    return ControlResponse(ErrorCode(error), tuple(PartitionError(*p) for p in partitions))

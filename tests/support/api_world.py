@@ -78,6 +78,9 @@ class FakeConnection:
         self.sent = b""
         self.is_open = True
 
+    def close(self, reason: str) -> None:
+        self.is_open = False
+
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
         self.sent = b"".join(bytes(part) for part in parts)
@@ -106,6 +109,7 @@ class World:
             metadata=self.metadata,
             controller=self.controller,
             topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),
+            replica_listener=None,
         )
         """Only what the APIs at hand need; a test may add to it."""
 

@@ -180,6 +180,9 @@ class MemorySession:
         if self.state is not SessionState.CONNECTED:
             raise ConnectionLoss("not connected")
 
+    async def heartbeat(self) -> None:
+        await self._turn()
+
     async def get(self, path: str, watch: WatchCallback | None = None) -> tuple[bytes, Stat]:
         await self._turn()
         node = self.server.nodes.get(path)

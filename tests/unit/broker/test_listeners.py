@@ -39,10 +39,35 @@ def test_all_roles() -> None:
     assert str(made.advertised["CONTROLLER"]) == "CONTROLLER://kafka1:18091"
 
 
-def test_a_made_control_listener_is_advertised_where_the_brokers_are() -> None:
+def test_a_made_control_listener_is_bound_and_advertised_where_the_brokers_are() -> None:
+    hosts = "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.5:9093"
+    settings = {"listeners": hosts, "listener_security_protocol_map": "INTERNAL:PLAINTEXT"}
+    private = listeners(
+        **settings, inter_broker_listener_name="INTERNAL", advertised_listeners="INTERNAL://kafka1:9093"
+    )
+    assert str(private.bound["CONTROLLER"]) == "CONTROLLER://10.0.0.5:0"
+    assert str(private.advertised["CONTROLLER"]) == "CONTROLLER://kafka1:0"
+    assert not private.is_control_open
+    assert listeners(**settings).is_control_open, "the brokers share PLAINTEXT then"
     made = listeners(listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://kafka1:9092")
     assert str(made.advertised["CONTROLLER"]) == "CONTROLLER://kafka1:0"
     assert made.bound["CONTROLLER"].host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"listeners": "PLAINTEXT://:9092"}, None),
+        ({"listeners": "PLAINTEXT://:9092,CONTROLLER://:9093", "control_plane_listener_name": "CONTROLLER"}, None),
+        ({"listeners": "IN://:1,OUT://:2"}, "IN"),
+        ({"listeners": "IN://:1,OUT://:2", "inter_broker_listener_name": "OUT"}, "OUT"),
+    ],
+)
+def test_where_brokers_may_ask_as_replicas(settings: dict[str, str], expected: str | None) -> None:
+    """None: wherever, for there is but one listener of clients and brokers."""
+    assert (
+        listeners(listener_security_protocol_map="IN:PLAINTEXT,OUT:PLAINTEXT", **settings).replica_listener == expected
+    )
 
 
 def test_an_advertised_port_of_its_own_stays() -> None:

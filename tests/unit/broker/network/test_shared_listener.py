@@ -8,6 +8,7 @@ import pytest
 
 from broker.apis.followers import is_of_follower
 from broker.metadata_cache import MetadataCache
+from broker.network import acceptor
 from broker.network.acceptor import UNPROVEN_MAX, Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import ClientConnection
 from broker.network.request_channel import Request, RequestChannel
@@ -32,7 +33,16 @@ API_VERSIONS = messages.encode_request(
     ApiKey.API_VERSIONS, 3, 1, "c", {"client_software_name": "c", "client_software_version": "1"}
 )
 FOLLOWERS = [fetch(2, 200), epochs(2)]
-OTHERS = [API_VERSIONS, fetch(-1, -1), fetch(2, 199), fetch(2, 2**62), fetch(1, 100), fetch(3, 300), epochs(-1)]
+OTHERS = [
+    API_VERSIONS,
+    fetch(-1, -1),
+    fetch(2, -1),
+    fetch(2, 199),
+    fetch(2, 2**62),
+    fetch(1, 100),
+    fetch(3, 300),
+    epochs(-1),
+]
 
 
 class World:
@@ -92,4 +102,18 @@ def test_silent_connections_cannot_keep_followers_out() -> None:
     world = World(0)
     silent = [world.connect()[1] for _ in range(UNPROVEN_MAX + 1)]
     assert [transport.is_closed for transport in silent] == [True] + [False] * UNPROVEN_MAX
+    assert not world.connect(fetch(2, 200))[1].is_closed
+
+
+def test_who_only_claims_to_be_a_follower_cannot_have_any_number_of_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ListOffsets with somebody's replica id had a place beside `max.connections`, without an end."""
+    monkeypatch.setattr(acceptor, "CLAIMED_MAX", 3)
+    world = World(1)
+    world.connect(API_VERSIONS)
+    proven = world.connect(fetch(2, 200))[1]
+    claimed = [world.connect(epochs(2))[1] for _ in range(10)]
+    assert [transport.is_closed for transport in claimed] == [True] * 7 + [False] * 3
+    assert not proven.is_closed
     assert not world.connect(fetch(2, 200))[1].is_closed

@@ -488,6 +488,13 @@ def test_list_offsets(tmp_path: Path) -> None:
         manager = cluster.nodes[1].manager
         assert manager.list_offset(TP, -1) == (-1, 1, 0)
         assert manager.list_offset(TP, -1, replica_id=2) == (-1, 2, 0)
+        for ask in (
+            lambda: manager.list_offset(TP, -1, replica_id=4),
+            lambda: manager.offset_for_leader_epoch(TP, 0, 0, 4),
+        ):
+            with pytest.raises(KafkaError) as not_assigned:
+                ask()
+            assert not_assigned.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert manager.list_offset(TP, -2) == (-1, 0, 0)
         assert manager.list_offset(TP, 1000) == (1000, 0, 0)
         assert manager.list_offset(TP, 1001) == (-1, -1, -1)

@@ -1,4 +1,4 @@
-"""Control frames: there and back, and nothing but ValueError or TypeError for what is none (FMT-4)."""
+"""Control frames: there and back, and nothing but ValueError for what is none (FMT-4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
-from protocol.rpc import framing
+from protocol.rpc import framing, parsing
 from protocol.rpc.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -23,20 +23,24 @@ from protocol.rpc.messages import (
     UpdateMetadataRequest,
 )
 from protocol.types import BrokerInfo, Endpoint
+from protocol.zk.znodes import new_topic_id
 
-ids = st.integers(-(2**31), 2**31 - 1)
-longs = st.integers(-(2**63), 2**63 - 1)
+EPOCH = 2**31 - 1
+correlation_ids = st.integers(-(2**31), 2**31 - 1)
+ids = st.integers(0, 2**31 - 1)
+longs = st.integers(-1, 2**63 - 1)
 names = st.text(max_size=8)
+topics = st.from_regex(r"[a-z]\.?[A-Z0-9_-]{0,6}", fullmatch=True)
 id_lists = st.lists(ids, max_size=4).map(tuple)
 states = st.builds(
     PartitionState,
-    names,
+    topics,
     ids,
-    ids,
-    ids,
-    ids,
+    st.integers(-1, EPOCH),
+    st.integers(-2, 2**31 - 1),
+    st.integers(-1, 2**31 - 1),
     id_lists,
-    ids,
+    st.integers(-1, 2**31 - 1),
     id_lists,
     id_lists,
     id_lists,
@@ -52,54 +56,55 @@ brokers = st.builds(
 )
 state_lists = st.lists(states, max_size=3).map(tuple)
 broker_lists = st.lists(brokers, max_size=3).map(tuple)
-topic_ids = st.dictionaries(names, names, max_size=3)
-stops = st.lists(st.builds(StopReplicaPartition, names, ids, ids, st.booleans()), max_size=3).map(tuple)
+topic_ids = st.dictionaries(topics, st.binary(min_size=16, max_size=16).map(new_topic_id), max_size=3)
+stops = st.lists(
+    st.builds(StopReplicaPartition, topics, ids, st.integers(-2, 2**31 - 1), st.booleans()), max_size=3
+).map(tuple)
+numbers = st.integers(0, 2**63 - 1)
 requests = st.one_of(
     st.builds(
         LeaderAndIsrRequest,
         ids,
-        ids,
+        st.just(EPOCH),
         longs,
         state_lists,
         topic_ids,
         broker_lists,
         st.booleans(),
         st.lists(names, max_size=2).map(tuple),
+        numbers,
     ),
     st.builds(
         UpdateMetadataRequest,
         ids,
-        ids,
+        st.just(EPOCH),
         longs,
         state_lists,
         topic_ids,
         broker_lists,
         st.booleans(),
-        ids,
-        st.dictionaries(names, ids, max_size=3),
+        numbers,
+        st.dictionaries(topics, ids, max_size=3),
     ),
-    st.builds(StopReplicaRequest, ids, ids, longs, stops, topic_ids),
+    st.builds(StopReplicaRequest, ids, ids, longs, stops, topic_ids, numbers),
     st.builds(ControlledShutdownRequest, ids, longs),
 )
 responses = st.builds(
     ControlResponse,
     st.sampled_from(ErrorCode),
-    st.lists(st.builds(PartitionError, names, ids, st.integers(-1, 100)), max_size=3).map(tuple),
+    st.lists(st.builds(PartitionError, topics, ids, st.integers(-1, 100)), max_size=3).map(tuple),
 )
 
 
 def in_steps(frame: bytes | memoryview) -> tuple[int, ControlRequest]:
-    """As `parse_request`."""
-    steps = framing.parsing_request(frame)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            parsed: tuple[int, ControlRequest] = end.value
-            return parsed
+    """As `parse_request`, in steps of the smallest size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "PIECE_BYTES", 400)
+        patch.setattr(parsing, "VALUES_IN_A_STEP", 3)
+        return framing.parse_request(frame)
 
 
-@given(correlation_id=ids, request=requests)
+@given(correlation_id=correlation_ids, request=requests)
 def test_requests_there_and_back(correlation_id: int, request: ControlRequest) -> None:
     frame = framing.request_frame(correlation_id, request)
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
@@ -110,7 +115,7 @@ def test_requests_there_and_back(correlation_id: int, request: ControlRequest) -
     )
 
 
-@given(correlation_id=ids, response=responses)
+@given(correlation_id=correlation_ids, response=responses)
 def test_responses_there_and_back(correlation_id: int, response: ControlResponse) -> None:
     frame = framing.response_frame(correlation_id, response)
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
@@ -122,7 +127,7 @@ def test_rubbish(frame: bytes) -> None:
     for parse in (framing.parse_request, in_steps, framing.parse_response):
         try:
             parse(frame)
-        except (ValueError, TypeError):
+        except ValueError:
             continue
 
 
@@ -131,14 +136,14 @@ def test_rubbish(frame: bytes) -> None:
 )
 def test_a_body_of_another_shape(body: object) -> None:
     for parse in (framing.parse_request, in_steps):
-        with pytest.raises((ValueError, TypeError)):
+        with pytest.raises(ValueError, match="malformed control request"):
             parse(struct.pack(">i", 1) + msgpack.packb(body))
 
 
 def test_a_large_request_is_parsed_in_steps() -> None:
     states = tuple(PartitionState("t", number, 1, 2, 3, (1, 2), 4, (1, 2)) for number in range(5000))
-    request = UpdateMetadataRequest(1, 2, 3, states, {"t": "id"}, ())
-    assert sum(1 for _ in framing.parsing_request(framing.request_payload(1, request))) == 2
+    request = UpdateMetadataRequest(1, 2, 3, states, {}, ())
+    assert sum(1 for _ in framing.parsing_request(framing.request_payload(1, request))) >= 3
 
 
 @given(requests, st.data())
@@ -146,5 +151,5 @@ def test_a_torn_frame(request: ControlRequest, data: st.DataObject) -> None:
     frame = framing.request_payload(1, request)
     cut = data.draw(st.integers(0, len(frame) - 1))
     for parse in (framing.parse_request, in_steps):
-        with pytest.raises((ValueError, TypeError)):
+        with pytest.raises(ValueError, match="malformed control request"):
             parse(frame[:cut])

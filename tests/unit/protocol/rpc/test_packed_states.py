@@ -14,9 +14,14 @@ from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, Topic
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple)
 ROWS = st.lists(
     st.tuples(
-        st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 300)),
+        st.builds(TopicPartition, st.sampled_from(["t", "x-1"]), st.integers(0, 300)),
         st.builds(
-            LeaderAndIsr, st.integers(-2, 9), st.integers(0, 2**31 - 1), IDS, st.integers(0, 99), st.integers(-1, 2**31)
+            LeaderAndIsr,
+            st.integers(-2, 9),
+            st.integers(0, 2**31 - 1),
+            IDS,
+            st.integers(0, 2),
+            st.integers(-1, 2**31 - 1),
         ),
         st.builds(Assignment, IDS, IDS, IDS),
         st.booleans(),
@@ -53,7 +58,7 @@ def test_packed_states_stand_for_the_states(
     assert PackedStates(pack_rows(states)) == packed
     requests = [
         (
-            UpdateMetadataRequest(1, 2, 3, partitions, {"t": "id"}, BROKERS, True),
+            UpdateMetadataRequest(1, 2, 3, partitions, {"t": "A" * 22}, BROKERS, True),
             LeaderAndIsrRequest(1, 2, 3, partitions, {}, BROKERS, True, ("x",)),
         )
         for partitions in (packed, states)

@@ -1,0 +1,124 @@
+"""Is what a control request says of its sender true? ZooKeeper is asked before it is believed (INV-8, INV-9, STA-3).
+
+Whoever reaches the control listener can claim to be the controller of an epoch to come. Were it believed, the true controller's
+requests would be refused until the restart. So a broker believes a controller epoch that it has not heard of only when
+`/controller_epoch` has it, and `/controller` the sender: two reads in one round trip, once for each new controller. A sync goes
+before them, so that a server of the ensemble which lags behind does not make the true controller look forged.
+
+    higher than ZooKeeper's                    NotConfirmed: the connection is closed
+    ZooKeeper's, but of another controller     NotConfirmed
+    ZooKeeper cannot be asked                  the request waits HELD_MAX_S; then NotConfirmed, and the controller sends it again
+    lower than ZooKeeper's                     a deposed controller's: it is noted, and whoever applies requests refuses it
+
+It waits, and is not refused at once, because a controller that was elected a moment ago has done so through ZooKeeper: this
+broker will reach it soon, or lose its session. Until then nobody can tell who speaks.
+
+What is not seen: somebody who knows the epochs of the controller and of this broker. Against that helps a secret
+(`ControlConnections.is_welcome`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from protocol.types import NO_EPOCH
+from protocol.zk.session import ConnectionLoss, SessionExpired, Stat
+from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
+
+log = logging.getLogger(__name__)
+
+HELD_MAX_S = 30.0
+"""As long as a controller waits for an answer (`controller.socket.timeout.ms`)."""
+RETRY_S = 0.05
+NOBODY = -1
+
+
+class NotConfirmed(ValueError):
+    """The sender is not who it says it is, as far as ZooKeeper can tell; the text says why."""
+
+
+class ZooKeeper(Protocol):
+    """What is asked of a ZooKeeperSession."""
+
+    async def heartbeat(self) -> None: ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]: ...
+
+
+class Confirmation:
+    """`deposed_below(epoch)` is told which controllers' requests are to be refused from now on."""
+
+    def __init__(self, zk: ZooKeeper, own_id: int, deposed_below: Callable[[int], None]) -> None:
+        self._zk = zk
+        self._own_path = BrokerIdZNode.path(own_id)
+        self._deposed_below = deposed_below
+        self._epoch = NO_EPOCH
+        self._controller = NOBODY
+        self._broker_epoch = NO_EPOCH
+        self._reading: asyncio.Task[None] | None = None
+
+    async def of_controller(self, controller_id: int, controller_epoch: int) -> None:
+        """Returns at once for the known controller, and for those before it. Raises NotConfirmed."""
+        if controller_epoch > self._epoch:
+            await self._read_until_answered()
+        if controller_epoch > self._epoch:
+            raise NotConfirmed(
+                f"broker {controller_id} says that it is the controller of epoch {controller_epoch}, ZooKeeper has epoch {self._epoch}"
+            )
+        if controller_epoch == self._epoch and controller_id != self._controller:
+            who = "nobody" if self._controller == NOBODY else f"broker {self._controller}"
+            raise NotConfirmed(
+                f"broker {controller_id} says that it is the controller of epoch {controller_epoch}, for ZooKeeper {who} is"
+            )
+
+    async def of_broker_epoch(self, broker_epoch: int) -> None:
+        """This broker's own epoch may be known to the controller before it is known here. Raises NotConfirmed."""
+        if broker_epoch != self._broker_epoch:
+            await self._read_until_answered()
+        if broker_epoch != self._broker_epoch:
+            raise NotConfirmed(f"it is for broker epoch {broker_epoch}, ZooKeeper has {self._broker_epoch}")
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read_until_answered(self) -> None:
+        try:
+            async with asyncio.timeout(HELD_MAX_S):
+                while True:
+                    try:
+                        await self._read_from_now_on()
+                    except (ConnectionLoss, SessionExpired) as error:
+                        log.info("a control request waits until ZooKeeper can be asked about its sender: %s", error)
+                        await asyncio.sleep(RETRY_S)
+                    else:
+                        return
+        except TimeoutError:
+            raise NotConfirmed(f"ZooKeeper could not be asked about its sender for {HELD_MAX_S:g} s") from None
+
+    async def _read_from_now_on(self) -> None:
+        """All who ask share one read, however many they are; but none takes the answer to one that began before it asked."""
+        earlier = self._reading
+        if earlier is not None and not earlier.done():
+            await asyncio.wait((earlier,))
+        if self._reading is None or self._reading is earlier:
+            self._reading = asyncio.get_running_loop().create_task(self._read(), name="who is controller?")
+        # Shielded: the connection that asked first may end, the others wait on.
+        await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        # Of one session, so the reads are answered after the sync.
+        paths = (ControllerEpochZNode.PATH, ControllerZNode.PATH, self._own_path)
+        _, (epoch, controller, own) = await asyncio.gather(self._zk.heartbeat(), self._zk.get_many(paths))
+        self._broker_epoch = own[1].czxid if own is not None else NO_EPOCH
+        if epoch is None:
+            return
+        found = ControllerEpochZNode.decode(epoch[0])
+        if found >= self._epoch:
+            self._controller = ControllerZNode.decode(controller[0]) if controller is not None else NOBODY
+        if found > self._epoch:
+            self._epoch = found
+            self._deposed_below(found)

@@ -1,0 +1,134 @@
+"""Requests with a replica id are for brokers (BAD-28): on another listener than theirs they move and show nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis.fetch_sessions import FetchSessionCache
+from broker.replication.quiet_partitions import QuietIndex
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from tests.support.api_world import FakeConnection, World
+
+REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+OWN = FakeConnection.listener
+
+
+class Manager:
+    """Takes the replica manager's place, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def fetch(self, params: Any, entries: Any, respond: Any, quiet: Any) -> None:
+        self.asked += 1
+        respond([(tp, FetchPartitionData(tp.partition, ErrorCode.NONE)) for tp, _ in entries])
+
+    def list_offset(self, *_: Any) -> tuple[int, int, int]:
+        self.asked += 1
+        return -1, 5, 0
+
+    def offset_for_leader_epoch(self, *_: Any) -> tuple[int, int]:
+        self.asked += 1
+        return 0, 5
+
+
+def world_of(replica_listener: str | None) -> tuple[World, Manager]:
+    world, manager = World(), Manager()
+    world.context.replica_listener = replica_listener
+    world.context.replica_manager = manager
+    quiet = QuietIndex(lambda tp, replica: None)
+    world.context.fetch_sessions = FetchSessionCache(
+        9, world.context.clock, world.metadata.topic_name, lambda low, high: 7, quiet.open, lambda quiet, epoch: None
+    )
+    return world, manager
+
+
+def fetch_body(version: int, replica: int) -> dict[str, Any]:
+    partition = {
+        "partition": 0,
+        "current_leader_epoch": 0,
+        "fetch_offset": 0,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1000,
+    }
+    body = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1000, "isolation_level": 0, "rack_id": ""}
+    body |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
+    body["topics"] = [{"topic": "t", "partitions": [partition]}]
+    if version < 15:
+        body["replica_id"] = replica
+    else:
+        body["replica_state"] = {"replica_id": replica, "replica_epoch": 2}
+    return body
+
+
+def errors(world: World, api_key: ApiKey, version: int, replica: int) -> set[int]:
+    """Those of the answer, of the whole or of its partitions; none when the connection was closed."""
+    if api_key is ApiKey.FETCH:
+        body = fetch_body(version, replica)
+        if version >= 13:
+            body["topics"] = []
+    elif api_key is ApiKey.LIST_OFFSETS:
+        row = {"partition_index": 0, "current_leader_epoch": 0, "timestamp": -1}
+        body = {"replica_id": replica, "isolation_level": 0, "topics": [{"name": "t", "partitions": [row]}]}
+    else:
+        row = {"partition": 0, "current_leader_epoch": 0, "leader_epoch": 0}
+        body = {"replica_id": replica, "topics": [{"topic": "t", "partitions": [row]}]}
+    connection, _ = world.begin(api_key, version, body)
+    if not connection.is_open:
+        return set()
+    answer = messages.decode_response(api_key, version, connection.sent[4:])[1]
+    if api_key is ApiKey.FETCH:
+        return {answer.error_code, *(p.error_code for t in answer.responses for p in t.partitions)}
+    return {p.error_code for t in answer.topics for p in t.partitions}
+
+
+AS_REPLICA = [(ApiKey.FETCH, version) for version in (7, 11, 12, 13, 15, 17)]
+AS_REPLICA += [(ApiKey.LIST_OFFSETS, version) for version in (1, 4, 7, 9)]
+AS_REPLICA += [(ApiKey.OFFSET_FOR_LEADER_EPOCH, version) for version in (3, 4)]
+
+
+@pytest.mark.parametrize(("api_key", "version"), AS_REPLICA)
+def test_on_a_listener_of_clients_a_replica_id_is_refused(api_key: ApiKey, version: int) -> None:
+    world, manager = world_of("INTERNAL")
+    for replica in (0, 2, 2**31 - 1):
+        assert errors(world, api_key, version, replica) == {REFUSED}
+    assert (manager.asked, len(world.context.fetch_sessions)) == (0, 0)
+    assert errors(world, api_key, version, -1) == {0}, "consumers are served there"
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_version_that_cannot_say_so_ends_the_connection(version: int) -> None:
+    world, manager = world_of("INTERNAL")
+    assert (errors(world, ApiKey.FETCH, version, 2), manager.asked) == (set(), 0)
+
+
+@pytest.mark.parametrize("replica_listener", [None, OWN])
+@pytest.mark.parametrize(("api_key", "version"), AS_REPLICA)
+def test_on_the_brokers_listener_a_replica_is_served(
+    api_key: ApiKey, version: int, replica_listener: str | None
+) -> None:
+    world, manager = world_of(replica_listener)
+    assert errors(world, api_key, version, 2) == {0}
+    assert manager.asked == 1
+
+
+def test_nobody_goes_on_with_the_session_of_a_follower() -> None:
+    """A request in it counts as the follower's fetch of all its partitions that rest."""
+    cache = world_of(None)[0].context.fetch_sessions
+
+    def request(replica: int, session_id: int, epoch: int) -> FetchRequest:
+        wanted = [] if session_id else [("t", [FetchRequestPartition(0, 0, 0, -1, -1, 1000)])]
+        return FetchRequest(replica, 200, 500, 1, 1000, 0, session_id, epoch, wanted, (), "")
+
+    assert cache.open(request(2, 0, 0), uses_topic_ids=False).session_id == 7
+    for other in (-1, 3):
+        with pytest.raises(KafkaError) as refused:
+            cache.open(request(other, 7, 1), uses_topic_ids=False)
+        assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.open(request(2, 7, 1), uses_topic_ids=False).session_id == 7

@@ -1,0 +1,144 @@
+"""What anybody can take of a broker by connecting to its control listener is bounded (BAD-4, BAD-28)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.control import connections
+from broker.control.connections import Connection, ControlConnections
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class World:
+    """Frames `t...` come from the controller, `b...` are carried out until told, `w...` wait for their turn."""
+
+    def __init__(self) -> None:
+        self.listening = ControlConnections(self._answer)
+        self.port = 0
+        self.go_on = asyncio.Event()
+        self.waiting = 0
+
+    async def _answer(self, connection: Connection, frame: bytearray) -> bytes:
+        kind = frame[:1]
+        connection.is_trusted |= kind in (b"t", b"b")
+        connection.is_busy = kind == b"b"
+        if kind in (b"b", b"w"):
+            self.waiting += 1
+            await self.go_on.wait()
+        return bytes(frame[:4])
+
+    async def open(self, sent: bytes = b"") -> Streams:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(sent)
+        await asyncio.sleep(0.002)
+        return reader, writer
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        while not is_true():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+async def is_answered(streams: Streams, frame: bytes = framed(b"t123")) -> bool:
+    reader, writer = streams
+    writer.write(frame)
+    return await reader.read(4) == frame[4:8]
+
+
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World()
+        world.port = await world.listening.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(10):
+                await scenario(world)
+        finally:
+            await world.listening.close()
+        assert world.listening.held_bytes == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "length", [-1, 0, 3, connections.FRAME_BYTES_MAX + 1, 2**31 - 1], ids=["-1", "0", "3", "max", "2GB"]
+)
+def test_a_frame_that_is_no_length_ends_the_connection(length: int) -> None:
+    async def scenario(world: World) -> None:
+        reader, _ = await world.open(length.to_bytes(4, "big", signed=True))
+        assert await reader.read() == b""
+
+    play(scenario)
+
+
+def test_one_connection_too_many_takes_the_place_of_one_that_has_not_proven_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2,000 silent ones were kept; the controller must always come through."""
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        controller = await world.open()
+        assert await is_answered(controller)
+        silent = [await world.open() for _ in range(20)]
+        await world.until(lambda: len(world.listening) == 3)
+        assert await asyncio.gather(*(reader.read() for reader, _ in silent[:18])) == [b""] * 18
+        assert await is_answered(controller)
+        assert await is_answered(await world.open()), "also a new one of the controller"
+
+    play(scenario)
+
+
+def test_half_frames_of_all_connections_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 of 20 MB each were kept for a minute: 800 MB."""
+    monkeypatch.setattr(connections, "FRAME_BYTES_MAX", 100_000)
+    monkeypatch.setattr(connections, "BYTES_MAX", 200_000)
+
+    async def scenario(world: World) -> None:
+        half = (100_000).to_bytes(4, "big") + b"t" + bytes(59_000)
+        controller = await world.open()
+        assert await is_answered(controller)
+        readers = []
+        for _ in range(10):
+            readers.append((await world.open(half))[0])
+            await world.until(lambda: world.listening.held_bytes > 59_000)
+            assert world.listening.held_bytes <= 200_000
+        assert await is_answered(controller, framed(b"t123" + bytes(90_000))), "it is trusted, the others make room"
+        assert await readers[0].read() == b""
+
+    play(scenario)
+
+
+def test_requests_that_wait_count_but_not_one_that_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BYTES_MAX", 200_000)
+
+    async def scenario(world: World) -> None:
+        busy = await world.open(framed(b"b123" + bytes(90_000)))
+        waiting = await world.open(framed(b"w123" + bytes(90_000)))
+        await world.until(lambda: world.waiting == 2)
+        assert await is_answered(await world.open(), framed(b"t123" + bytes(90_000)))
+        assert await waiting[0].read() == b""
+        world.go_on.set()
+        assert await busy[0].read(4) == b"b123"
+
+    play(scenario)
+
+
+def test_a_trickled_frame_and_an_unread_answer_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "FRAME_TIMEOUT_S", 0.02)
+
+    async def scenario(world: World) -> None:
+        silent = await world.open()
+        for sent in (b"\0", b"\0\0\0\x09t", framed(b"t123") + b"\0\0"):
+            reader, _ = await world.open(sent)
+            await reader.read()
+            assert reader.at_eof()
+        assert await is_answered(silent), "who has begun nothing may be silent"
+
+    play(scenario)
