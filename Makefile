@@ -3,6 +3,7 @@
 #   make demo     a cluster, a replayed event stream, a killed leader, a report
 #   make check    formatting, lints, types, import contracts
 #   make test     check, then all tests
+#   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 
 PYTHON ?= python3
@@ -10,10 +11,10 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test clean
+.PHONY: help setup demo check test fuzz clean
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 setup: .venv/installed-dev
 	@echo "Ready: $(BIN)/ottla --help"
@@ -29,13 +30,17 @@ check: .venv/installed-dev
 
 # The unit tests need a processor, the others mostly wait for time-outs and starts: both at once, one's output after the other's.
 test: check
-	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/sim $(PYTEST_OPTIONS) >.unit-tests.log 2>&1 & unit=$$!; \
-	trap 'kill $$unit' INT TERM; status=0; $(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/sim $(PYTEST_OPTIONS) || status=$$?; \
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/sim tests/fuzz $(PYTEST_OPTIONS) >.unit-tests.log 2>&1 & unit=$$!; \
+	trap 'kill $$unit' INT TERM; status=0; $(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/sim --ignore=tests/fuzz $(PYTEST_OPTIONS) || status=$$?; \
 	wait $$unit || status=$$?; cat .unit-tests.log; exit $$status
+
+# What is found lies in .fuzz, with a command that repeats it. `python -m tests.fuzz.corpus` keeps what was new, made small.
+fuzz: .venv/installed-fuzz
+	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(addprefix --decoder ,$(DECODER))
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db
-	rm -rf .unit-tests.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .unit-tests.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -47,6 +52,10 @@ $(BIN)/python:
 .venv/installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --editable '.[replay,dev]'
 	@touch .venv/installed-replay $@
+
+.venv/installed-fuzz: .venv/installed-dev
+	$(BIN)/pip install --editable '.[replay,dev,fuzz]'
+	@touch $@
 
 .venv/installed-replay: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --editable '.[replay]'

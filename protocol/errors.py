@@ -185,6 +185,14 @@ RETRIABLE = frozenset(
 """The codes after which a client may send the same request again (RetriableException in Kafka)."""
 
 
+def error_name(code: int) -> str:
+    """Also of a code that another broker sends and nobody knows here."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
 class KafkaError(Exception):
     """An error that a client is to see as `code`.
 

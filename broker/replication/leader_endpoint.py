@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from broker.config import BrokerConfig
 from broker.replication.fetch_session import FetchPosition, FetchPositions, FetchSession, SessionKey
 from broker.replication.truncation import EpochEnd
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, error_name
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
@@ -151,7 +151,7 @@ class NetworkLeaderEndpoint:
             raise LeaderUnavailable(str(error)) from error
         if answer.error != ErrorCode.NONE:
             self._session.reset()
-            raise LeaderUnavailable(f"fetch session: {ErrorCode(answer.error).name}")
+            raise LeaderUnavailable(f"fetch session: {error_name(answer.error)}")
         self._session.answered(answer.session_id)
         found: dict[TopicPartition, FetchPartitionData] = {}
         for topic_id, partitions in answer.topics:

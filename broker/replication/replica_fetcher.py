@@ -41,7 +41,7 @@ from broker.replication.partition import Partition
 from broker.replication.replication_throttle import ReplicationThrottle
 from broker.replication.truncation import EpochEnd
 from broker.storage.log import Log, LogDirFailed
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.record_batch import in_pieces
 from protocol.types import TopicPartition
@@ -403,7 +403,7 @@ class ReplicaFetcher:
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._out_of_range(followed, fetch_offset)
         elif data.error != ErrorCode.NONE:
-            self._set_aside(followed, ErrorCode(data.error).name)
+            self._set_aside(followed, error_name(data.error))
         elif data.diverging_epoch is not None:
             # Before anything else in the answer (BUG-19).
             self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))

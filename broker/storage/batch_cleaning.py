@@ -23,13 +23,17 @@ from protocol.kafka.record_batch import (
     DECOMPRESSED_SIZE_MAX,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
+    INT_LIMIT,
     BatchHeader,
     Buffer,
     crc_is_valid,
     with_compression,
+    wrapped,
 )
 
 NO_TIMESTAMP = -1
+FAR = 2**62
+"""A sum of two such timestamps is no more a number of 64 bits."""
 _MARKER_KEY = struct.Struct(">hh")
 ABORT, COMMIT = 0, 1
 
@@ -66,6 +70,8 @@ def raw_records(data: bytes, count: int) -> list[RawRecord]:
                 offset, at = (offset >> 1) ^ -(offset & 1), at + 1
             else:
                 offset, at = _varint(data, at)
+                if not -INT_LIMIT <= offset < INT_LIMIT:
+                    raise _broken(f"offset delta {offset} is no number of 32 bits")
             fields = at
             size = data[at]
             if size < 0x80:
@@ -303,10 +309,14 @@ def _rebuilt(header: BatchHeader, data: bytes, kept: list[RawRecord], horizon: i
         timestamps = [header.max_timestamp] * len(kept)
     else:
         timestamps = [old_base + record[3] for record in kept]
+        if max(timestamps) > FAR or min(timestamps) < -FAR:
+            timestamps = [wrapped(timestamp) for timestamp in timestamps]
     new_base = timestamps[0] if horizon is None else horizon
     parts = []
     for (start, end, fields, old_delta, offset_delta, _, _), timestamp in zip(kept, timestamps, strict=True):
         delta = timestamp - new_base
+        if not -FAR <= delta <= FAR:
+            delta = wrapped(delta)
         if delta == old_delta:
             parts.append(data[start:end])
         else:

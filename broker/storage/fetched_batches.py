@@ -5,6 +5,9 @@ from __future__ import annotations
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import BatchHeader, Buffer, crc_is_valid, iter_batches
 
+BASE_OFFSET_MAX = 2**63 - 1 - 2**31
+"""Whatever its last offset delta is, the offset after the batch is a number of 64 bits."""
+
 
 def check(records: Buffer, expected: int) -> tuple[list[BatchHeader], int]:
     """(headers, bytes) of the whole batches, of which none begins before the offset `expected`.
@@ -18,7 +21,11 @@ def check(records: Buffer, expected: int) -> tuple[list[BatchHeader], int]:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"batch at {header.base_offset}, the log ends at {expected}"
             )
-        if header.last_offset_delta < 0 or not crc_is_valid(records, position, header):
+        if (
+            header.last_offset_delta < 0
+            or header.base_offset > BASE_OFFSET_MAX
+            or not crc_is_valid(records, position, header)
+        ):
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is broken")
         headers.append(header)
         expected = header.next_offset

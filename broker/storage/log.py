@@ -171,7 +171,9 @@ class Log:
         try:
             if self.is_point_behind:
                 self.on_write_after_cut(self)
-            if segment.size and must_roll(segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition):
+            if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
+                segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
+            ):
                 # At the LEO, even if the first batch leaves a hole: then a segment that ends early is damage (recovery).
                 segment = self._roll(max(self.log_end_offset, headers[-1].last_offset - RELATIVE_OFFSET_MAX))
             segment.append(parts, headers)

@@ -10,6 +10,8 @@ ends at an entry that it has compared itself, and the segment compares that entr
 A file is read when an entry is first looked up, and is open only while it is read or written. New entries are kept in memory
 and written some hundred at a time, when the segment ends, and before a flush: a crash costs only entries of a segment whose
 indexes the next start makes anew.
+
+An offset that is too far from the base for an entry gets none: no leader writes it there, a damaged or forged file may have it.
 """
 
 from __future__ import annotations
@@ -211,7 +213,7 @@ class OffsetIndex(SparseIndex):
     def append(self, offset: int, position: int) -> None:
         """`offset` is the last of the batch at `position` (as Kafka writes it)."""
         relative = offset - self._base
-        if relative > self._last_key:
+        if self._last_key < relative <= RELATIVE_OFFSET_MAX:
             self._append(relative, position)
 
     def entry_before(self, offset: int) -> Entry | None:
@@ -237,7 +239,7 @@ class TimeIndex(SparseIndex):
 
     def append(self, timestamp: int, offset: int) -> None:
         """Ignored unless the timestamp is larger than the last: timestamps that go back add nothing."""
-        if timestamp >= 0 and timestamp > self._last_key:
+        if timestamp >= 0 and timestamp > self._last_key and 0 <= offset - self._base <= RELATIVE_OFFSET_MAX:
             self._append(timestamp, offset - self._base)
 
     def entry_before(self, timestamp: int) -> Entry | None:

@@ -54,6 +54,8 @@ def decompress(payload: bytes, compression: int, size_max: int, too_large: Error
     """
     if compression == 0:
         return payload
+    if compression >= len(COMPRESSIONS):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown compression {compression}")
     try:
         if compression == 2:
             return _decompress_snappy(payload, size_max)

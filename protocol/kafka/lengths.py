@@ -121,7 +121,7 @@ def _field_walk(hint: Any, kafka_type: str | None, flexible: bool) -> tuple[Walk
         hint = next(a for a in typing.get_args(hint) if a is not type(None))
     if typing.get_origin(hint) is tuple:
         step, least = _field_walk(typing.get_args(hint)[0], kafka_type, flexible)
-        return _array_walk(step, max(least, 1), flexible), 1 if flexible else 4
+        return _array_walk(step, max(least, 1), flexible, nullable), 1 if flexible else 4
     if is_dataclass(hint):
         entity: Any = hint
         walk, least = _entity_walk(entity)
@@ -141,9 +141,14 @@ def _as_walk(step: Walk | int) -> Walk:
     return step
 
 
-def _array_walk(step: Walk | int, size_min: int, flexible: bool) -> Walk:
+def _array_walk(step: Walk | int, size_min: int, flexible: bool, nullable: bool) -> Walk:
+    """kio reads a null array also where there must be one, and whoever goes through it gets a TypeError."""
+
     def walk(frame: bytes, at: int, state: _State) -> int:
+        begin = at
         count, at = read_array_length(frame, at, flexible, size_min)
+        if not (count or nullable) and _is_null(frame, begin, flexible):
+            raise MalformedRequest("null where an array is needed")
         state.elements_left -= count
         if state.elements_left < 0:
             raise MalformedRequest(f"more than {ELEMENTS_MAX} elements in one frame")
@@ -154,6 +159,11 @@ def _array_walk(step: Walk | int, size_min: int, flexible: bool) -> Walk:
         return at
 
     return walk
+
+
+def _is_null(frame: bytes, at: int, flexible: bool) -> bool:
+    """Of an array without elements that begins at `at`."""
+    return read_unsigned_varint(frame, at)[0] == 0 if flexible else frame[at] != 0
 
 
 def _nullable_walk(inner: Walk) -> Walk:

@@ -112,8 +112,8 @@ def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Offs
 
 def _decode_topics(version: int, frame: Buffer, at: int) -> Generator[None, None, tuple[list[AskedTopic] | None, int]]:
     flexible = version >= FLEXIBLE_SINCE
-    if _is_null(frame, at, flexible) and version >= GROUP_ERROR_SINCE:
-        return None, at + (1 if flexible else INT.size)
+    if version >= GROUP_ERROR_SINCE and (end := _end_of_null(frame, at, flexible)) is not None:
+        return None, end
     count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
     topics: list[AskedTopic] = []
     left = ELEMENTS_MAX
@@ -136,10 +136,13 @@ def _decode_topics(version: int, frame: Buffer, at: int) -> Generator[None, None
     return topics, at
 
 
-def _is_null(frame: Buffer, at: int, flexible: bool) -> bool:
+def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:
+    """What follows an array that is null; None: it is not. A varint may be longer than it needs to be."""
     if flexible:
-        return read_unsigned_varint(frame, at)[0] == 0
-    return bytes(frame[at : at + INT.size]) == b"\xff\xff\xff\xff"
+        count, end = read_unsigned_varint(frame, at)
+        return end if count == 0 else None
+    end = at + INT.size
+    return end if bytes(frame[at:end]) == b"\xff\xff\xff\xff" else None
 
 
 def encode_positions(version: int, positions: Sequence[Position]) -> bytes:

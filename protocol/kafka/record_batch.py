@@ -51,6 +51,9 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
+INT_LIMIT = 2**31
+LONG_LIMIT = 2**63
+
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 """What `decode_records` unpacks at the most (BAD-22)."""
 
@@ -276,6 +279,13 @@ def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
     return changed
 
 
+def wrapped(timestamp: int) -> int:
+    """As Java adds: a client may write deltas that lead beyond 64 bits, and what is stored must be read."""
+    if -LONG_LIMIT <= timestamp < LONG_LIMIT:
+        return timestamp
+    return (timestamp + LONG_LIMIT) % (2 * LONG_LIMIT) - LONG_LIMIT
+
+
 def build_batch(
     records: Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]],
     *,
@@ -372,6 +382,8 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
     at += 1  # attributes, unused
     timestamp_delta, at = _read_varint(data, at)
     offset_delta, at = _read_varint(data, at)
+    if not -INT_LIMIT <= offset_delta < INT_LIMIT:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"offset delta {offset_delta} is no number of 32 bits")
     key, at = _read_sized(data, at, end)
     value, at = _read_sized(data, at, end)
     count, at = _read_varint(data, at)
@@ -386,7 +398,7 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
         headers.append((name.decode(errors="replace"), content))
     if at != end:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a record's length is not that of its fields")
-    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    timestamp = header.max_timestamp if header.is_log_append_time else wrapped(header.base_timestamp + timestamp_delta)
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
 
 

@@ -26,7 +26,7 @@ from kafka.errors import (
     for_code,
 )
 
-from protocol.errors import ErrorCode
+from protocol.errors import error_name
 from protocol.types import Assignment, TopicPartition
 from tools.admin.client_settings import kafka_python_settings, read_command_config
 from tools.admin.config_values import ConfigSynonym, ConfigValue, Entity
@@ -346,7 +346,7 @@ def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
 
 def _error_name(code: int, message: str | None = None) -> tuple[str, str]:
     """(Kafka's name of the code, the reason)."""
-    name = ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
+    name = error_name(code)
     return name, " ".join((message or for_code(code).description or name).split())
 
 

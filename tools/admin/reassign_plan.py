@@ -95,6 +95,8 @@ def _rows(text: str, source: str, name: str, example: str) -> list[dict[str, Any
         raise PlanError(f"{source}: line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}") from None
     except RecursionError:
         raise PlanError(f"{source}: no JSON: nested too deeply") from None
+    except ValueError as problem:  # a number of thousands of digits
+        raise PlanError(f"{source}: no JSON: {problem}") from None
     form = f'{{"version": 1, "{name}": [{example}, ...]}} is needed'
     if not isinstance(value, dict):
         raise PlanError(f"{source}: {form}")

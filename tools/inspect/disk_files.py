@@ -5,6 +5,7 @@ A running broker may append, roll and remove meanwhile: a file that is gone read
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -141,13 +142,12 @@ def batches(path: Path) -> Iterator[StoredBatch | Damage]:
                 )
                 yield Damage(position, reason, is_empty)
                 return
-            wanted = header.size_in_bytes - HEADER_SIZE
-            body = file.read(wanted)
-            if len(body) < wanted:
-                yield Damage(
-                    position, f"a batch of {header.size_in_bytes} bytes, {HEADER_SIZE + len(body)} are left", True
-                )
+            # Before it is read: reading takes as much memory as the header says, up to 2 GB.
+            left = os.fstat(file.fileno()).st_size - position
+            if header.size_in_bytes > left:
+                yield Damage(position, f"a batch of {header.size_in_bytes} bytes, {left} are left", True)
                 return
+            body = file.read(header.size_in_bytes - HEADER_SIZE)
             data = head + body
             yield StoredBatch(position, header, data, crc_is_valid(data, 0, header))
             position += len(data)
@@ -164,7 +164,8 @@ def _rows(data: bytes, columns: int) -> list[list[str]]:
         raise BadFile("it does not begin with version 0 and a count, or its last line is cut off")
     rows = [line.split(" ") for line in lines[2:-1]]
     if lines[1] != str(len(rows)):
-        raise BadFile(f"{len(rows)} rows, {lines[1]} announced")
+        announced = lines[1][:20].encode("unicode_escape").decode()
+        raise BadFile(f"{len(rows)} rows, {announced} announced")
     if any(len(row) != columns or not all(map(_NUMBER.fullmatch, row[columns - 2 :])) for row in rows):
         raise BadFile(f"a row has not {columns} columns, or no number in the last two")
     return rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Self
 
 INTERVAL_S = 0.1
@@ -96,6 +96,8 @@ class ProgressListener:
     def _take(self, datagram: bytes) -> None:
         try:
             progress = TaskProgress(**json.loads(datagram))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return  # not one of ours
+        if not all(isinstance(number, int | float) for number in astuple(progress)):
+            return
         self._by_task[progress.task] = progress

@@ -183,15 +183,19 @@ def read(path: Path) -> pyarrow.Table:
     """The table of a trace, checked. Raises TraceError."""
     try:
         table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error).splitlines()[0]
+        missing = [name for name in SCHEMA.names if name not in table.column_names]
+        if missing:
+            raise TraceError(f"{path} is not a trace: it has no column {', '.join(missing)}")
+        table = table.select(SCHEMA.names).cast(SCHEMA)
+        table.validate(full=True)
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+        reason = (
+            "there is no such file" if isinstance(error, FileNotFoundError) else (str(error).splitlines() or [""])[0]
+        )
         raise TraceError(f"{path} cannot be read as a Parquet trace: {reason}") from error
-    missing = [name for name in SCHEMA.names if name not in table.column_names]
-    if missing:
-        raise TraceError(f"{path} is not a trace: it has no column {', '.join(missing)}")
     if pyarrow.compute.max(table["records"]).as_py() not in (None, 1):
         raise TraceError(f"{path} has operations of several records; a replay takes one record per operation")
-    return table.select(SCHEMA.names).cast(SCHEMA)
+    return table
 
 
 def moment(time_us: int) -> datetime:

@@ -1,0 +1,318 @@
+"""Requests at a broker's real request handler: no exception inside it, and no turn of its loop above 50 ms.
+
+An input is some requests, which come on one connection: a byte for the API, one for the version, the body. In `broker-repeated` the
+arrays of each are repeated, up to some thousand elements: what is quadratic, or not in slices, shows there. The broker keeps what
+earlier inputs made, for some hundred of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import gc
+import io
+import logging
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import kio.index
+
+from broker.apis.config_admin import ConfigAdmin
+from broker.apis.context import ApiContext
+from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.metadata_topics import MetadataTopics
+from broker.apis.producer_ids import ProducerIds
+from broker.apis.topic_admin import TopicAdmin
+from broker.config import BrokerConfig
+from broker.dynamic_configs import DynamicConfigs
+from broker.event_log import EventLog
+from broker.leader_doubts import LeaderDoubts
+from broker.network.request_channel import Request
+from broker.request_handler import RequestHandler
+from protocol.kafka import messages
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.framing import MalformedRequest, is_flexible, parse_request_header, request_header
+from protocol.kafka.record_batch import build_batch
+from protocol.types import Assignment, TopicPartition
+from protocol.zk.znodes import TopicZNode, topic_id_text
+from tests.fuzz.decoder import Decoder
+from tests.fuzz.schemas import body_maker
+from tests.fuzz.sealing import packed, parts_of
+from tests.support.api_world import FakeController
+from tests.support.group_cluster import GroupCluster
+from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+TURN_MS = 50.0
+SLOWDOWN = 4.0 if "atheris" in sys.modules else 1.0
+"""Of code that counts its own coverage."""
+TURNS_MAX = 60
+INPUTS_OF_ONE_BROKER = 300
+REPEATED_MAX = 4000
+KEYS = tuple(SUPPORTED)
+T_ID = uuid.UUID(int=1)
+
+
+def decoders() -> list[Decoder]:
+    return [
+        Decoder(
+            name,
+            partial(_requests, is_repeated),
+            partial(_seeds, is_repeated),
+            cpu_ms=5000,
+            memory=512 << 20,
+            lines=20_000_000,
+            bytes_max=600,
+            is_slow=True,
+        )
+        for name, is_repeated in (("broker", False), ("broker-repeated", True))
+    ]
+
+
+class _Connection:
+    """Counts what is answered."""
+
+    listener = "PLAINTEXT"
+    remote_address = "127.0.0.1"
+    peer = "the fuzzer"
+
+    def __init__(self) -> None:
+        self.hold = 0
+        self.waiting: deque[Request] = deque()
+        self.is_open = True
+        self.answered = 0
+
+    def answer(self, number: int, parts: Sequence[bytes]) -> None:
+        if self.is_open:
+            self.answered += 1
+            sum(map(len, parts))
+
+    def answer_in_turn(self, number: int, make: Callable[[], Sequence[bytes]]) -> None:
+        self.answer(number, make())
+
+    def close(self, reason: str) -> None:
+        self.is_open = False
+
+    def handle_waiting(self) -> None: ...
+
+    def read_on(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def at_end(self, number: int, callback: Callable[[], object]) -> None: ...
+
+
+class _Failures(logging.Handler):
+    """What the request handler logs of an exception."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.found = record.exc_info[1]
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Measures its longest turn, by the processor's time."""
+
+    longest_ms = 0.0
+
+    def _run_once(self) -> None:
+        began = time.thread_time()
+        super()._run_once()  # type: ignore[misc]
+        self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1000)
+
+
+class _Broker:
+    """One broker with topic `t` and the groups' topic, over a ZooKeeper in memory; its controller is a fake."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ottla-fuzz-"))
+        self.loop = _Loop()
+        self.failures = _Failures()
+        log = logging.getLogger("broker")
+        log.setLevel(logging.ERROR)
+        log.propagate = False
+        log.handlers = [self.failures]
+        self.inputs = 0
+        self.loop.run_until_complete(self._start())
+
+    async def _start(self) -> None:
+        config = BrokerConfig(broker_id=1, log_dirs=str(self.directory), auto_create_topics_enable=False)
+        self.cluster = cluster = GroupCluster(self.directory)
+        await cluster.start(1)
+        await cluster.serve(1, 0, (1,))
+        for number in range(2):
+            cluster.tp = TopicPartition("t", number)
+            cluster.lead(1, 0, (1,), replicas=(1,), topic_id=topic_id_text(T_ID))
+        node = cluster.nodes[1]
+        zk = MemoryZooKeeper()
+        for path in ("/brokers/topics", "/admin/delete_topics", "/config/topics", "/config/brokers", "/config/changes"):
+            zk.ensure(path)
+        zk.ensure(
+            TopicZNode.path("t"), TopicZNode.encode(topic_id_text(T_ID), {n: Assignment((1,)) for n in range(10)})
+        )
+        session = cast(Any, MemorySession(zk))
+        configs = DynamicConfigs(config, session, cluster.time, EventLog(None, cluster.time))
+        await configs.start()
+        doubts = LeaderDoubts(node.metadata)
+        manager = node.manager
+        self.context = ApiContext(
+            config=config,
+            clock=cluster.time,
+            cluster_id="fuzz",
+            metadata=node.metadata,
+            metadata_topics=MetadataTopics(node.metadata, lambda: doubts.suspected, ("__consumer_offsets",)),
+            replica_manager=manager,
+            log_manager=node.logs,
+            fetch_sessions=FetchSessionCache(
+                100, cluster.time, manager.topic_name, Random(1).randint, manager.quiet.open, manager.begin_fetch
+            ),
+            topic_admin=TopicAdmin(config, session, node.metadata, Random(1).randrange),
+            configs=configs,
+            config_admin=ConfigAdmin(1, session, node.metadata, configs),
+            producer_ids=ProducerIds(1, session),
+            controller=cast(Any, FakeController()),
+            doubts=doubts,
+            groups=cluster.coordinators[1],
+        )
+
+    def take(self, frames: Sequence[bytes]) -> float:
+        """The longest turn in ms. Raises what the request handler would have logged."""
+        self.inputs += 1
+        self.failures.found = None
+        self.loop.longest_ms = 0.0
+        self.loop.run_until_complete(self._take(frames))
+        found = self.failures.found
+        if found is not None:
+            raise found
+        return self.loop.longest_ms
+
+    async def _take(self, frames: Sequence[bytes]) -> None:
+        handler, connection = RequestHandler(self.context), _Connection()
+        for number, frame in enumerate(frames):
+            view = memoryview(frame)
+            request = Request(
+                cast(Any, connection), number, parse_request_header(view), view, self.cluster.time.monotonic()
+            )
+            handler.handle(request)
+            for _ in range(TURNS_MAX):
+                await asyncio.sleep(0)
+                self.cluster.time.turn()
+                if not handler._tasks:
+                    break
+            self.cluster.pass_time(0.5)
+            if not connection.is_open:
+                break
+        await handler.close()
+
+    def close(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.cluster.close()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+_brokers: list[_Broker] = []
+
+
+def _end() -> None:
+    while _brokers:
+        _brokers.pop().close()
+
+
+def _broker() -> _Broker:
+    if _brokers and _brokers[0].inputs >= INPUTS_OF_ONE_BROKER:
+        _end()
+    if not _brokers:
+        if not gc.get_freeze_count():
+            atexit.register(_end)
+        _brokers.append(_Broker())
+        gc.collect()
+        gc.freeze()  # as the broker does with what stays
+    return _brokers[0]
+
+
+def _requests(is_repeated: bool, data: bytes) -> object:
+    frames = [frame for part in parts_of(data)[:4] if (frame := _frame(part, is_repeated)) is not None]
+    if not frames:
+        return None
+    try:
+        longest = _broker().take(frames)
+        if longest > TURN_MS * SLOWDOWN:
+            longest = min(longest, *(_broker().take(frames) for _ in range(2)))
+        assert longest <= TURN_MS * SLOWDOWN, f"a turn of {longest:.0f} ms for {sum(map(len, frames))} bytes"
+    except Exception:
+        _end()
+        raise
+    return frames
+
+
+def _frame(part: bytes, is_repeated: bool) -> bytes | None:
+    """A whole request. None: its body cannot be read, so that it cannot be repeated."""
+    if len(part) < 2:
+        return None
+    key = KEYS[part[0] % len(KEYS)]
+    oldest, newest = SUPPORTED[key]
+    version = oldest + part[1] % (newest - oldest + 1)
+    head = request_header(key, version, 1, "fuzz", flexible=is_flexible(key, version))
+    body = part[2:]
+    if is_repeated:
+        try:
+            entity = messages.decode_request(key, version, head + body, len(head))
+        except MalformedRequest:
+            return None
+        out = io.BytesIO()
+        messages._writer(kio.index.load_request_schema(key, version))(out, _repeated(entity))
+        body = out.getvalue()
+    return head + body
+
+
+def _repeated(entity: Any, most: int = REPEATED_MAX) -> Any:
+    """Each array with many elements; those inside the first are longer, too, as long as it is not too much."""
+    changes: dict[str, Any] = {}
+    for field in fields(entity):
+        value = getattr(entity, field.name)
+        if isinstance(value, tuple) and value:
+            inner = [_repeated(item, 8) if is_dataclass(item) else item for item in value]
+            changes[field.name] = tuple(inner) * max(1, most // len(inner))
+    return replace(entity, **changes) if changes else entity
+
+
+def _seeds(is_repeated: bool) -> Iterator[bytes]:
+    random = Random(9)
+    for index, key in enumerate(KEYS):
+        oldest, newest = SUPPORTED[key]
+        for version in {oldest, (oldest + newest) // 2, newest}:
+            make = body_maker(kio.index.load_request_schema(key, version))
+            head = request_header(key, version, 1, None, flexible=is_flexible(key, version))
+            body = messages.encode_request(key, version, 1, None, make(random))[len(head) :]
+            yield packed([bytes((index, version - oldest)) + body])
+    produce, fetch = KEYS.index(ApiKey.PRODUCE), KEYS.index(ApiKey.FETCH)
+    records = build_batch([(b"k", b"v", (), 1000)])
+    body = {"transactional_id": None, "acks": 1, "timeout": 5}
+    body["topic_data"] = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+    head = request_header(ApiKey.PRODUCE, 9, 1, None, flexible=True)
+    sent = bytes((produce, 6)) + messages.encode_request(ApiKey.PRODUCE, 9, 1, None, body)[len(head) :]
+    asked = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "isolation_level": 0, "session_id": 0}
+    asked |= {"session_epoch": 0, "forgotten_topics_data": [], "rack_id": ""}
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000, "log_start_offset": -1}
+    partition |= {"current_leader_epoch": -1, "last_fetched_epoch": -1}
+    asked["topics"] = [{"topic": "t", "topic_id": T_ID, "partitions": [partition]}]
+    head = request_header(ApiKey.FETCH, 12, 1, None, flexible=True)
+    wanted = bytes((fetch, 8)) + messages.encode_request(ApiKey.FETCH, 12, 1, None, asked)[len(head) :]
+    yield packed([wanted] if is_repeated else [sent, wanted])

@@ -1,0 +1,87 @@
+"""Inputs that did harm once. `make test` replays them, and the fuzzer begins with them, too."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import msgpack
+
+from protocol.kafka.record_batch import build_batch
+from tests.fuzz.decoders import turns
+from tests.fuzz.sealing import packed
+
+ROWS = [(b"k", b"v", (), 1000)]
+_FAR = struct.pack(">qq", 2**63 - 1, 2**63 - 1)
+
+
+def _with(batch: bytes, at: int, data: bytes) -> bytes:
+    return batch[:at] + data + batch[at + len(data) :]
+
+
+def _control(*body: object) -> bytes:
+    return b"\0\0\0\1" + msgpack.packb(body)
+
+
+MENDED: Mapping[str, Sequence[bytes]] = {
+    # A null array where there must be one: kio takes it, and the API that goes through it raised TypeError.
+    "request-create_topics": [b"\0\xff\xff\xff\xff\0\0\0\5\0"],
+    "request-delete_groups": [b"\0\xff\xff\xff\xff", b"\2\0\0"],
+    "request-produce": [b"\0\xff\xff\0\1\0\0\0\5\xff\xff\xff\xff"],
+    # A null in a varint of two bytes: the second was taken for the next field.
+    "request-offset_fetch": [b"\6\2t\x80\0\1\0"],
+    # An error code that nobody knows: ValueError at the follower, which held up all partitions of that leader.
+    "answer-fetch": [b"\0" + struct.pack(">ihi", 0, -26752, 9) + b"\1\0"],
+    # Compressions 5 to 7: IndexError out of `decompress`.
+    "batches": [
+        b"\1" + packed([_with(build_batch(ROWS), 21, struct.pack(">h", attributes)) for attributes in (5, 6, 7)])
+    ],
+    "cleaned-batches": [
+        packed([_with(build_batch(ROWS), 21, struct.pack(">h", 5))]),
+        # Timestamps that leave 64 bits: struct.error, and the log was not compacted any more.
+        packed([_with(build_batch([(b"k", None, (), 0), (b"l", b"v", (), 5)]), 27, _FAR)]),
+    ],
+    # An offset delta that no number of 32 bits is.
+    "records": [b"\1\x1a\0\0\x80\x80\x80\x80\x80\x80\x80\x80\x01\1\1\0"],
+    # Offsets beyond 64 bits: OverflowError after the bytes were in the file.
+    "fetched-batches": [
+        b"\2" + packed([_with(build_batch(ROWS), 0, struct.pack(">q", 2**63 - 1))]),
+        # The first batch of an empty segment begins more than 2^31 offsets later: no index entry can say so.
+        b"\2" + packed([_with(build_batch(ROWS), 0, struct.pack(">q", 2**40))] * 6),
+    ],
+    # A batch too far from its segment's base: struct.error ended the broker's start.
+    "log": [
+        b"\0"
+        + packed(
+            [b"\x0a" + _with(build_batch(ROWS), 23, struct.pack(">i", 2**31 - 1)), *[b"\0" + build_batch(ROWS)] * 4]
+        )
+    ],
+    # A number of thousands of digits: ValueError, with a traceback.
+    "reassignment-file": [b'{"version":1,"partitions":[{"topic":"t","partition":' + b"9" * 5000 + b"}]}"],
+    # Anybody's datagram ended the replay's progress.
+    "progress": [b'{"task":[]}', b'{"task":1,"sent":"x"}', b"[" * 20_000],
+    # The header says 2 GB: so much memory was taken.
+    "inspected-directory": [packed([b"\0" + _with(build_batch(ROWS), 8, struct.pack(">i", 2**31 - 20))])],
+}
+
+AWAITED: Mapping[str, Sequence[bytes]] = {
+    "control-request": [
+        _control(1, float("nan"), 7, 100, [], {}, [], False, [], 0),
+        _control(4, None, []),
+        _control(3, 1, 7, 100, [["../../x", 0, 1, True]], {}, 0),
+        _control(3, 1, 7, 100, [[["t"], {}, None, True]], 5, 0),
+        # One way to read it takes it, the other refuses it.
+        b"\0\0\0\0\x9a\x01\x07d\x91\x94\xa7../../x\0\x01\xc3\x80\0\x90\xc2\x90\0",
+    ],
+    "setting": [
+        (26).to_bytes(2, "big") + b"1_0",
+        (27).to_bytes(2, "big") + "\u0661".encode(),
+        (41).to_bytes(2, "big") + b"nan",
+        (42).to_bytes(2, "big") + b"9" * 400,
+    ],
+    # Four thousand elements in each array: turns of up to 200 ms.
+    "broker-repeated": [seed for decoder in turns.decoders()[1:] for seed in decoder.seeds()],
+    # 91,000 tagged fields in a header of 91 KB: 35 ms.
+    "connection": [b"\x03\x00\x01c*!\xea`" + bytes(8)],
+}
+"""What other work mends: their place is above, once it is there."""

@@ -1,0 +1,47 @@
+"""Each decoder on its seeds, its corpus and the inputs that did harm once: no harm. A cross-section; `make fuzz` goes further."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import corpus, harm
+from tests.fuzz.decoder import Decoder
+from tests.fuzz.decoders import all_decoders
+from tests.fuzz.mended import AWAITED, MENDED
+
+DECODERS = all_decoders()
+LOOKED_AT_CLOSELY = 3
+"""The longest inputs of each decoder: their memory and lines are counted, too."""
+SLOW_INPUTS = 40
+ALL_AWAITED = ("broker-repeated",)
+
+
+@pytest.mark.parametrize(
+    "decoder", [DECODERS[name] for name in DECODERS if name not in ALL_AWAITED], ids=lambda decoder: decoder.name
+)
+def test_no_harm(decoder: Decoder) -> None:
+    inputs = [*MENDED.get(decoder.name, ()), *corpus.read(decoder.name), *decoder.seeds()]
+    if decoder.is_slow:
+        inputs = sorted(inputs, key=len)[:: max(1, len(inputs) // SLOW_INPUTS)]
+    for data in inputs:
+        found, _ = harm.of(decoder, data)
+        assert found is None, f"{found}\n{data!r}"
+    if decoder.is_slow:
+        return
+    for data in sorted(inputs, key=len)[-LOOKED_AT_CLOSELY:]:
+        found = harm.too_large(decoder, data) or harm.too_long(decoder, data)
+        assert found is None, f"{found}\n{data!r}"
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_is_mended(name: str) -> None:
+    for data in MENDED[name]:
+        found = harm.of(DECODERS[name], data)[0] or harm.too_large(DECODERS[name], data)
+        assert found is None, f"{found}\n{data!r}"
+
+
+@pytest.mark.xfail(reason="mended elsewhere", strict=False)
+@pytest.mark.parametrize("name", AWAITED)
+def test_what_others_mend(name: str) -> None:
+    for data in AWAITED[name]:
+        assert harm.of(DECODERS[name], data)[0] is None
