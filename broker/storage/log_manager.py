@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -22,7 +21,15 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_configs import LogConfigs
-from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
+from broker.storage.log_directory import (
+    DELETED_SUFFIX,
+    FUTURE_SUFFIX,
+    STRAY_SUFFIX,
+    LogDirectory,
+    LogDirectoryError,
+    path_of,
+    path_of_renamed,
+)
 from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.lowered_points import LoweredPoints
@@ -302,7 +309,8 @@ class LogManager:
         return [directory for directory in self._directories if directory.is_online]
 
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: Mapping[str, str]) -> Log:
-        """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed.
+        """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed, and KafkaError for
+        a name that no directory can have.
 
         An id is written to a log that has none, or a damaged one; overrides that are not valid are left out, which is told. A log whose
         directory failed is not made anew: an empty one must not stand for what was acknowledged.
@@ -329,7 +337,7 @@ class LogManager:
             self._forget_cleaned()
         directory = self._directory_for_new(tp)
         try:
-            created = self._make(directory, tp, str(tp), topic_id, config)
+            created = self._make(directory, tp, "", topic_id, config)
         except OSError as error:
             raise LogDirFailed(directory.path, error) from error
         self._logs[tp] = created
@@ -363,9 +371,9 @@ class LogManager:
         return chosen
 
     def _make(
-        self, directory: LogDirectory, tp: TopicPartition, name: str, topic_id: str | None, config: TopicConfig
+        self, directory: LogDirectory, tp: TopicPartition, suffix: str, topic_id: str | None, config: TopicConfig
     ) -> Log:
-        path = f"{directory.path}/{name}"
+        path = path_of(directory.path, tp, suffix)
         if self._filesystem.make_new_directory(path):
             parts = recovery.new_log(self._filesystem, path, config, topic_id=topic_id, wall_ms=self._clock.wall_ms)
             return self._watched(Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts))
@@ -383,7 +391,7 @@ class LogManager:
         try:
             self._checkpoints.forget(directory, (tp,))
             self.cleaned.lower_now(path)
-            future = self._make(directory, tp, future_logs.directory_name(tp), current.topic_id, current.config)
+            future = self._make(directory, tp, future_logs.new_suffix(), current.topic_id, current.config)
         except OSError as error:
             raise LogDirFailed(path, error) from error
         future.overrides = current.overrides
@@ -448,8 +456,8 @@ class LogManager:
 
     def _renamed_away(self, found: Log, suffix: str) -> str:
         tp = found.topic_partition
+        target = path_of_renamed(found.log_dir, tp, suffix)
         self._let_go(found)
-        target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"
         try:
             found.mark_deleted()
             self._filesystem.rename(found.directory, target)
