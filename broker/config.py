@@ -317,6 +317,12 @@ class BrokerConfig:
     )
     request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX, doc="Without effect here.")
     max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
+    max_incremental_fetch_session_cache_partitions: int = setting(
+        200_000,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="ottla's own: partitions in the fetch sessions of all consumers together",
+    )
     fetch_max_bytes: int = setting(55 * 1024**2, minimum=1024, maximum=INT_MAX)
 
     # controller

@@ -25,7 +25,9 @@ def fetch(context: ApiContext, request: Request) -> None:
     version = request.header.api_version
     body = fetch_codec.decode_request(version, request.frame, request.header.body_offset)
     try:
-        fetched = context.fetch_sessions.open(body, uses_topic_ids=version >= TOPIC_IDS_SINCE)
+        fetched = context.fetch_sessions.open(
+            body, uses_topic_ids=version >= TOPIC_IDS_SINCE, connection=request.connection
+        )
     except KafkaError as error:
         request.respond(fetch_codec.encode_response(version, 0, error.code, NO_SESSION_ID, []))
         return
