@@ -258,6 +258,11 @@ class BrokerConfig:
         3000, minimum=0, maximum=INT_MAX, doc="how long the first rebalance of an empty group waits for more members"
     )
     group_max_size: int = setting(INT_MAX, minimum=1, maximum=INT_MAX)
+    group_memory_max_bytes: int = setting(
+        512 * 1024**2,
+        minimum=0,
+        doc="ottla's own: bytes that the groups coordinated here take in memory, above which new members and offsets are refused",
+    )
     offset_metadata_max_bytes: int = setting(
         4096, minimum=0, maximum=INT_MAX, doc="how long a commit's metadata may be, in characters as in Kafka"
     )

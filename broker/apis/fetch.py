@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
-from broker.network.request_channel import Request
+from broker.network.request_channel import NO_FRAME, Request
 from broker.replication.replica_manager import FetchParams
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec
@@ -24,6 +24,7 @@ LEADER_ENDPOINTS_SINCE = 16
 def fetch(context: ApiContext, request: Request) -> None:
     version = request.header.api_version
     body = fetch_codec.decode_request(version, request.frame, request.header.body_offset)
+    request.frame = NO_FRAME  # it may wait for long
     try:
         fetched = context.fetch_sessions.open(
             body, uses_topic_ids=version >= TOPIC_IDS_SINCE, connection=request.connection
