@@ -31,6 +31,11 @@ from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHea
 SEQUENCE_MAX = 2**31 - 1
 BATCHES_KEPT = 5
 """Per producer: clients have at most five requests in flight to a broker."""
+PRODUCERS_MAX = 50_000
+"""Of one log. A client may invent a producer id for each batch (in Kafka until there is no memory left): the one that wrote
+the longest ago makes room. Should it come again it is a producer that is not known, as one that expired."""
+COMPARED = 8
+"""Of so many producers the one that wrote the longest ago goes; the others are not looked at again for long."""
 
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
@@ -95,6 +100,11 @@ class ProducerEntry:
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def age_key(self) -> int:
+        """The greater, the later it wrote."""
+        return self.batches[-1].last_offset if self.batches else -1
 
     def copy(self, owner: int) -> ProducerEntry:
         return ProducerEntry(
@@ -192,6 +202,8 @@ class ProducerState:
         self._changed_up_to = last_offset + 1
         entry = self.producers.get(producer_id)
         if entry is None:
+            if len(self.producers) >= PRODUCERS_MAX:
+                self._make_room()
             entry = self.producers[producer_id] = ProducerEntry(epoch, owner=self._owner)
         elif entry.owner != self._owner:
             entry = self.producers[producer_id] = entry.copy(self._owner)
@@ -240,6 +252,26 @@ class ProducerState:
     def skip_to(self, offset: int) -> None:
         """The log ends at `offset` at least, without a batch between: its start was moved there."""
         self.end_offset = max(self.end_offset, offset)
+
+    def _make_room(self) -> None:
+        producers = self.producers
+        some = [
+            (producer_id, producers.pop(producer_id)) for producer_id in list(itertools.islice(producers, COMPARED))
+        ]
+        may_go = (item for item in some if item[1].transaction_first_offset == NO_TRANSACTION)
+        oldest = min(may_go, key=lambda item: item[1].age_key, default=None)
+        producers.update(item for item in some if item is not oldest)
+
+    def keep(self, count: int) -> int:
+        """Forgets all but those that wrote last, and those with an open transaction. Returns how many went.
+
+        Takes half a microsecond for each producer.
+        """
+        newest = sorted(self.producers.items(), key=lambda item: item[1].age_key, reverse=True)
+        before = len(newest)
+        self.producers = dict(newest[:count])
+        self.producers.update(item for item in newest[count:] if item[1].transaction_first_offset != NO_TRANSACTION)
+        return before - len(self.producers)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers without an open transaction that wrote nothing for `producer.id.expiration.ms`.
