@@ -43,6 +43,7 @@ OWN = {
     "follower.replication.throttled.rate",
     "group.memory.max.bytes",
     "leader.replication.throttled.rate",
+    "max.broker.partitions",
     "max.in.flight.requests.per.connection",
     "max.incremental.fetch.session.cache.partitions",
     "producer.id.expiration.check.interval.ms",
