@@ -61,9 +61,28 @@ class ConfigError(ValueError):
     """A value that is not allowed; the message names key, value and what is allowed."""
 
 
-@lru_cache(maxsize=4096)
+VALUE_LENGTH_MAX = 128 * 1024
+"""Characters of one setting: the throttled replicas of some thousand partitions are as long."""
+LIST_IS_SHORT = 1024
+"""Characters. The replicas in a list take twenty times its bytes: of long lists few are kept."""
+
+
 def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     """(partition, broker) of a list `partition:broker,...`; None for `*`, all of them. Raises ConfigError."""
+    return _in_short_list(text) if len(text) <= LIST_IS_SHORT else _in_long_list(text)
+
+
+@lru_cache(maxsize=4096)
+def _in_short_list(text: str) -> frozenset[tuple[int, int]] | None:
+    return _in_list(text)
+
+
+@lru_cache(maxsize=64)
+def _in_long_list(text: str) -> frozenset[tuple[int, int]] | None:
+    return _in_list(text)
+
+
+def _in_list(text: str) -> frozenset[tuple[int, int]] | None:
     items = [item.strip() for item in text.split(",") if item.strip()]
     if items == [EVERY_REPLICA]:
         return None
@@ -206,6 +225,12 @@ class BrokerConfig:
     # topics
     auto_create_topics_enable: bool = setting(True)
     delete_topic_enable: bool = setting(True)
+    max_broker_partitions: int = setting(
+        20_000,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="ottla's own (KIP-578): replicas for each live broker, above which no topics are made and none gets partitions",
+    )
     num_partitions: int = setting(1, minimum=1, maximum=INT_MAX)
     default_replication_factor: int = setting(1, minimum=1, maximum=INT_MAX)
     min_insync_replicas: int = setting(1, minimum=1, maximum=INT_MAX)
@@ -258,6 +283,11 @@ class BrokerConfig:
         3000, minimum=0, maximum=INT_MAX, doc="how long the first rebalance of an empty group waits for more members"
     )
     group_max_size: int = setting(INT_MAX, minimum=1, maximum=INT_MAX)
+    group_memory_max_bytes: int = setting(
+        512 * 1024**2,
+        minimum=0,
+        doc="ottla's own: bytes that the groups coordinated here take in memory, above which new members and offsets are refused",
+    )
     offset_metadata_max_bytes: int = setting(
         4096, minimum=0, maximum=INT_MAX, doc="how long a commit's metadata may be, in characters as in Kafka"
     )
@@ -317,6 +347,12 @@ class BrokerConfig:
     )
     request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX, doc="Without effect here.")
     max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
+    max_incremental_fetch_session_cache_partitions: int = setting(
+        200_000,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="ottla's own: partitions in the fetch sessions of all consumers together",
+    )
     fetch_max_bytes: int = setting(55 * 1024**2, minimum=1024, maximum=INT_MAX)
 
     # controller
@@ -492,6 +528,8 @@ def settings_of(config: type) -> Mapping[str, Any]:
 def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
     """`text` as the type of `key`, inside its limits. Raises ConfigError that names key, value and what is allowed."""
     spec = settings_of(config)[key]
+    if len(text) > VALUE_LENGTH_MAX:
+        raise ConfigError(f"{key}: a value of {len(text)} characters, at most {VALUE_LENGTH_MAX} are taken")
     text = text.strip()
     kind = spec.type
     value: int | float | bool | str

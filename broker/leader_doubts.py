@@ -24,6 +24,13 @@ LINGER_S = 3.0
 are not listed before it moves their partitions: the end of the dead one's thread then takes them from their new leader, when
 one and the same answer has told of both, and they stand still until the timer of a second."""
 
+WAITERS_MAX = 1_000
+"""Answers that wait at a time; who asks then is answered with what is known."""
+TOPICS_MAX = 100_000
+"""Topics in all answers that wait: whether they are settled is looked at for all of them, in one turn of the loop."""
+RELEASED_AT_ONCE = 50
+"""Answers that are made in one turn of the loop."""
+
 
 class _Waiter:
     """An answer that waits; `topics` are those that it names."""
@@ -45,6 +52,7 @@ class LeaderDoubts:
         self._metadata = metadata
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
+        self._topics_waiting = 0
         self._doubtful_key: tuple[int, frozenset[int]] | None = None
         self._doubtful_topics: frozenset[str] = frozenset()
 
@@ -82,17 +90,24 @@ class LeaderDoubts:
             self._when_settled_now(names, then)
 
     def _when_settled_now(self, names: tuple[str, ...], then: Callable[[], None]) -> None:
-        if not self._are_doubtful(names):
+        is_full = len(self._waiters) >= WAITERS_MAX or self._topics_waiting + len(names) > TOPICS_MAX
+        if is_full or not self._are_doubtful(names):
             then()
             return
         waiter = _Waiter(names, then)
         waiter.timer = asyncio.get_running_loop().call_later(HOLD_S, self._release, waiter)
         self._waiters[waiter] = None
+        self._topics_waiting += len(names)
 
     def look_again(self) -> None:
         """After a change of the metadata or of who is in doubt: lets those go whose leaders are settled."""
+        released = 0
         for waiter in list(self._waiters):
             if not self._are_doubtful(waiter.topics):
+                if released == RELEASED_AT_ONCE:
+                    asyncio.get_running_loop().call_soon(self.look_again)
+                    return
+                released += 1
                 self._release(waiter)
 
     def close(self) -> None:
@@ -118,6 +133,7 @@ class LeaderDoubts:
 
     def _release(self, waiter: _Waiter) -> None:
         del self._waiters[waiter]
+        self._topics_waiting -= len(waiter.topics)
         if waiter.timer is not None:
             waiter.timer.cancel()
         waiter.then()

@@ -29,8 +29,9 @@ import uvloop
 from broker import config_sources, registration
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.context import ApiContext
-from broker.apis.fetch_sessions import FetchSessionCache
-from broker.apis.followers import is_of_follower
+from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
+from broker.apis.fetch_sessions import Surroundings as FetchSurroundings
+from broker.apis.followers import is_live_follower, is_of_follower
 from broker.apis.metadata_topics import MetadataTopics
 from broker.apis.produce import INTERNAL_TOPICS
 from broker.apis.producer_ids import ProducerIds
@@ -242,12 +243,19 @@ class Broker:
             replica_manager=self._replicas,
             log_manager=self._log_manager,
             fetch_sessions=FetchSessionCache(
-                config.max_incremental_fetch_session_cache_slots,
+                CacheLimits(
+                    config.max_incremental_fetch_session_cache_slots,
+                    config.max_incremental_fetch_session_cache_partitions,
+                ),
                 self._clock,
-                self._replicas.topic_name,
-                random.randint,
-                self._replicas.quiet.open,
-                self._replicas.begin_fetch,
+                FetchSurroundings(
+                    self._replicas.topic_name,
+                    random.randint,
+                    self._replicas.quiet.open,
+                    self._replicas.begin_fetch,
+                    self._replicas.partitions.exists,
+                    partial(is_live_follower, self._metadata, config.broker_id),
+                ),
             ),
             topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
             configs=self._configs,

@@ -1,21 +1,30 @@
 """What a broker tells of itself in Prometheus text, at `http://<metrics.listener>/metrics`.
 
 The page is made in a thread of prometheus-client's own server, so a scrape does not hold the event loop. It only reads
-plain numbers. There is no page unless `metrics.listener` names an address: whoever reaches the address may read it.
+plain numbers. There is no page unless `metrics.listener` names an address: whoever reaches the address may read it. Of those
+who only connect there are REQUESTS_MAX at a time, for REQUEST_TIMEOUT_S each: the threads are the broker's.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker.config import ConfigError
 from broker.loop_watchdog import BUCKETS_S, TurnTimes
+
+REQUESTS_MAX = 8
+"""Threads that answer at a time; who comes then is not answered. A scrape takes milliseconds."""
+REQUEST_TIMEOUT_S = 5.0
+"""For a client that sends nothing, or does not read."""
 
 
 class LoopTurns(Collector):
@@ -43,6 +52,37 @@ class LoopTurns(Collector):
         yield turns
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self._slots = threading.BoundedSemaphore(REQUESTS_MAX)
+        super().__init__(*args, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away, or was too slow, is nobody's trouble."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+
+    def log_message(self, *_: Any) -> None:
+        """What a client asks for does not go into the broker's log."""
+
+
 class MetricsServer:
     """Serves the page. Raises OSError when the address cannot be used."""
 
@@ -51,10 +91,12 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(LoopTurns(times))
         ProcessCollector(registry=registry)
-        self._server: Any
-        self._thread: threading.Thread
-        self._server, self._thread = start_http_server(port, host, registry)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        server = type("MetricsHttpServer", (_Server,), {"address_family": family})
+        self._server: WSGIServer = make_server(host, port, make_wsgi_app(registry), server, _Handler)
         self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self._server.shutdown()

@@ -3,6 +3,10 @@
 A handler parks an operation and returns; it never waits (BUG-26). What happens to a key (an append, a move of the high
 watermark, a leadership change) checks the operations that watch it. Each is completed exactly once: by a check, by its
 time-out, or by `complete_now`; then it is gone from all its keys and its timer is cancelled.
+
+However many wait, one turn of the loop asks AT_ONCE of them; the others are asked in the next ones. And they are not many
+without end: who comes when there are too many is answered at once, as at its time-out, and nobody waits longer than
+WAIT_MAX_S, whatever its client asks for.
 """
 
 from __future__ import annotations
@@ -13,6 +17,12 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+AT_ONCE = 256
+"""Operations: to ask so many takes some milliseconds, and to answer all of them some more."""
+WAIT_MAX_S = 300.0
+KEYS_MAX = 200_000
+"""Keys that all operations of a purgatory watch together; each takes half a kilobyte in its operation."""
 
 
 class TimerHandle(Protocol):
@@ -75,10 +85,18 @@ class DelayedOperation(ABC, Generic[Key]):
 class Purgatory(Generic[Key]):
     """The operations that wait, by the keys they watch."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: Timers, *, keys_max: int | None = KEYS_MAX) -> None:
+        """`keys_max` None: without a limit, for those that cannot become many."""
         self._timers = timers
+        self._keys_max = keys_max
         self._watchers: dict[Key, dict[DelayedOperation[Key], None]] = {}
         self._count = 0
+        self._watched = 0
+        self._left = AT_ONCE
+        """How many may still be asked in this turn; counts only while there are more than AT_ONCE of them."""
+        self._is_next_turn_scheduled = False
+        self._keys_due: dict[Key, None] = {}
+        self._operations_due: dict[DelayedOperation[Key], dict[Key, None]] = {}
 
     def __len__(self) -> int:
         """Operations that wait now."""
@@ -94,30 +112,43 @@ class Purgatory(Generic[Key]):
             return operation.complete_now()
         if timeout_s <= 0:
             return operation._finish(expired=True)
-        self.watch(operation, watched, timeout_s)
-        return False
+        return not self.watch(operation, watched, timeout_s)
 
-    def watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> None:
-        """Parks an operation of which the caller just saw that it cannot be completed yet."""
+    def watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
+        """Parks an operation of which the caller just saw that it cannot be completed yet. False: there are too many."""
         operation._keys = dict.fromkeys(keys)
+        if self._keys_max is not None and self._watched + len(operation._keys) > self._keys_max:
+            operation._keys = {}
+            operation._finish(expired=True)
+            return False
         operation._purgatory = self
         for key in operation._keys:
             self._watchers.setdefault(key, {})[operation] = None
         self._count += 1
-        operation._timer = self._timers.call_later(timeout_s, self._expire, operation)
+        self._watched += len(operation._keys)
+        operation._timer = self._timers.call_later(min(timeout_s, WAIT_MAX_S), self._expire, operation)
+        return True
 
     def watch_also(self, operation: DelayedOperation[Key], key: Key) -> None:
         """One more key for an operation that is parked here."""
         if not operation.is_completed and key not in operation._keys:
             operation._keys[key] = None
+            self._watched += 1
             self._watchers.setdefault(key, {})[operation] = None
 
     def check(self, key: Key) -> int:
-        """Asks those that watch `key`, the longest waiting first. Returns how many were completed."""
+        """Asks those that watch `key`, the longest waiting first. Returns how many were completed, of very many the first ones."""
+        if self._count > AT_ONCE and not self._may_ask():
+            self._keys_due[key] = None
+            return 0
         completed = 0
         for operation in list(self._watchers.get(key, ())):
             if operation.is_completed:
                 continue
+            if self._count > AT_ONCE and not self._may_ask():
+                self._keys_due[key] = None
+                break
+            self._left -= 1
             verdict = operation.try_complete((key,))
             if verdict is Verdict.DONE:
                 completed += operation.complete_now()
@@ -127,15 +158,39 @@ class Purgatory(Generic[Key]):
 
     def check_all(self, keys: Iterable[Key]) -> int:
         """As `check` for many keys, but each operation is asked once, with all of its keys that were touched."""
-        touched: dict[DelayedOperation[Key], list[Key]] = {}
+        touched = self._operations_due
         for key in keys:
             for operation in self._watchers.get(key, ()):
-                touched.setdefault(operation, []).append(key)
+                touched.setdefault(operation, {})[key] = None
+        return self._ask_those_due()
+
+    def _ask_those_due(self) -> int:
         completed = 0
-        for operation, its_keys in touched.items():
-            if not operation.is_completed and operation.try_complete(its_keys) is Verdict.DONE:
+        due = self._operations_due
+        while due:
+            if self._count > AT_ONCE and not self._may_ask():
+                break
+            operation = next(iter(due))
+            its_keys = due.pop(operation)
+            self._left -= 1
+            if not operation.is_completed and operation.try_complete(tuple(its_keys)) is Verdict.DONE:
                 completed += operation.complete_now()
         return completed
+
+    def _may_ask(self) -> bool:
+        """In this turn; the next one is seen to."""
+        if not self._is_next_turn_scheduled:
+            self._is_next_turn_scheduled = True
+            self._left = AT_ONCE
+            self._timers.call_soon(self._next_turn)
+        return self._left > 0
+
+    def _next_turn(self) -> None:
+        self._is_next_turn_scheduled = False
+        keys, self._keys_due = self._keys_due, {}
+        for key in keys:
+            self.check(key)
+        self._ask_those_due()
 
     def watched(self) -> tuple[Key, ...]:
         return tuple(self._watchers)
@@ -145,6 +200,8 @@ class Purgatory(Generic[Key]):
 
     def _forget(self, operation: DelayedOperation[Key]) -> None:
         self._count -= 1
+        self._watched -= len(operation._keys)
+        self._operations_due.pop(operation, None)
         for key in operation._keys:
             watchers = self._watchers.get(key)
             if watchers is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
 from broker.apis.followers import may_ask_as_replica
-from broker.network.request_channel import Request
+from broker.network.request_channel import NO_FRAME, Request
 from broker.replication.replica_manager import FetchParams
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec
@@ -28,8 +28,11 @@ def fetch(context: ApiContext, request: Request) -> None:
     if body.replica_id >= 0 and not may_ask_as_replica(context, request):
         _refuse(request)
         return
+    request.frame = NO_FRAME  # it may wait for long
     try:
-        fetched = context.fetch_sessions.open(body, uses_topic_ids=version >= TOPIC_IDS_SINCE)
+        fetched = context.fetch_sessions.open(
+            body, uses_topic_ids=version >= TOPIC_IDS_SINCE, connection=request.connection
+        )
     except KafkaError as error:
         request.respond(fetch_codec.encode_response(version, 0, error.code, NO_SESSION_ID, []))
         return

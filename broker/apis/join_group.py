@@ -10,8 +10,9 @@ from __future__ import annotations
 import uuid
 
 from broker.apis.context import ApiContext
+from broker.groups.group_limits import CLIENT_ID_MAX
 from broker.groups.group_types import JoinAnswer, JoinRequest, Protocol
-from broker.network.request_channel import Request
+from broker.network.request_channel import NO_FRAME, Request
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 
@@ -28,7 +29,7 @@ def join_group(context: ApiContext, request: Request) -> None:
     body = messages.decode_request(ApiKey.JOIN_GROUP, version, request.frame, header.body_offset)
     instance_id: str | None = getattr(body, "group_instance_id", None)
     session_ms = messages.milliseconds(body.session_timeout)
-    client_id = header.client_id or ""
+    client_id = (header.client_id or "")[:CLIENT_ID_MAX]
     join = JoinRequest(
         group_id=body.group_id,
         member_id=body.member_id,
@@ -46,6 +47,7 @@ def join_group(context: ApiContext, request: Request) -> None:
         can_skip_assignment=version >= SKIPPED_ASSIGNMENT_SINCE,
         reason=(getattr(body, "reason", None) or "")[:REASON_LENGTH_MAX],
     )
+    request.frame = NO_FRAME  # it may wait for long
     context.groups.join(join, lambda answer: _respond(request, answer))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from broker.apis.context import ApiContext
 from broker.groups.group_types import SyncAnswer, SyncRequest
-from broker.network.request_channel import Request
+from broker.network.request_channel import NO_FRAME, Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -31,6 +31,7 @@ def sync_group(context: ApiContext, request: Request) -> None:
     if version >= PROTOCOL_SINCE and (sync.protocol_type is None or sync.protocol_name is None):
         _respond(request, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
+    request.frame = NO_FRAME  # it may wait for long
     context.groups.sync(sync, lambda answer: _respond(request, answer))
 
 

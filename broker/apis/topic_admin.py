@@ -117,6 +117,7 @@ class TopicAdmin:
 
     async def write(self, topic: PlannedTopic) -> None:
         """Makes the znodes. Raises KafkaError, or ZkError when ZooKeeper is away."""
+        self._check_room(len(topic.assignment) * topic.replication_factor)
         if "." in topic.name or "_" in topic.name:
             await self.check_absent(topic.name)
         config_path = ConfigZNode.path("topics", topic.name)
@@ -167,6 +168,7 @@ class TopicAdmin:
                 raise _unknown(name)
             brokers = [(broker.id, broker.rack) for broker in self._metadata.brokers()]
             added = partition_additions.plan(name, existing, count, given, brokers)
+            self._check_room(sum(map(len, added.values())))
             grown = existing | {partition: Assignment(replicas) for partition, replicas in added.items()}
             data = _encoded(topic_id, grown)
             if validate_only:
@@ -276,6 +278,15 @@ class TopicAdmin:
         if other is not None:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: '.' and '_' count as equal"
+            )
+
+    def _check_room(self, replicas: int) -> None:
+        """`max.broker.partitions` (KIP-578): so many are not too many for the brokers that live."""
+        each, brokers = self._config.max_broker_partitions, len(self._metadata.brokers())
+        if self._metadata.replica_count() + replicas > each * brokers:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{replicas} replicas more would be too many: max.broker.partitions is {each}, and {brokers} brokers live",
             )
 
     def _check_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterable
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+TOPICS_MAX = 50_000
+"""In the different subscriptions of a group: to read more would hold the loop. Of a group with more the topics are not known."""
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
@@ -21,7 +23,7 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     topics = set()
     try:
         version, count = _VERSION_AND_COUNT.unpack_from(subscription)
-        if version < 0 or count < 0:
+        if version < 0 or not 0 <= count <= TOPICS_MAX:
             return None
         position = _VERSION_AND_COUNT.size
         for _ in range(count):
@@ -38,10 +40,14 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
 def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """Of a whole group; None if one of them is not known."""
-    union: frozenset[str] = frozenset()
-    for subscription in subscriptions:
+    union: set[str] = set()
+    read = 0
+    for subscription in dict.fromkeys(subscriptions):
         topics = subscribed_topics(subscription)
         if topics is None:
             return None
         union |= topics
-    return union
+        read += len(topics)
+        if read > TOPICS_MAX:
+            return None
+    return frozenset(union)

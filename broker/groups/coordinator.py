@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.groups.effects import GroupEffects
+from broker.groups.group_limits import GROUP_BYTES
+from broker.groups.group_members import Member
 from broker.groups.group_offsets import GroupOffsets, PendingCommit
-from broker.groups.group_state import Group
+from broker.groups.group_state import Group, is_first_sent_back
 from broker.groups.group_timers import GroupTimers
 from broker.groups.group_transitions import GroupState
 from broker.groups.group_types import (
@@ -40,12 +42,15 @@ from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition
 from broker.groups.loading import StoredGroup
 from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings
 from broker.groups.ownership import GroupEvents, GroupOwnership, Surroundings
+from broker.groups.pending_ids import PendingIds
 from broker.groups.removals import GroupRemovals
 from broker.groups.slices import Slices
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+FULL_SAID_EVERY_S = 60.0
 
 CommitResponder = Callable[[dict[TopicPartition, ErrorCode]], None]
 
@@ -67,6 +72,8 @@ class GroupCoordinator:
         )
         self._topic = OffsetsTopic(world.replicas, world.clock, topic_settings)
         self._groups = HeldGroups()
+        self._pending_ids = PendingIds()
+        self._full_said_at = float("-inf")
         self._stood_still_s = 0.0
         self._timers = GroupTimers[HeldGroup](world.timers, self._now, world.lease.is_suspect, self._due)
         self._slices = Slices(world.timers, world.clock.monotonic)
@@ -74,7 +81,7 @@ class GroupCoordinator:
             world, self._topic, self._groups, self._slices, GroupEvents(self._take, self._loaded, self._unloaded)
         )
         self._removals = GroupRemovals(self._topic, self._groups, world, self._slices, self._kill)
-        self._effects = GroupEffects(self._topic, self._stored)
+        self._effects = GroupEffects(self._topic, self._stored, world.timers, world.clock.monotonic)
         self._is_closed = False
         world.lease.on_stall(self._stood_still)
         world.lease.on_trusted(self._timers.arm_again)
@@ -120,6 +127,30 @@ class GroupCoordinator:
         never_was = group.state is GroupState.EMPTY and not group.generation and group.next_deadline() is None
         if never_was and held.is_held and held.offsets.is_empty and not held.is_going:
             self._groups.remove(held)
+            self._timers.drop(held)
+
+    @staticmethod
+    def _growth(held: HeldGroup | None, request: JoinRequest) -> int:
+        """By how many bytes a JoinGroup makes the groups larger. Pending ids have a limit of their own."""
+        if held is not None:
+            return held.group.growth(request)
+        return 0 if is_first_sent_back(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
+
+    def _has_memory_for(self, growth: int) -> bool:
+        """`group.memory.max.bytes`. What does not grow goes on."""
+        limit = self._world.config.group_memory_max_bytes
+        if growth <= 0 or self._groups.bytes + growth <= limit:
+            return True
+        now = self._world.clock.monotonic()
+        if now - self._full_said_at >= FULL_SAID_EVERY_S:
+            self._full_said_at = now
+            log.warning(
+                "%d groups take %d bytes: new members and offsets are refused, group.memory.max.bytes is %d",
+                len(self._groups),
+                self._groups.bytes,
+                limit,
+            )
+        return False
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -130,13 +161,27 @@ class GroupCoordinator:
             error = self._error_without_group(request)
         if error is ErrorCode.NONE and held is not None and held.is_going:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is ErrorCode.NONE and not self._has_memory_for(self._growth(held, request)):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             respond(JoinAnswer(error, request.member_id))
             return
         held = held or self._find_or_make(request.group_id)
         ticket = self._effects.join_waits(respond)
+        self._pending_ids.remove(held.group_id, request.member_id)
         self._act(held, held.group.join(request, ticket, self._now(), self._wall_ms()))
+        if held.group.is_pending(request.new_member_id):
+            self._pending_ids.add(held.group_id, request.new_member_id)
+            self._forget_pending_ids()
         self._forget_if_nothing(held)
+
+    def _forget_pending_ids(self) -> None:
+        """Who comes back with one of these is told UNKNOWN_MEMBER_ID, and joins anew."""
+        for group_id, member_id in self._pending_ids.too_many():
+            held = self._groups.get(group_id)
+            if held is not None:
+                self._act(held, held.group.forget_pending(member_id, self._now(), self._wall_ms()))
+                self._forget_if_nothing(held)
 
     def _error_without_group(self, request: JoinRequest) -> ErrorCode:
         settings = self._settings
@@ -181,6 +226,8 @@ class GroupCoordinator:
         else:
             errors, effects = held.group.leave(members, self._now(), self._wall_ms())
             respond(ErrorCode.NONE, errors)
+            for leaving in members:
+                self._pending_ids.remove(group_id, leaving.member_id)
             self._act(held, effects)
             self._forget_if_nothing(held)
 
@@ -213,6 +260,9 @@ class GroupCoordinator:
         if not fitting:
             respond(errors)
             return
+        if not self._has_memory_for(_commit_growth(held, fitting)):
+            respond({**errors, **dict.fromkeys(fitting, ErrorCode.COORDINATOR_NOT_AVAILABLE)})
+            return
         held = held or self._find_or_make(group_id)
         self._write_commit(held, held.offsets.begin(fitting), fitting, errors, respond)
 
@@ -227,6 +277,7 @@ class GroupCoordinator:
         def written(error: ErrorCode, log_offset: int) -> None:
             if error is ErrorCode.NONE:
                 held.offsets.complete(pending, log_offset)
+                self._groups.count(held)
             else:
                 held.offsets.fail(pending)
                 self._forget_if_nothing(held)
@@ -369,11 +420,13 @@ class GroupCoordinator:
     def _act(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
         if held.is_held:
             self._timers.schedule(held)
+            self._groups.count(held)
         self._effects.run(held, effects)
 
     def _kill(self, held: HeldGroup) -> None:
         """Its tombstones are replicated, or the log never had anything of it."""
         self._groups.remove(held)
+        self._timers.drop(held)
         self._act(held, held.group.kill())
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -393,6 +446,12 @@ class GroupCoordinator:
 
     def _stood_still(self, seconds: float) -> None:
         self._stood_still_s += seconds
+
+
+def _commit_growth(held: HeldGroup | None, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+    if held is not None:
+        return held.offsets.growth(offsets)
+    return GROUP_BYTES + GroupOffsets().growth(offsets)
 
 
 def _listing(held: HeldGroup) -> GroupListing:

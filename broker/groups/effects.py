@@ -9,13 +9,23 @@ from collections.abc import Callable, Iterable
 from broker.groups.group_types import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
 from broker.groups.held_groups import HeldGroup
 from broker.groups.offsets_topic import OffsetsTopic
+from broker.groups.slices import SLICE_S
+from broker.purgatory import Timers
 from protocol.errors import ErrorCode
 
 
 class GroupEffects:
     """Knows who waits under which ticket. `stored(held, number, error)` is told of the outcome of each record."""
 
-    def __init__(self, topic: OffsetsTopic, stored: Callable[[HeldGroup, int, ErrorCode], None]) -> None:
+    def __init__(
+        self,
+        topic: OffsetsTopic,
+        stored: Callable[[HeldGroup, int, ErrorCode], None],
+        timers: Timers,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._timers = timers
+        self._monotonic = monotonic
         self._topic = topic
         self._stored = stored
         self._tickets = itertools.count()
@@ -41,16 +51,27 @@ class GroupEffects:
         return ticket
 
     def run(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
-        """In order, one after the other, also those that follow at once: a sole replica's append is answered before it returns."""
+        """In order, one after the other, also those that follow at once: a sole replica's append is answered before it returns.
+
+        Thousands of answers, which a rebalance gives to all members at once, go out in slices.
+        """
         self._queue.extend((held, effect) for effect in effects)
-        if self._is_running:
-            return
-        self._is_running = True
+        if not self._is_running:
+            self._is_running = True
+            self._go_on()
+
+    def _go_on(self) -> None:
+        ends = self._monotonic() + SLICE_S
         try:
             while self._queue:
                 self._do(*self._queue.popleft())
+                if self._queue and self._monotonic() >= ends:
+                    break
         finally:
-            self._is_running = False
+            if self._queue:
+                self._timers.call_soon(self._go_on)
+            else:
+                self._is_running = False
 
     def _do(self, held: HeldGroup, effect: Effect) -> None:
         match effect:

@@ -106,6 +106,15 @@ class Generations:
         """How many ids were given out whose owners have not joined yet (KIP-394)."""
         return len(self._members.pending)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What its members take in memory, roughly."""
+        return self._members.bytes
+
+    def is_pending(self, member_id: str) -> bool:
+        """Was it given out, and is not used yet?"""
+        return member_id in self._members.pending
+
     def snapshot(self, wall_ms: int) -> GroupMetadata:
         """As it would be stored now."""
         since_ms = self.state_since_ms if self.state_since_ms >= 0 else wall_ms
@@ -207,7 +216,7 @@ class Generations:
         for member in self.members.values():
             member.is_new = False
             member.sync_due = True
-            member.assignment = b""
+            self._members.assign(member, b"")
             ticket = self._members.stop_joining(member)
             if ticket is not None:
                 self._effects.append(AnswerJoin(ticket, self._joined(member)))
@@ -220,7 +229,7 @@ class Generations:
             return
         self._assignment = None
         for member in self.members.values():
-            member.assignment = assignment.by_member[member.member_id]
+            self._members.assign(member, assignment.by_member[member.member_id])
         self._move(Cause.ASSIGNMENT_STORED)
         self._answer_syncs(ErrorCode.NONE)
 
@@ -244,7 +253,7 @@ class Generations:
 
     def _expire(self) -> None:
         now_s = self._at.now_s
-        for member_id in [member_id for member_id, ends_s in self._members.pending.items() if ends_s <= now_s]:
+        for member_id in [name for name, pending in self._members.pending.items() if pending.until_s <= now_s]:
             self._members.remove(member_id)
         for member in [member for member in self.members.values() if member.expires_s() <= now_s]:
             # To remove the one before may have begun a rebalance, and answered, and so woken, this one.
@@ -254,7 +263,7 @@ class Generations:
 
     def _first_expiry_s(self) -> float:
         sessions_s = min((member.expires_s() for member in self.members.values()), default=NEVER)
-        return min(sessions_s, min(self._members.pending.values(), default=NEVER))
+        return min(sessions_s, min((pending.until_s for pending in self._members.pending.values()), default=NEVER))
 
     def _expire_syncs(self) -> None:
         """Members that joined and then did not ask for their assignment go (KAFKA-9752), in Stable too."""
@@ -319,7 +328,7 @@ class Generations:
         """Those who wait, who are alive until now; others have their session's time left."""
         for member in self.members.values():
             if error is not ErrorCode.NONE:
-                member.assignment = b""
+                self._members.assign(member, b"")
             if member.sync_ticket is not None:
                 answer = self._assigned(member) if error is ErrorCode.NONE else SyncAnswer(error)
                 self._effects.append(AnswerSync(member.sync_ticket, answer))

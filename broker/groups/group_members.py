@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from sys import getsizeof
+from typing import NamedTuple
 
+from broker.groups.group_limits import MEMBER_BYTES, PENDING_BYTES, protocols_bytes
 from broker.groups.group_types import JoinRequest, MemberMetadata, Protocol
 from protocol.errors import ErrorCode
 
@@ -39,6 +42,7 @@ class Member:
     join_ticket: int | None = None
     sync_ticket: int | None = None
     sync_due: bool = False
+    counted_bytes: int = 0
 
     @staticmethod
     def joining(request: JoinRequest, member_id: str) -> Member:
@@ -66,6 +70,11 @@ class Member:
             stored.rebalance_timeout_ms,
             stored.assignment,
         )
+
+    def size(self) -> int:
+        """Bytes that it takes in memory, roughly."""
+        names = (self.member_id, self.client_id, self.client_host, self.instance_id or "")
+        return MEMBER_BYTES + sum(map(getsizeof, names)) + protocols_bytes(self.protocols) + len(self.assignment)
 
     def touch(self, now_s: float) -> float:
         """It is alive: its session begins anew. Returns when that ends."""
@@ -96,6 +105,13 @@ class Member:
         )
 
 
+class PendingId(NamedTuple):
+    """When a member id was given out, and when it is forgotten unless its member joins; monotonic seconds."""
+
+    since_s: float
+    until_s: float
+
+
 def protocol_names(protocols: Iterable[Protocol]) -> frozenset[str]:
     return frozenset(protocol.name for protocol in protocols)
 
@@ -105,11 +121,13 @@ class Members:
 
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
-        self.pending: dict[str, float] = {}
-        """Member id -> when it is forgotten, monotonic seconds."""
+        self.pending: dict[str, PendingId] = {}
+        """By member id, the oldest first."""
         self.leader: str | None = None
         self.joining = 0
         """How many wait for the answer to their JoinGroup."""
+        self.bytes = 0
+        """What they take in memory, roughly, with the pending ids."""
         self._instances: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
 
@@ -132,10 +150,22 @@ class Members:
 
     # -- who is in it
 
+    def await_member(self, member_id: str, since_s: float, until_s: float) -> None:
+        """The id is given out."""
+        self.forget_pending(member_id)
+        self.pending[member_id] = PendingId(since_s, until_s)
+        self.bytes += PENDING_BYTES + getsizeof(member_id)
+
+    def forget_pending(self, member_id: str) -> None:
+        """The id is used, or will not be."""
+        if self.pending.pop(member_id, None) is not None:
+            self.bytes -= PENDING_BYTES + getsizeof(member_id)
+
     def add(self, member: Member) -> None:
         """The first of all becomes the leader. An id that was pending is not any more."""
-        self.pending.pop(member.member_id, None)
+        self.forget_pending(member.member_id)
         self.by_id[member.member_id] = member
+        self.count(member)
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
         self._supporters.update(protocol_names(member.protocols))
@@ -144,15 +174,15 @@ class Members:
 
     def remove(self, member_id: str) -> None:
         """Also a pending id. Nobody answers what the member waits for here. A leader that goes is followed by the oldest."""
-        self.pending.pop(member_id, None)
+        self.forget_pending(member_id)
         member = self.by_id.pop(member_id, None)
         if member is None:
             return
+        self.bytes -= member.counted_bytes
         self.stop_joining(member)
         if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
             del self._instances[member.instance_id]
-        self._supporters.subtract(protocol_names(member.protocols))
-        self._supporters = +self._supporters
+        self._oppose(member.protocols)
         if self.leader == member_id:
             self.leader = next(iter(self.by_id), None)
 
@@ -165,12 +195,31 @@ class Members:
         self.by_id[new_id] = member
         if member.instance_id is not None:
             self._instances[member.instance_id] = new_id
+        self.count(member)
 
     def change_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
-        self._supporters.subtract(protocol_names(member.protocols))
+        self._oppose(member.protocols)
         self._supporters.update(protocol_names(protocols))
-        self._supporters = +self._supporters
         member.protocols = protocols
+        self.count(member)
+
+    def _oppose(self, protocols: Iterable[Protocol]) -> None:
+        for name in protocol_names(protocols):
+            self._supporters[name] -= 1
+            if self._supporters[name] <= 0:
+                del self._supporters[name]
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        change = len(assignment) - len(member.assignment)
+        member.assignment = assignment
+        member.counted_bytes += change
+        self.bytes += change
+
+    def count(self, member: Member) -> None:
+        """It is larger or smaller than before."""
+        size = member.size()
+        self.bytes += size - member.counted_bytes
+        member.counted_bytes = size
 
     # -- who waits
 

@@ -11,7 +11,9 @@ collector, which would stand still for a tenth of a second over a million object
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from sys import getsizeof
 
+from broker.groups.group_limits import OFFSET_BYTES
 from broker.groups.group_types import CommittedOffset
 from protocol.types import TopicPartition
 
@@ -33,11 +35,15 @@ class PendingCommit:
 class GroupOffsets:
     """Of one group. Empty at first; a load fills it through `of_topic`."""
 
-    __slots__ = ("_by_topic", "_pending", "_tombstones")
+    __slots__ = ("_by_topic", "_pending", "_pending_of", "_tombstones", "bytes")
 
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, StoredOffset]] = {}
         self._pending: list[PendingCommit] = []
+        self._pending_of: dict[TopicPartition, int] = {}
+        """How many pending commits it is in."""
+        self.bytes = 0
+        """What is committed takes in memory, roughly."""
         self._tombstones: dict[
             TopicPartition, int
         ] = {}  # while commits are pending: those before it have come to nothing
@@ -70,7 +76,7 @@ class GroupOffsets:
 
     def is_pending(self, tp: TopicPartition) -> bool:
         """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for those who asked for stable ones (KIP-447)."""
-        return any(tp in commit.offsets for commit in self._pending)
+        return tp in self._pending_of
 
     # -- commits --------------------------------------------------------------------------------------------------
 
@@ -78,7 +84,18 @@ class GroupOffsets:
         """To be called before the append; ends with `complete` or `fail`, each once."""
         commit = PendingCommit(offsets)
         self._pending.append(commit)
+        of = self._pending_of
+        for tp in commit.offsets:
+            of[tp] = of.get(tp, 0) + 1
         return commit
+
+    def growth(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+        """By how many bytes a commit of these makes it larger, roughly."""
+        total = 0
+        for tp, committed in offsets.items():
+            stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
+            total += _size(committed.metadata) - (_size(stored[3]) if stored is not None else 0)
+        return total
 
     def complete(self, commit: PendingCommit, log_offset: int) -> None:
         """The batch of the commit, at `log_offset`, is below the high watermark."""
@@ -89,6 +106,7 @@ class GroupOffsets:
             current = offsets.get(tp.partition)
             if current is None or current[0] < log_offset:
                 offsets[tp.partition] = (log_offset, *committed)
+                self.bytes += _size(committed.metadata) - (_size(current[3]) if current is not None else 0)
         self._end(commit)
 
     def fail(self, commit: PendingCommit) -> None:
@@ -98,6 +116,11 @@ class GroupOffsets:
     def _end(self, commit: PendingCommit) -> None:
         # By identity: two commits of the same offsets are equal to nobody but themselves.
         self._pending.remove(commit)
+        for tp in commit.offsets:
+            if self._pending_of[tp] > 1:
+                self._pending_of[tp] -= 1
+            else:
+                del self._pending_of[tp]
         if not self._pending:
             self._tombstones.clear()
 
@@ -110,6 +133,7 @@ class GroupOffsets:
             stored = offsets.get(tp.partition)
             if stored is not None and stored[0] < log_offset:
                 del offsets[tp.partition]
+                self.bytes -= _size(stored[3])
                 if not offsets:
                     del self._by_topic[tp.topic]
             if self._pending:
@@ -181,6 +205,12 @@ class GroupOffsets:
         """Topics of which only tombstones came are forgotten."""
         for topic in [topic for topic, offsets in self._by_topic.items() if not offsets]:
             del self._by_topic[topic]
+        self.bytes = sum(_size(stored[3]) for offsets in self._by_topic.values() for stored in offsets.values())
+
+
+def _size(metadata: str) -> int:
+    """Of one offset."""
+    return OFFSET_BYTES + getsizeof(metadata)
 
 
 def _commit_timestamp(stored: StoredOffset) -> int:

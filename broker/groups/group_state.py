@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from broker.groups.group_generations import Assignment, Generations, Moment, Watch
-from broker.groups.group_members import NEW_MEMBER_TIMEOUT_S, Member
+from broker.groups.group_limits import (
+    GROUP_BYTES_MAX,
+    MEMBERS_MAX,
+    PENDING_IS_OLD_S,
+    complaint,
+    protocols_bytes,
+)
+from broker.groups.group_members import NEVER, NEW_MEMBER_TIMEOUT_S, Member
 from broker.groups.group_transitions import Cause, GroupState
 from broker.groups.group_types import (
     NO_MEMBER,
@@ -41,6 +48,11 @@ class _Replacement:
     before: Member
     leader_before: str | None
     can_skip_assignment: bool
+
+
+def is_first_sent_back(request: JoinRequest) -> bool:
+    """It will get an id, and is to join with that (KIP-394)."""
+    return request.member_id == NO_MEMBER and request.instance_id is None and request.needs_member_id
 
 
 class Group(Generations):
@@ -104,6 +116,8 @@ class Group(Generations):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if complaint(request):
+            return ErrorCode.INVALID_REQUEST
         if not self._has_room_for(request):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if self.state is GroupState.EMPTY:
@@ -115,24 +129,68 @@ class Group(Generations):
     def _has_room_for(self, request: JoinRequest) -> bool:
         """`group.max.size`. While members gather, those that have joined count: the last to rejoin are too many, if any.
 
-        A static member that comes back takes its own place (Kafka refuses it in a full group).
+        A static member that comes back takes its own place (Kafka refuses it in a full group). Ids that were given out count
+        before another is (in Kafka they do not); one that was not used in PENDING_IS_OLD_S gives way.
         """
-        member = self.members.get(request.member_id or self._members.of_instance(request.instance_id) or NO_MEMBER)
-        if self.state is GroupState.EMPTY:
-            return True
+        members = self._members
+        size_max = min(self._settings.max_size, MEMBERS_MAX)
+        member = self.members.get(request.member_id or members.of_instance(request.instance_id) or NO_MEMBER)
+        growth = self.growth(request)
+        if growth > 0 and members.bytes + growth > GROUP_BYTES_MAX:
+            return False
         if self.state is GroupState.PREPARING_REBALANCE:
-            waits = member is not None and member.join_ticket is not None
-            return waits or self._members.joining < self._settings.max_size
-        return member is not None or len(self._members) < self._settings.max_size
+            if member is not None and member.join_ticket is not None:
+                return True
+            size = members.joining
+            if member is None and len(members) >= 2 * size_max:
+                return False  # static members that are away, and others in their places
+        elif member is not None:
+            return True
+        else:
+            size = len(members)
+        if is_first_sent_back(request):
+            while size < size_max <= size + len(members.pending) and self._forget_old_pending():
+                pass
+            size += len(members.pending)
+        return size < size_max
+
+    def growth(self, request: JoinRequest) -> int:
+        """By how many bytes it would make the group larger, roughly."""
+        if is_first_sent_back(request):
+            return 0
+        member = self.members.get(request.member_id or self._members.of_instance(request.instance_id) or NO_MEMBER)
+        size = Member.joining(request, request.new_member_id).size()
+        return size if member is None else protocols_bytes(request.protocols) - protocols_bytes(member.protocols)
+
+    def _forget_old_pending(self) -> bool:
+        """The oldest id that was given out and is not used, unless it is still fresh."""
+        pending = self._members.pending
+        oldest = next(iter(pending), None)
+        if oldest is None or self._at.now_s - pending[oldest].since_s < PENDING_IS_OLD_S:
+            return False
+        self._members.forget_pending(oldest)
+        return True
+
+    def forget_pending(self, member_id: str, now_s: float, wall_ms: int) -> list[Effect]:
+        """An id that was given out is not worth anything any more: there are too many."""
+        self._at = Moment(now_s, wall_ms)
+        self._members.forget_pending(member_id)
+        self._look_whether_empty()
+        return self._settled()
+
+    def _look_whether_empty(self) -> None:
+        """Without members and pending ids nothing expires."""
+        if not self.members and not self._members.pending:
+            self._expiry_s = NEVER
 
     def _join_new(self, request: JoinRequest, ticket: int) -> None:
         old_id = self._members.of_instance(request.instance_id)
         if old_id is not None:
             self._replace_static(self.members[old_id], request, ticket)
-        elif request.instance_id is None and request.needs_member_id:
+        elif is_first_sent_back(request):
             # It may be gone before the answer reaches it; as long as it has no id, nobody waits for its heartbeats.
             forgotten_s = self._at.now_s + request.session_timeout_ms / 1000
-            self._members.pending[request.new_member_id] = forgotten_s
+            self._members.await_member(request.new_member_id, self._at.now_s, forgotten_s)
             self._expiry_s = min(self._expiry_s, forgotten_s)
             self._refuse_join(ticket, ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
         else:
@@ -332,7 +390,8 @@ class Group(Generations):
             # An administrator removes a static member by its instance id.
             member_id = self._members.of_instance(leaving.instance_id) or NO_MEMBER
         elif member_id in self._members.pending:
-            self._members.remove(member_id)
+            self._members.forget_pending(member_id)
+            self._look_whether_empty()
             return ErrorCode.NONE
         error = self._members.check(member_id, leaving.instance_id)
         if error is ErrorCode.NONE:

@@ -15,6 +15,7 @@ from broker.groups.slices import SLICE_S
 from broker.purgatory import TimerHandle, Timers
 
 NEVER = float("inf")
+STALE_MAX = 1_000
 
 
 class Scheduled(Protocol):
@@ -41,6 +42,8 @@ class GroupTimers(Generic[Item]):
         self._is_held = is_held
         self._due = due
         self._heap: list[tuple[float, int, Item]] = []
+        self._armed = 0
+        """Items that wait; an item may have several entries, of which one counts."""
         self._order = itertools.count()
         self._timer: TimerHandle | None = None
         self._timer_at = NEVER
@@ -54,17 +57,31 @@ class GroupTimers(Generic[Item]):
         deadline = item.next_deadline()
         if deadline is None or deadline >= item.armed_at:
             return
+        self._armed += item.armed_at == NEVER
         item.armed_at = deadline
         heapq.heappush(self._heap, (deadline, next(self._order), item))
+        self._drop_stale()
         self._arm()
 
     def forget(self, items: Iterable[Item]) -> None:
         """They are never asked again."""
         for item in items:
-            item.armed_at = NEVER
-        self._heap = [entry for entry in self._heap if entry[2].armed_at != NEVER]
-        heapq.heapify(self._heap)
+            self.drop(item)
+        self._drop_stale(all_of_them=True)
         self._arm()
+
+    def drop(self, item: Item) -> None:
+        """As `forget` for one of many; the heap may have it for a while."""
+        self._armed -= item.armed_at != NEVER
+        item.armed_at = NEVER
+        self._drop_stale()
+
+    def _drop_stale(self, *, all_of_them: bool = False) -> None:
+        """Entries that do not count keep groups in memory that are long gone: there are not many more of them than of others."""
+        if len(self._heap) > self._armed + (0 if all_of_them else self._armed + STALE_MAX):
+            counting = {id(item): (at, order, item) for at, order, item in self._heap if at == item.armed_at}
+            self._heap = list(counting.values())
+            heapq.heapify(self._heap)
 
     def arm_again(self) -> None:
         """`is_held` is false again: looks anew when the next deadline is."""
@@ -92,6 +109,7 @@ class GroupTimers(Generic[Item]):
         while self._heap and self._heap[0][0] <= now:
             deadline, _, item = heapq.heappop(self._heap)
             if deadline == item.armed_at:
+                self._armed -= 1
                 item.armed_at = NEVER
                 self._due(item)
                 self.schedule(item)

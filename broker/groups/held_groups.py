@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from sys import getsizeof
 
+from broker.groups.group_limits import GROUP_BYTES
 from broker.groups.group_offsets import GroupOffsets
 from broker.groups.group_state import Group
 from broker.groups.group_timers import NEVER
@@ -29,7 +31,7 @@ class HeldGroup:
     `is_going`: its tombstones are being written.
     """
 
-    __slots__ = ("armed_at", "group", "group_id", "is_going", "is_held", "offsets", "owner")
+    __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_going", "is_held", "offsets", "owner")
 
     def __init__(self, group_id: str, owner: OwnedPartition, group: Group, offsets: GroupOffsets) -> None:
         self.group_id = group_id
@@ -39,6 +41,7 @@ class HeldGroup:
         self.is_held = True
         self.is_going = False
         self.armed_at = NEVER
+        self.counted_bytes = 0
 
     def next_deadline(self) -> float | None:
         return self.group.next_deadline()
@@ -49,6 +52,8 @@ class HeldGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, HeldGroup] = {}
+        self.bytes = 0
+        """What all take in memory, roughly (`group.memory.max.bytes`)."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -62,9 +67,19 @@ class HeldGroups:
 
     def add(self, held: HeldGroup) -> None:
         self._groups[held.group_id] = held.owner.groups[held.group_id] = held
+        self.count(held)
+
+    def count(self, held: HeldGroup) -> None:
+        """It may be larger or smaller than before."""
+        size = (
+            GROUP_BYTES + getsizeof(held.group_id) + held.group.memory_bytes + held.offsets.bytes if held.is_held else 0
+        )
+        self.bytes += size - held.counted_bytes
+        held.counted_bytes = size
 
     def remove(self, held: HeldGroup) -> None:
         held.is_held = False
         if self._groups.get(held.group_id) is held:
             del self._groups[held.group_id]
         held.owner.groups.pop(held.group_id, None)
+        self.count(held)

@@ -132,6 +132,7 @@ class GroupRemovals:
                     log.warning("group %.200s: nothing is removed: %s", held.group_id, error.name)
                 else:
                     held.offsets.removed(committed, log_offset)
+                    self._groups.count(held)
                     if goes:
                         self._kill(held)
             respond(COMMIT_ERRORS.get(error, error))

@@ -21,6 +21,9 @@ from protocol.kafka.framing import Buffer, RequestHeader, response_header
 SLICE = 64
 """Requests handled in one turn of the loop."""
 
+NO_FRAME = memoryview(b"")
+"""In the place of a request's frame that is decoded, so that an answer that waits does not keep it."""
+
 
 class Connection(Protocol):
     """What a request, and its handler, need of the connection it came on."""

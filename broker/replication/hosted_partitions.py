@@ -33,6 +33,10 @@ class HostedPartitions:
     def get(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
 
+    def exists(self, tp: TopicPartition) -> bool:
+        """Here, or on another broker."""
+        return tp in self._partitions or self._metadata.partition(tp) is not None
+
     def find(self, tp: TopicPartition) -> Partition:
         """The partition, or KafkaError: not here, or nowhere."""
         partition = self._partitions.get(tp)

@@ -134,7 +134,10 @@ class QuietIndex:
     def close(self, quiet: QuietPartitions) -> None:
         """Nothing of it rests any more, and nothing will."""
         self.wake_in(quiet, tuple(quiet.members))
-        self._of_followers.get(quiet.replica_id, {}).pop(quiet, None)
+        sessions = self._of_followers.get(quiet.replica_id, {})
+        sessions.pop(quiet, None)
+        if not sessions:
+            self._of_followers.pop(quiet.replica_id, None)
         self._behind.pop(quiet, None)
 
     def caught_up(self, quiet: QuietPartitions) -> None:

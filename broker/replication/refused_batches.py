@@ -27,6 +27,8 @@ REMEMBERED_S = 60.0
 """Longer than what was sent behind a refused batch can be on its way."""
 PRODUCERS_MAX = 10_000
 """Of producers and partitions. What comes beyond is answered as Kafka does."""
+TOPIC_NAME_MAX = 249
+"""Characters: what is refused may be for a topic that there is not."""
 BATCHES_MAX = 10
 """Of one producer and partition; it has five in flight."""
 
@@ -57,7 +59,7 @@ class RefusedBatches:
 
     def note(self, tp: TopicPartition, records: Buffer, now_s: float) -> None:
         """What a producer sent is refused now, and may be taken when it comes again."""
-        if len(records) < HEADER_SIZE:
+        if len(records) < HEADER_SIZE or len(tp.topic) > TOPIC_NAME_MAX:
             return
         header = parse_header(records)
         sequence = header.base_sequence

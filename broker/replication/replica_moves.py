@@ -75,7 +75,7 @@ class ReplicaMoves:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline")
         current = self._log_manager.get(tp)
         if partition is None or current is None or partition.log is not current:
-            self._futures.preferred[tp] = directory
+            self._futures.prefer(tp, directory)
             raise KafkaError(
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} is not here; made later, it will be in {directory}"
             )

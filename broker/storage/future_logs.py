@@ -53,6 +53,10 @@ class _Found(NamedTuple):
     is_complete: bool
 
 
+PREFERRED_MAX = 20_000
+"""Replicas that are not here, and of which an admin said where they are to be made."""
+
+
 class FutureLogs:
     """The copies that this broker has. `preferred`: where replicas are to be made that are not here yet."""
 
@@ -60,6 +64,13 @@ class FutureLogs:
         self.preferred: dict[TopicPartition, str] = {}
         self._filesystem = filesystem
         self._futures: dict[TopicPartition, Log] = {}
+
+    def prefer(self, tp: TopicPartition, directory: str) -> None:
+        """For when it is made. Anybody may say so of anything: the newest PREFERRED_MAX count."""
+        self.preferred.pop(tp, None)
+        if len(self.preferred) >= PREFERRED_MAX:
+            del self.preferred[next(iter(self.preferred))]
+        self.preferred[tp] = directory
 
     def __len__(self) -> int:
         return len(self._futures)

@@ -21,6 +21,7 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_configs import LogConfigs
+<<<<<<< HEAD
 from broker.storage.log_directory import (
     DELETED_SUFFIX,
     FUTURE_SUFFIX,
@@ -31,6 +32,10 @@ from broker.storage.log_directory import (
     path_of_renamed,
 )
 from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
+=======
+from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
+from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration, to_shrink
+>>>>>>> limits
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
@@ -40,6 +45,8 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+PRODUCERS_LOOK_S = 10.0
+"""Between two looks at how many idempotent producers all logs know."""
 LOGS_IN_A_PIECE = 64
 """What a thread takes at one time when the broker stops."""
 
@@ -84,6 +91,7 @@ class LogManager:
         self._next_retention = now + schedule.retention_s
         self.producer_expiration = producer_expiration
         self._next_expiration = now + producer_expiration.check_s
+        self._next_producer_count = now + PRODUCERS_LOOK_S
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
@@ -574,6 +582,11 @@ class LogManager:
                 await asyncio.sleep(0)
 
     async def _expiration_due(self, now: float) -> None:
+        if now >= self._next_producer_count:
+            self._next_producer_count = now + PRODUCERS_LOOK_S
+            for producers, count in to_shrink([found.producers for found in self._logs.values()]):
+                producers.shrink(count)
+                await asyncio.sleep(0)
         if now >= self._next_expiration:
             self._next_expiration = now + self.producer_expiration.check_s
             for found in list(self._logs.values()):

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.storage import producer_snapshots
@@ -51,6 +51,9 @@ COPIES_MAX = 16
 WRITTEN_AT_ONCE = 256
 """Producers: with more the next flush writes the snapshot."""
 
+ALL_PRODUCERS_MAX = 500_000
+"""Producers of all logs of a broker, and of the copies of their states: a kilobyte each at the most."""
+
 DEFAULT_EXPIRATION = ProducerExpiration(86_400_000, 600.0)
 
 
@@ -66,6 +69,18 @@ class SnapshotWrites(NamedTuple):
             path = f"{self.directory}/{producer_snapshots.file_name(offset)}"
             with contextlib.suppress(FileNotFoundError):
                 filesystem.write_atomically(path, producer_snapshots.encode(state), sync=False)
+
+
+def to_shrink(logs: Sequence[LogProducers]) -> Iterator[tuple[LogProducers, int]]:
+    """When all of them together have more than ALL_PRODUCERS_MAX: which are to keep how many. The largest shrink first."""
+    sizes = sorted(((found.size, at) for at, found in enumerate(logs)), reverse=True)
+    total = sum(size for size, _ in sizes)
+    for size, at in sizes:
+        if total <= ALL_PRODUCERS_MAX:
+            return
+        left = len(logs[at].state.producers) // 2
+        total -= size - left
+        yield logs[at], left
 
 
 class LogProducers:
@@ -163,6 +178,23 @@ class LogProducers:
         gone = self.state.expire(now_ms, expiration_ms)
         if gone:
             log.info("%s: %d producers were not heard of for %d ms: forgotten", self.directory, gone, expiration_ms)
+
+    @property
+    def size(self) -> int:
+        """Producers that it keeps in memory, in its state and in the copies."""
+        return len(self.state.producers) + sum(len(copy.producers) for copy in self._copies)
+
+    def shrink(self, count: int) -> None:
+        """There are too many in all logs: keeps those `count` producers that wrote last."""
+        self._copies.clear()
+        gone = self.state.keep(count) if len(self.state.producers) > count else 0
+        if gone:
+            log.warning(
+                "%s: %d producers are forgotten, those that wrote last are kept: all logs have more than %d",
+                self.directory,
+                gone,
+                ALL_PRODUCERS_MAX,
+            )
 
     def take_unsynced(self) -> tuple[bool, list[str], SnapshotWrites]:
         """(do the directory's names have to be synced, paths of the snapshots that do, what a thread writes before that).

@@ -24,7 +24,6 @@ from protocol.kafka.framing import (
 )
 from protocol.kafka.produce_codec import NodeEndpoint
 from protocol.kafka.wire import (
-    ELEMENTS_MAX,
     INT,
     array_length,
     nullable_string,
@@ -37,6 +36,9 @@ from protocol.kafka.wire import (
 
 TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
+
+REQUEST_PARTITIONS_MAX = 20_000
+"""Partitions, and topics without any, that a request names or forgets. To take in more would hold the loop."""
 
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
@@ -132,9 +134,11 @@ def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
     forgotten: list[tuple[TopicKey, Sequence[int]]] = []
     if version >= 7:
         count, at = read_array_length(frame, at, flexible, 3)
+        left = REQUEST_PARTITIONS_MAX
         for _ in range(count):
             key, at = _read_topic_key(version, frame, at)
             size, at = read_array_length(frame, at, flexible, 4)
+            left = _take(left, size)
             forgotten.append((key, struct.unpack_from(f">{size}i", frame, at)))
             at += 4 * size
             if flexible:
@@ -161,6 +165,14 @@ def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
     )
 
 
+def _take(left: int, size: int) -> int:
+    """How many partitions may still come after a topic of `size`."""
+    left -= max(size, 1)
+    if left < 0:
+        raise MalformedRequest(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
+    return left
+
+
 def _read_topic_key(version: int, frame: Buffer, at: int) -> tuple[TopicKey, int]:
     if version >= 13:
         return read_uuid(frame, at)
@@ -173,13 +185,11 @@ def _read_topics(
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
     topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
-    left = ELEMENTS_MAX
+    left = REQUEST_PARTITIONS_MAX
     for _ in range(count):
         key, at = _read_topic_key(version, frame, at)
         size, at = read_array_length(frame, at, flexible, 16)
-        left -= size
-        if left < 0:
-            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
+        left = _take(left, size)
         partitions = []
         for _ in range(size):
             if flexible:

@@ -18,8 +18,11 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields, unsigned_varint
+from protocol.kafka.framing import MalformedRequest, read_tag, read_tag_count, read_unsigned_varint, unsigned_varint
 from protocol.kafka.wire import ELEMENTS_MAX, read_array_length
+
+UNKNOWN_TAGS_MAX = 1_000
+"""Tagged fields of one frame that its schema does not have. Each is cut out; a client that is newer than this broker sends a few."""
 
 
 class _Edit(NamedTuple):
@@ -35,6 +38,7 @@ class _State:
 
     def __init__(self) -> None:
         self.elements_left = ELEMENTS_MAX
+        self.unknown_tags_left = UNKNOWN_TAGS_MAX
         self.edits: list[_Edit] = []
 
 
@@ -198,29 +202,31 @@ def _sized_walk(width: int) -> Walk:
 
 def _tags_walk(tagged: dict[int, Walk]) -> Walk:
     def walk(frame: bytes, at: int, state: _State) -> int:
-        begin, end = at, skip_tagged_fields(frame, at)
-        if end == begin + 1:
-            return end
+        if at < len(frame) and frame[at] == 0:
+            return at + 1
+        begin = at
         kept: dict[int, bytes] = {}
-        count, at = read_unsigned_varint(frame, begin)
         is_changed = False
+        count, at = read_tag_count(frame, begin)
+        tag = -1
         for _ in range(count):
-            tag, at = read_unsigned_varint(frame, at)
-            size, at = read_unsigned_varint(frame, at)
-            if tag in kept:
-                raise MalformedRequest(f"tagged field {tag} comes twice")
+            tag, at, end = read_tag(frame, at, tag)
             if tag in tagged:
                 edits_before = len(state.edits)
-                if tagged[tag](frame, at, state) != at + size:
+                if tagged[tag](frame, at, state) != end:
                     raise MalformedRequest(f"tagged field {tag} is not as long as it announces")
                 edits = state.edits[edits_before:]
-                kept[tag] = _edited(frame, at, at + size, edits)
+                kept[tag] = _edited(frame, at, end, edits)
                 del state.edits[edits_before:]
                 is_changed = is_changed or bool(edits)
-            at += size
+            else:
+                state.unknown_tags_left -= 1
+                if state.unknown_tags_left < 0:
+                    raise MalformedRequest(f"more than {UNKNOWN_TAGS_MAX} unknown tagged fields in one frame")
+            at = end
         if is_changed or len(kept) != count:
-            state.edits.append(_Edit(begin, end, _tags(kept)))
-        return end
+            state.edits.append(_Edit(begin, at, _tags(kept)))
+        return at
 
     return walk
 

@@ -108,6 +108,10 @@ class SessionExpired(ZkError):
     """The session is over, and with it all its ephemeral nodes and watches. A new one follows by itself."""
 
 
+class RequestTooLarge(ZkError):
+    """ZooKeeper would close the connection. Nothing was sent."""
+
+
 class ZooKeeperUnavailable(ZkError):
     """No session could be opened; the text names the address."""
 

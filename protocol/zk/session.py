@@ -46,6 +46,7 @@ from protocol.zk.operations import (
     NotEmpty,
     Op,
     OpResult,
+    RequestTooLarge,
     SessionExpired,
     SetOp,
     Stat,
@@ -68,6 +69,7 @@ __all__ = [
     "NotEmpty",
     "Op",
     "OpResult",
+    "RequestTooLarge",
     "SessionExpired",
     "SessionState",
     "SetOp",
@@ -85,6 +87,8 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+REQUEST_BYTES_MAX = 1_000_000
+"""ZooKeeper takes requests of 1 MiB by default (`jute.maxbuffer`), and closes the connection of who sends a larger one."""
 READS_PER_REQUEST = 256
 REQUESTS_IN_FLIGHT = 32
 CLOSE_TIMEOUT_S = 5.0
@@ -399,6 +403,9 @@ class ZooKeeperSession:
 
     async def _request(self, path: str, request: Any, watcher: Watcher | None = None) -> Any:
         """One request and its answer. `watcher` is of `exists`: it learns whether the node was there."""
+        size = len(getattr(request, "body", None) or getattr(request, "data", None) or b"")
+        if size > REQUEST_BYTES_MAX:
+            raise RequestTooLarge(f"{path}: {size} bytes, ZooKeeper takes {REQUEST_BYTES_MAX}")
         client, mailbox = self._client, self._mailbox
         if self._state is SessionState.EXPIRED:
             raise SessionExpired(f"{path}: the ZooKeeper session expired")

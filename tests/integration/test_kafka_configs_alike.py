@@ -41,8 +41,11 @@ OTHERWISE = READ_AT_THE_START | {
 OWN = {
     "broker.fast.failure.detection",
     "follower.replication.throttled.rate",
+    "group.memory.max.bytes",
     "leader.replication.throttled.rate",
+    "max.broker.partitions",
     "max.in.flight.requests.per.connection",
+    "max.incremental.fetch.session.cache.partitions",
     "producer.id.expiration.check.interval.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "socket.frame.timeout.ms",

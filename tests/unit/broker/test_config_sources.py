@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 import broker
 from broker import config_sources
-from broker.config import BROKER_KEY_OF, BrokerConfig, ConfigError, TopicConfig, attribute
+from broker.config import (
+    BROKER_KEY_OF,
+    VALUE_LENGTH_MAX,
+    BrokerConfig,
+    ConfigError,
+    TopicConfig,
+    attribute,
+    parse_value,
+    throttled_replicas,
+)
 from broker.config_sources import environment_key, parse_properties
 
 ENOUGH = "broker.id=1\nzookeeper.connect=localhost:2181\n"
@@ -158,3 +167,19 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
     settings = [*fields(BrokerConfig), *fields(TopicConfig)]
     without_effect = {each.name for each in settings if each.metadata["doc"].startswith("Without effect here")}
     assert {each.name for each in settings} - read == without_effect
+
+
+def test_a_value_has_a_length() -> None:
+    """Of long lists of replicas few are kept in memory."""
+    replicas = ",".join(f"{partition}:1" for partition in range(12_000))
+    assert VALUE_LENGTH_MAX // 2 < len(replicas) < VALUE_LENGTH_MAX
+    assert parse_value(TopicConfig, "leader.replication.throttled.replicas", replicas) == replicas
+    parsed = throttled_replicas(replicas)
+    assert parsed is throttled_replicas(replicas)
+    assert parsed is not None
+    assert (11_999, 1) in parsed
+    for number in range(100):
+        throttled_replicas(f"{replicas},{number}:2")
+    assert parsed is not throttled_replicas(replicas)
+    with pytest.raises(ConfigError, match=f"at most {VALUE_LENGTH_MAX} are taken"):
+        parse_value(TopicConfig, "leader.replication.throttled.replicas", "x" * (VALUE_LENGTH_MAX + 1))

@@ -169,6 +169,29 @@ def test_who_waits_is_answered_when_the_broker_stops() -> None:
     play(test)
 
 
+def test_not_many_wait_and_few_are_answered_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 12: a thousand connections can ask a hundred times each."""
+    monkeypatch.setattr(leader_doubts, "WAITERS_MAX", 5)
+    monkeypatch.setattr(leader_doubts, "TOPICS_MAX", 7)
+    monkeypatch.setattr(leader_doubts, "RELEASED_AT_ONCE", 2)
+
+    async def test(world: World) -> None:
+        world.doubts.suspect(2)
+        world.ask("large", "a", *"cdefghi")
+        for number in range(6):
+            world.ask(f"{number}", "a")
+        assert world.answered == ["large", "5"]
+        world.lead(a=[1, 1])
+        assert world.answered[2:] == ["0", "1"]
+        await asyncio.sleep(0)
+        assert world.answered[4:] == ["2", "3"]
+        await asyncio.sleep(0)
+        assert world.answered[6:] == ["4"]
+        assert world.doubts._topics_waiting == 0
+
+    play(test)
+
+
 def test_one_that_is_gone_is_listed_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_doubts, "LINGER_S", 0.001)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.purgatory import DelayedOperation, Purgatory, Verdict
+from broker.purgatory import AT_ONCE, WAIT_MAX_S, DelayedOperation, Purgatory, Verdict
 from tests.support.fake_time import FakeTime
 
 
@@ -150,3 +151,74 @@ def test_every_operation_is_completed_exactly_once_and_nothing_is_left(
     time.advance(10)
     assert all(len(operation.completions) == 1 for operation in operations)
     assert (len(purgatory), purgatory.watched_keys(), time.armed()) == (0, 0, 0)
+
+
+class Turns(FakeTime):
+    """Counts what one turn of the loop does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.soon: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        self.soon.append(lambda: callback(*args))
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+
+@pytest.mark.parametrize("is_check_all", [False, True])
+def test_of_very_many_a_turn_asks_some(is_check_all: bool) -> None:
+    """10,000 fetches that wait for one partition held the loop for each append (issue 12)."""
+    turns = Turns()
+    purgatory: Purgatory[str] = Purgatory(turns)
+    operations = [Waiting() for _ in range(5 * AT_ONCE)]
+    for operation in operations:
+        purgatory.watch(operation, ["a"], 1)
+
+    def check() -> None:
+        if is_check_all:
+            purgatory.check_all(["a"])
+        else:
+            purgatory.check("a")
+
+    def asked() -> int:
+        return sum(len(operation.asked) for operation in operations)
+
+    for operation in operations:
+        operation.verdict = Verdict.DONE
+    before = 0
+    for _ in range(5):
+        check()
+        check()
+        assert asked() - before <= 2 * AT_ONCE
+        before = asked()
+        turns.turn()
+        assert asked() - before <= 2 * AT_ONCE
+        before = asked()
+    while turns.soon:
+        turns.turn()
+    assert all(operation.completions == [False] for operation in operations)
+    assert (len(purgatory), purgatory.watched_keys(), len(purgatory._operations_due)) == (0, 0, 0)
+
+
+def test_who_comes_when_there_are_too_many_is_answered_at_once() -> None:
+    purgatory: Purgatory[str] = Purgatory(FakeTime(), keys_max=5)
+    some, more, few = Waiting(), Waiting(), Waiting()
+    assert not purgatory.try_complete_else_watch(some, "abc", 1)
+    assert purgatory.try_complete_else_watch(more, "def", 1)
+    assert not purgatory.try_complete_else_watch(few, "d", 1)
+    assert (some.completions, more.completions, few.completions) == ([], [True], [])
+    some.complete_now()
+    assert not purgatory.try_complete_else_watch(Waiting(), "efgh", 1)
+
+
+def test_nobody_waits_for_ever() -> None:
+    time = FakeTime()
+    purgatory: Purgatory[str] = Purgatory(time)
+    operation = Waiting()
+    purgatory.watch(operation, ["a"], 2**31)
+    time.advance(WAIT_MAX_S)
+    assert operation.completions == [True]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -31,10 +31,8 @@ def test_old_clients_are_told_an_error_that_they_know(version: int, error: Error
     """As Kafka's maybeDownConvertStorageError: KAFKA_STORAGE_ERROR came with v6; the others look for the next leader."""
     world = World()
     world.context.replica_manager = Failing(error)
-    no_session: Any = None
-    world.context.fetch_sessions = FetchSessionCache(
-        0, world.context.clock, world.metadata, no_session, no_session, no_session
-    )
+    no_world: Any = None
+    world.context.fetch_sessions = FetchSessionCache(CacheLimits(0), world.context.clock, no_world)
     partition = {
         "partition": 0,
         "current_leader_epoch": -1,

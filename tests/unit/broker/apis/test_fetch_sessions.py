@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis.fetch_sessions import EPOCH_MAX, FetchContext, FetchSessionCache
+from broker.apis.fetch_sessions import (
+    EPOCH_MAX,
+    SESSIONS_PER_CONNECTION,
+    SESSIONS_PER_FOLLOWER,
+    UNKNOWN_PARTITIONS_MAX,
+    CacheLimits,
+    FetchContext,
+    FetchSessionCache,
+    Surroundings,
+)
 from broker.metadata_cache import MetadataCache
 from broker.replication.quiet_partitions import QuietIndex
 from broker.replication.replica_state import FollowerState
@@ -21,21 +30,28 @@ from protocol.zk.znodes import topic_id_text
 from tests.support.fake_time import FakeTime
 
 SLOTS = 3
+EPOCH = 77
 
 
 class World:
-    def __init__(self) -> None:
+    """Topics whose names begin with `no` do not exist; the brokers 2 and 3 live, in the epoch EPOCH."""
+
+    def __init__(self, *, slots: int = SLOTS, partitions: int = 1000) -> None:
         self.time = FakeTime()
         self.metadata = MetadataCache()
         ids = itertools.count(100)
-        index = QuietIndex(lambda tp, replica: FollowerState())
+        self.index = index = QuietIndex(lambda tp, replica: FollowerState())
         self.cache = FetchSessionCache(
-            SLOTS,
+            CacheLimits(slots, partitions),
             self.time,
-            self.metadata.topic_name,
-            lambda low, high: next(ids),
-            index.open,
-            lambda quiet, epoch: index.begin_fetch(quiet, epoch, self.time.monotonic(), looks_at_all=False),
+            Surroundings(
+                self.metadata.topic_name,
+                lambda low, high: next(ids),
+                index.open,
+                lambda quiet, epoch: index.begin_fetch(quiet, epoch, self.time.monotonic(), looks_at_all=False),
+                lambda tp: not tp.topic.startswith("no"),
+                lambda replica, epoch: replica in (2, 3) and epoch == EPOCH,
+            ),
         )
 
     def open(
@@ -46,17 +62,25 @@ class World:
         forgotten: dict[TopicKey, list[int]] | None = None,
         *,
         replica_id: int = -1,
+        replica_epoch: int = -1,
         offset: int = 0,
         uses_topic_ids: bool = False,
+        connection: object | None = None,
     ) -> FetchContext:
         topics = [
             (key, [FetchRequestPartition(p, -1, offset, -1, -1, 1000) for p in partitions])
             for key, partitions in (wanted or {}).items()
         ]
-        request = FetchRequest(
-            replica_id, -1, 500, 1, 10000, 0, session_id, epoch, topics, list((forgotten or {}).items())
-        )
-        return self.cache.open(request, uses_topic_ids=uses_topic_ids)
+        gone = list((forgotten or {}).items())
+        request = FetchRequest(replica_id, replica_epoch, 500, 1, 10000, 0, session_id, epoch, topics, gone)
+        return self.cache.open(request, uses_topic_ids=uses_topic_ids, connection=connection)
+
+    def follow(self, replica_id: int, topic: str = "a") -> int:
+        """A follower's new session; returns its id, 0 if it gets none."""
+        return self.open(0, 0, {topic: [0]}, replica_id=replica_id, replica_epoch=EPOCH).session_id
+
+    def is_open(self, session_id: int) -> bool:
+        return session_id in self.cache._sessions
 
 
 def asked(context: FetchContext) -> list[tuple[TopicKey, int]]:
@@ -161,8 +185,7 @@ def test_a_full_cache_gives_no_sessions_unless_one_is_idle_or_a_follower_asks() 
     for _ in range(SLOTS):
         assert world.open(0, 0, {"a": [0]}).session_id
     assert world.open(0, 0, {"a": [0]}).session_id == 0
-    follower = world.open(0, 0, {"a": [0]}, replica_id=2)
-    assert follower.session_id
+    assert world.follow(2)
     world.time.now += 100
     world.open(102, 1)
     world.time.now += 50
@@ -196,3 +219,82 @@ def test_the_session_is_the_set_that_the_client_named(steps: list[tuple[str, str
         context = world.open(100, epoch, named if step == "add" else None, named if step == "forget" else None)
         (expected.add if step == "add" else expected.discard)((topic, partition))
         assert set(asked(context)) == expected
+
+
+class Socket:
+    """Something that a session can belong to."""
+
+
+def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
+    world = World(slots=100)
+    connection: Socket | None = Socket()
+    ids = [world.open(0, 0, {"a": [0]}, connection=connection).session_id for _ in range(SESSIONS_PER_CONNECTION + 2)]
+    assert [world.is_open(session_id) for session_id in ids[:3]] == [False, False, True]
+    assert len(world.cache) == world.cache.partitions == SESSIONS_PER_CONNECTION
+    del connection
+    world.open(0, -1, {"a": [0]})
+    assert len(world.cache) == world.cache.partitions == 0
+
+
+def test_partitions_that_do_not_exist_are_kept_in_small_numbers() -> None:
+    """300,000 of them in one session were 80 MB (issue 12)."""
+    world = World(partitions=10 * UNKNOWN_PARTITIONS_MAX)
+    many = list(range(UNKNOWN_PARTITIONS_MAX))
+    session = world.open(0, 0, {"nowhere": many})
+    assert session.session_id
+    assert world.open(0, 0, {"nowhere": [*many, UNKNOWN_PARTITIONS_MAX]}).session_id == 0
+    assert world.open(0, 0, {"no" * 200: [0]}).session_id == 0
+    # Others may join it, and new unknown ones in the place of forgotten ones; one more ends it.
+    assert world.open(session.session_id, 1, {"a": many}, {"nowhere": [0]}).session_id
+    assert world.open(session.session_id, 2, {"no": [0]}).session_id
+    with pytest.raises(KafkaError) as raised:
+        world.open(session.session_id, 3, {"no": [1]})
+    assert raised.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(world.cache) == world.cache.partitions == 0
+    # It is none of a follower's business when the broker hears of a topic.
+    named = {"nowhere": [*many, UNKNOWN_PARTITIONS_MAX]}
+    assert world.open(0, 0, dict(named), replica_id=2, replica_epoch=EPOCH).session_id
+
+
+def test_the_partitions_of_all_consumers_are_bounded_and_the_largest_session_gives_way() -> None:
+    world = World(slots=100, partitions=100)
+    large = world.open(0, 0, {"a": list(range(70))}).session_id
+    small = world.open(0, 0, {"a": list(range(30))}).session_id
+    assert large
+    assert small
+    assert world.open(0, 0, {"a": list(range(80))}).session_id == 0
+    assert world.follow(2)
+    assert world.open(0, 0, {"a": [0]}).session_id
+    assert [world.is_open(large), world.is_open(small)] == [False, True]
+    # One that grows above all others is the one to go.
+    with pytest.raises(KafkaError):
+        world.open(small, 1, {"a": list(range(200))})
+    assert not world.is_open(small)
+    assert world.cache.partitions == 1
+
+
+def test_a_flood_does_not_take_a_followers_session() -> None:
+    world = World(slots=SLOTS)
+    follower = world.follow(2)
+    for _ in range(5 * SLOTS):
+        world.open(0, 0, {"a": [0]})
+        world.open(0, 0, {"a": [0]}, replica_id=3, replica_epoch=EPOCH + 1)  # says that it is one
+    assert world.is_open(follower)
+    assert world.follow(3)
+
+
+def test_a_follower_has_so_many_sessions_at_the_most() -> None:
+    world = World(slots=10 * SESSIONS_PER_FOLLOWER)
+    other = world.follow(3)
+    first, *rest = (world.follow(2) for _ in range(SESSIONS_PER_FOLLOWER + 1))
+    assert not world.is_open(first)
+    assert all(map(world.is_open, (other, *rest)))
+
+
+def test_nothing_is_left_of_replicas_that_somebody_invented() -> None:
+    world = World(slots=1)
+    for replica in range(100):
+        world.time.now += 200
+        assert world.open(0, 0, {"a": [0]}, replica_id=replica).session_id
+    assert len(world.index._of_followers) == 1
+    assert len(world.cache._of_followers) == 0

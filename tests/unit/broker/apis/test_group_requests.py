@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from broker.apis.join_group import join_group
+from broker.groups.group_limits import CLIENT_ID_MAX
 from broker.groups.group_types import (
     CommittedOffset,
     DescribedMember,
@@ -21,11 +23,13 @@ from broker.groups.group_types import (
     Protocol,
     SyncAnswer,
 )
+from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.framing import parse_request_header
 from protocol.types import TopicPartition
-from tests.support.api_world import World, run, turns_until
+from tests.support.api_world import FakeConnection, World, run, turns_until
 from tests.support.fake_groups import FakeGroups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -89,6 +93,22 @@ JOIN = {
     "protocols": [{"name": "range", "metadata": b"r"}, {"name": "roundrobin", "metadata": b"rr"}],
     "reason": "x" * 300,
 }
+
+
+def test_a_long_client_id_is_cut_and_a_request_that_waits_keeps_no_frame() -> None:
+    """A client id of 32 KB in each of 3,000 member ids took 92 MB (issue 12)."""
+    world = GroupWorld()
+    world.groups.is_slow = True
+    frame = memoryview(messages.encode_request(ApiKey.JOIN_GROUP, 9, 1, "c" * 32_000, JOIN))
+    connection = FakeConnection()
+    request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
+    assert join_group(world.context, request) is None
+    (join,) = world.groups.asked
+    assert (len(join.client_id), join.client_id[:3]) == (CLIENT_ID_MAX, "ccc")
+    assert len(join.new_member_id) < 300
+    assert len(request.frame) == 0
+    world.groups.waiting[0](JoinAnswer(NONE))
+    assert connection.sent
 
 
 @versions(ApiKey.JOIN_GROUP)

@@ -192,3 +192,19 @@ def test_internal_topics_are_made_as_kafka_makes_them(name: str, partitions: int
     _, assignment = TopicZNode.decode(world.zk.nodes[f"/brokers/topics/{name}"])
     factor = 1 if name == "ordinary" else 3
     assert [len(replicas.replicas) for replicas in assignment.values()] == [factor] * partitions
+
+
+def test_there_are_not_more_replicas_than_the_brokers_may_have() -> None:
+    """`max.broker.partitions`, of 3 brokers that have one replica."""
+    world = World(max_broker_partitions=4)
+
+    def make(name: str, partitions: int) -> None:
+        asyncio.run(world.admin.write(world.admin.plan(NewTopic(name, partitions, 3))))
+
+    make("three", 3)
+    with pytest.raises(KafkaError) as raised:
+        make("four", 4)
+    assert raised.value.code is ErrorCode.POLICY_VIOLATION
+    assert "max.broker.partitions is 4, and 3 brokers live" in raised.value.message
+    assert TopicZNode.path("four") not in world.zk.nodes
+    assert asyncio.run(world.admin.create_automatically(["one"])) == {"one": ErrorCode.LEADER_NOT_AVAILABLE}

@@ -228,7 +228,7 @@ def test_more_than_zookeeper_takes() -> None:
     """A larger request would end the broker's session."""
 
     async def scenario() -> None:
-        world = World()
+        world = World(max_broker_partitions=100_000)
         body = grow("t", 90_000)
         (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
         assert row.error_code == ErrorCode.INVALID_PARTITIONS

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from protocol.kafka.fetch_codec import REQUEST_PARTITIONS_MAX, FetchPartitionData, FetchRequest, FetchRequestPartition
 from protocol.kafka.framing import MalformedRequest, parse_request_header
 from protocol.kafka.produce_codec import NodeEndpoint
+from protocol.kafka.wire import array_length, string
 from tests.support.kafka_values import durations_ms, error_codes, int32s, int64s, names, uuids
 from tests.support.mutations import mutated
 
@@ -286,3 +287,23 @@ def test_absurd_counts_allocate_nothing(version: int, body: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 100_000
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_request_has_so_many_partitions_at_the_most(version: int) -> None:
+    """300,000 of them took 0.3 s to decode, and 0.5 s more to take in (issue 12)."""
+    flexible = version >= 12
+    head = struct.pack(">iiiib", -1, 0, 0, 0, 0) + (struct.pack(">ii", 0, -1) if flexible else b"")
+    size = 33 if flexible else 16
+
+    def decode(topics: int, partitions: int) -> int:
+        topic = (
+            string("t", flexible) + array_length(partitions, flexible) + bytes(size * partitions) + b"\x00" * flexible
+        )
+        body = head + array_length(topics, flexible) + topic * topics + b"\x01\x01\x00" * flexible
+        return sum(max(len(rows), 1) for _, rows in fetch_codec.decode_request(version, memoryview(body), 0).topics)
+
+    for topics, partitions in ((2, REQUEST_PARTITIONS_MAX // 2), (REQUEST_PARTITIONS_MAX, 0)):
+        assert decode(topics, partitions) == REQUEST_PARTITIONS_MAX
+        with pytest.raises(MalformedRequest):
+            decode(topics + 1, partitions)
