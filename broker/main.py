@@ -31,6 +31,7 @@ from broker.apis.config_admin import ConfigAdmin
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import FetchSessionCache
 from broker.apis.followers import is_of_follower
+from broker.apis.long_answers import LongAnswers
 from broker.apis.metadata_topics import MetadataTopics
 from broker.apis.produce import INTERNAL_TOPICS
 from broker.apis.producer_ids import ProducerIds
@@ -256,6 +257,7 @@ class Broker:
             controller=self._controller,
             doubts=self._doubts,
             groups=self._groups,
+            long_answers=LongAnswers(self._clock.monotonic),
         )
         self._handler = RequestHandler(context)
         channel = RequestChannel(
