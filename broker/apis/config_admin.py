@@ -111,7 +111,7 @@ class ConfigAdmin:
                         raise _does_not_exist(topic)
                 possible.append(topic)
             except KafkaError as error:
-                results[topic] = error
+                results[topic] = error.with_traceback(None)
         left = iter(possible)
         while part := list(itertools.islice(left, TOPICS_READ_AT_ONCE)):
             nodes = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in part])
@@ -123,7 +123,7 @@ class ConfigAdmin:
                     found = ConfigZNode.decode(node[0]) if node is not None else {}
                     results[topic] = believable(TopicConfig, found, {}, f"topic {topic}")[0]
                 except KafkaError as error:
-                    results[topic] = error
+                    results[topic] = error.with_traceback(None)
                 except ValueError as error:
                     results[topic] = KafkaError(
                         ErrorCode.INVALID_CONFIG, f"the settings of topic {topic} in ZooKeeper cannot be read: {error}"

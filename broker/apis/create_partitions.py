@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
-from broker.apis.steps import collected, each, finished, respond_when_finished, slice_of_own
+from broker.apis.steps import bare, collected, each, finished, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
@@ -73,7 +73,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
             if not body.validate_only:
                 made[name] = added
         except KafkaError as error:
-            answers[name] = error
+            answers[name] = bare(error)
         except ZkError as error:
             answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
 

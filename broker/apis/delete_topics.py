@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
-from broker.apis.steps import collected, finished, respond_when_finished, slice_of_own
+from broker.apis.steps import bare, collected, finished, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
@@ -101,7 +101,7 @@ async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID 
     try:
         await context.topic_admin.request_deletion(name, topic_id)
     except KafkaError as error:
-        return error
+        return bare(error)
     except ZkError as error:
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
     return None

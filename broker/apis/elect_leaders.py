@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
+from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
@@ -97,7 +97,8 @@ async def _elected(context: ApiContext, wanted: Collection[TopicPartition] | Non
         return await context.controller.elect_leaders(unclean, None)
     answers: dict[TopicPartition, KafkaError | None] = {}
     for some in parts_of(wanted, PARTITIONS_AT_ONCE):
-        answers |= await context.controller.elect_leaders(unclean, some)
+        found = await context.controller.elect_leaders(unclean, some)
+        answers.update((tp, failure and bare(failure)) for tp, failure in found.items())
     return answers
 
 

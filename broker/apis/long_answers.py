@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 SLICE_S = 0.002
 """How long answers keep the loop at a time; also one that has just begun."""
@@ -14,7 +14,9 @@ BEGINNING_S = 0.0003
 TURNS_PER_PAUSE = 4
 """Of the loop, between two slices: a request needs about so many from its socket to the answer."""
 UNDER_WAY_MAX = 16
-"""Answers that take turns. Those that come later go on when one of them is done."""
+UNDER_WAY_BYTES_MAX = 2 * 1024 * 1024
+"""Answers that take turns, and the bytes of their requests, of which what they keep in memory is a multiple; one alone may have
+more. Those that come later go on when others are done."""
 
 AnySteps = Generator[None, None, Any]
 
@@ -23,14 +25,21 @@ class Unwanted(Exception):
     """Nobody waits for the answer any more: its connection is gone."""
 
 
+class Asked(NamedTuple):
+    """A request that is answered: its size in bytes, and whether anybody waits for the answer, which is asked before each slice."""
+
+    size: int
+    is_wanted: Callable[[], bool]
+
+
 class _Answer:
-    """`is_wanted`: asked before each slice. Without `steps` it is a slice for who waits, who works for that long outside."""
+    """Without `steps` it is a slice for who waits, who works for that long outside."""
 
-    __slots__ = ("done", "is_wanted", "steps")
+    __slots__ = ("done", "request", "steps")
 
-    def __init__(self, steps: AnySteps | None, is_wanted: Callable[[], bool], done: asyncio.Future[Any]) -> None:
+    def __init__(self, request: Asked, steps: AnySteps | None, done: asyncio.Future[Any]) -> None:
+        self.request = request
         self.steps = steps
-        self.is_wanted = is_wanted
         self.done = done
 
 
@@ -40,6 +49,7 @@ class LongAnswers:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._under_way: deque[_Answer] = deque()
+        self._under_way_bytes = 0
         self._later: deque[_Answer] = deque()
         self._is_scheduled = False
         self._begun_s = 0.0
@@ -75,22 +85,31 @@ class LongAnswers:
         self._is_turn_noted = False
         self._begun_s = 0.0
 
-    def go_on(self, steps: AnySteps, is_wanted: Callable[[], bool]) -> asyncio.Future[Any]:
+    def go_on(self, request: Asked, steps: AnySteps) -> asyncio.Future[Any]:
         """What the steps return, later. Raises what they raise, or Unwanted."""
-        return self._wait(steps, is_wanted)
+        return self._wait(request, steps)
 
-    def slice_of_own(self, is_wanted: Callable[[], bool]) -> asyncio.Future[Any]:
+    def slice_of_own(self, request: Asked) -> asyncio.Future[Any]:
         """Done when the waiter may work for SLICE_S at the most. Raises Unwanted."""
-        return self._wait(None, is_wanted)
+        return self._wait(request, None)
 
-    def _wait(self, steps: AnySteps | None, is_wanted: Callable[[], bool]) -> asyncio.Future[Any]:
+    def _wait(self, request: Asked, steps: AnySteps | None) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer = _Answer(steps, is_wanted, done)
-        (self._under_way if len(self._under_way) < UNDER_WAY_MAX else self._later).append(answer)
+        self._later.append(_Answer(request, steps, done))
+        self._admit()
         if not self._is_scheduled:
             self._is_scheduled = True
             self._pause(TURNS_PER_PAUSE)
         return done
+
+    def _admit(self) -> None:
+        under_way, later = self._under_way, self._later
+        while later and len(under_way) < UNDER_WAY_MAX:
+            size = later[0].request.size
+            if under_way and self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
+                break
+            self._under_way_bytes += size
+            under_way.append(later.popleft())
 
     def _pause(self, turns: int) -> None:
         loop = asyncio.get_running_loop()
@@ -106,8 +125,9 @@ class LongAnswers:
             answer = under_way.popleft()
             if not self._is_done(answer, end):
                 under_way.append(answer)
-            elif self._later:
-                under_way.append(self._later.popleft())
+            else:
+                self._under_way_bytes -= answer.request.size
+                self._admit()
             if answer.steps is None:
                 break
         self._is_scheduled = bool(under_way)
@@ -117,7 +137,7 @@ class LongAnswers:
     def _is_done(self, answer: _Answer, end: float) -> bool:
         """Goes on with it until `end`."""
         steps, is_cancelled = answer.steps, answer.done.done()
-        if is_cancelled or not answer.is_wanted():
+        if is_cancelled or not answer.request.is_wanted():
             if steps is not None:
                 steps.close()
             if not is_cancelled:

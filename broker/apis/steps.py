@@ -13,8 +13,9 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from typing import Any, TypeVar
 
 from broker.apis.context import ApiContext
-from broker.apis.long_answers import Unwanted
+from broker.apis.long_answers import Asked, Unwanted
 from broker.network.request_channel import Request
+from protocol.errors import KafkaError
 from protocol.kafka import messages
 from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.framing import MalformedRequest
@@ -58,14 +59,19 @@ async def finished(context: ApiContext, request: Request, steps: StepsTo[Result]
     """What the steps return, for a handler that awaits. Raises Unwanted when the client is gone."""
     is_done, value = context.long_answers.begin(steps)
     if not is_done:
-        value = await context.long_answers.go_on(steps, lambda: request.connection.is_open)
+        value = await context.long_answers.go_on(_asked(request), steps)
     result: Result = value
     return result
 
 
+def bare(error: KafkaError) -> KafkaError:
+    """Without the traceback, which keeps the frames of every call that it came through: an answer may have 100,000 errors."""
+    return error.with_traceback(None)
+
+
 async def slice_of_own(context: ApiContext, request: Request) -> None:
     """Gives the loop back; then the caller may work for a millisecond or two. Raises Unwanted when the client is gone."""
-    await context.long_answers.slice_of_own(lambda: request.connection.is_open)
+    await context.long_answers.slice_of_own(_asked(request))
 
 
 async def respond_when_finished(context: ApiContext, request: Request, steps: Steps) -> None:
@@ -100,7 +106,7 @@ def after_steps(context: ApiContext, request: Request, steps: StepsTo[None], the
         elif not done.cancelled():
             then()
 
-    context.long_answers.go_on(steps, lambda: request.connection.is_open).add_done_callback(ended)
+    context.long_answers.go_on(_asked(request), steps).add_done_callback(ended)
 
 
 def respond_with(context: ApiContext, request: Request, api_key: int, body: dict[str, Any]) -> None:
@@ -124,11 +130,15 @@ def close_for(request: Request, error: BaseException) -> None:
 
 async def _go_on(context: ApiContext, request: Request, steps: StepsTo[Further]) -> None:
     try:
-        further = await context.long_answers.go_on(steps, lambda: request.connection.is_open)
+        further = await context.long_answers.go_on(_asked(request), steps)
     except Unwanted:
         return
     if further is not None:
         await further
+
+
+def _asked(request: Request) -> Asked:
+    return Asked(len(request.frame), lambda: request.connection.is_open)
 
 
 def _responding(request: Request, steps: Steps) -> StepsTo[None]:

@@ -17,9 +17,9 @@ INT = struct.Struct(">i")
 
 ELEMENTS_MAX = 1_000_000
 """Array elements in one frame. Reading more would hold the event loop for seconds; no real message has as many."""
-REQUEST_ELEMENTS_MAX = 250_000
-"""As above, of a request, whose elements together may take a hundred times the memory of its bytes. CreateTopics with as many
-partitions as a topic can have, and all their replicas, has as many."""
+REQUEST_ELEMENTS_MAX = 150_000
+"""As above, of a request. An element may take a hundred times the memory of its bytes, and the garbage collector looks at each, in
+one turn of the loop. No cluster has as many partitions."""
 STRING_BYTES_MAX = 2**15 - 1
 """Kafka's, of every version: the length of a compact string could say more."""
 
