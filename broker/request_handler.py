@@ -13,13 +13,16 @@ from typing import Any
 
 from broker.apis.api_versions import refuse_version
 from broker.apis.context import ApiContext
+from broker.apis.steps import OWN_ERROR, REFUSALS, close_for
 from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
 from broker.network.request_channel import Request
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from protocol.kafka.framing import MalformedRequest
 
 log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+"""Of any request but Produce, which carries records. What an admin asks of the largest cluster is a few megabytes."""
 
 
 class RequestHandler:
@@ -45,14 +48,17 @@ class RequestHandler:
             else:
                 request.close(f"{request}: served are v{oldest} to v{newest}")
             return
+        if len(request.frame) > REQUEST_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
+            request.close(f"{request} has {len(request.frame)} bytes, at most {REQUEST_BYTES_MAX} are read")
+            return
         try:
             waiting = handler(self._context, request)
-        except MalformedRequest as error:
-            request.close(f"malformed {request}: {error}")
+        except REFUSALS as error:
+            close_for(request, error)
         except Exception:
             # The request's boundary: our bug must not take the broker down.
             log.exception("%s failed", request)
-            request.close("an error inside the broker")
+            request.close(OWN_ERROR)
         else:
             if waiting is not None:
                 self._run(request, waiting)
@@ -72,12 +78,12 @@ class RequestHandler:
     async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
         try:
             await waiting
-        except MalformedRequest as error:
-            request.close(f"malformed {request}: {error}")
+        except REFUSALS as error:
+            close_for(request, error)
         except Exception:
             # As in `handle`.
             log.exception("%s failed", request)
-            request.close("an error inside the broker")
+            request.close(OWN_ERROR)
         finally:
             request.connection.hold &= ~Hold.ASYNC_API
             request.connection.handle_waiting()

@@ -6,51 +6,55 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from broker.apis.config_admin import Resource
 from broker.apis.config_changes import Change, Operation
 from broker.apis.context import ApiContext
+from broker.apis.steps import each, finished, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.zk.session import ZkError
+
+RESOURCES_IN_A_STEP = 100
+RESOURCES_AT_ONCE = 20
+"""That are refused without a question to ZooKeeper."""
+CHANGES_MAX = 1_000
+"""Settings of one resource in a request; there are far fewer that can be set."""
 
 
 def alter_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
-    header = request.header
-    body = messages.decode_request(ApiKey.ALTER_CONFIGS, header.api_version, request.frame, header.body_offset)
-    asked = [
-        (
-            Resource(row.resource_type, row.resource_name),
-            [Change(config.name, Operation.SET, config.value) for config in row.configs],
-        )
-        for row in body.resources
-    ]
-    return alter_resources(
-        context, request, ApiKey.ALTER_CONFIGS, asked, replaces_all=True, validate_only=body.validate_only
-    )
+    def changes_of(row: Any) -> list[Change]:
+        return [Change(config.name, Operation.SET, config.value) for config in row.configs]
+
+    return alter_resources(context, request, changes_of, replaces_all=True)
 
 
 async def alter_resources(
-    context: ApiContext,
-    request: Request,
-    api_key: ApiKey,
-    asked: Sequence[tuple[Resource, Sequence[Change]]],
-    *,
-    replaces_all: bool,
-    validate_only: bool,
+    context: ApiContext, request: Request, changes_of: Callable[[Any], Sequence[Change]], *, replaces_all: bool
 ) -> None:
-    """Changes one resource after the other, and answers."""
-    counts = Counter(resource for resource, _ in asked)
+    """Changes one resource of the request after the other, and answers."""
+    header = request.header
+    reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    body = await finished(context, request, reading)
+    validate_only = body.validate_only
+    counts: Counter[Resource] = Counter()
+    counting = each(body.resources, lambda row: counts.update((_resource(row),)), RESOURCES_IN_A_STEP)
+    await finished(context, request, counting)
     responses = []
-    for resource, changes in asked:
+    for number, row in enumerate(body.resources, 1):
+        if number % RESOURCES_AT_ONCE == 0:
+            await slice_of_own(context, request)
+        resource = _resource(row)
         error, message = ErrorCode.NONE, ""
         try:
             if counts[resource] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "each resource must appear at most once")
+            if len(row.configs) > CHANGES_MAX:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_MAX} settings of one resource")
+            changes = changes_of(row)
             await context.config_admin.alter(resource, changes, replaces_all=replaces_all, validate_only=validate_only)
         except KafkaError as refused:
             error, message = refused.code, refused.message
@@ -65,4 +69,8 @@ async def alter_resources(
             }
         )
     answer = {"throttle_time": 0, "responses": responses}
-    request.respond_small(messages.encode_response(api_key, request.header.api_version, answer))
+    await respond_when_finished(context, request, messages.encoding(header.api_key, header.api_version, answer))
+
+
+def _resource(row: Any) -> Resource:
+    return Resource(row.resource_type, row.resource_name)

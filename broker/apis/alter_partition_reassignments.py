@@ -7,59 +7,69 @@ ListPartitionReassignments tells how far they are. NOT_CONTROLLER is the whole a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
+Targets = Mapping[TopicPartition, tuple[int, ...] | None]
+Answers = Mapping[TopicPartition, KafkaError | None]
 
-def alter_partition_reassignments(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
+PARTITIONS_AT_ONCE = 200
+"""That the controller is asked for in one event."""
+
+
+async def alter_partition_reassignments(context: ApiContext, request: Request) -> None:
     header = request.header
-    api_key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    body = messages.decode_request(api_key, header.api_version, request.frame, header.body_offset)
-    targets = {
-        TopicPartition(topic.name, row.partition_index): None if row.replicas is None else tuple(row.replicas)
-        for topic in body.topics
-        for row in topic.partitions
-    }
-    return _alter(context, request, targets, messages.milliseconds(body.timeout))
-
-
-async def _alter(
-    context: ApiContext, request: Request, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout_ms: int
-) -> None:
+    reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    body = await finished(context, request, reading)
+    targets = await finished(context, request, _targets(body))
+    timeout_ms = messages.milliseconds(body.timeout)
+    answers: dict[TopicPartition, KafkaError | None] = {}
+    error = None
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
-            answers = await context.controller.alter_reassignments(targets)
-    except KafkaError as error:
-        _respond(request, {}, error)
+            for part in parts_of(targets.items(), PARTITIONS_AT_ONCE):
+                found = await context.controller.alter_reassignments(dict(part))
+                answers.update((tp, failure and bare(failure)) for tp, failure in found.items())
+    except KafkaError as refused:
+        error = refused
     except TimeoutError:
-        _respond(request, {}, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has not come to it yet"))
-    else:
-        _respond(request, answers)
+        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has not come to it yet")
+    await respond_when_finished(context, request, _answer(request, {} if error is not None else answers, error))
 
 
-def _respond(
-    request: Request, answers: Mapping[TopicPartition, KafkaError | None], error: KafkaError | None = None
-) -> None:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, failure in answers.items():
-        row = {
-            "partition_index": tp.partition,
-            "error_code": int(failure.code) if failure is not None else 0,
-            "error_message": failure.message if failure is not None else None,
-        }
-        topics.setdefault(tp.topic, []).append(row)
+def _targets(body: Any) -> StepsTo[Targets]:
+    """One that is named twice gets the last replicas."""
+    targets: dict[TopicPartition, tuple[int, ...] | None] = {}
+    for topic in body.topics:
+        for row in topic.partitions:
+            targets[TopicPartition(topic.name, row.partition_index)] = row.replicas
+            if len(targets) % PARTITIONS_AT_ONCE == 0:
+                yield
+    return targets
+
+
+def _answer(request: Request, answers: Answers, error: KafkaError | None) -> Steps:
+    topics = yield from by_topic(answers)
     body = {
         "throttle_time": 0,
         "error_code": int(error.code) if error is not None else 0,
         "error_message": error.message if error is not None else "",
-        "responses": [{"name": topic, "partitions": rows} for topic, rows in topics.items()],
+        "responses": ({"name": topic, "partitions": map(_row, rows)} for topic, rows in topics.items()),
     }
-    version = request.header.api_version
-    request.respond_small(messages.encode_response(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, body))
+    return (yield from messages.encoding(request.header.api_key, request.header.api_version, body))
+
+
+def _row(answer: tuple[int, KafkaError | None]) -> dict[str, Any]:
+    partition, failure = answer
+    return {
+        "partition_index": partition,
+        "error_code": int(failure.code) if failure is not None else 0,
+        "error_message": failure.message if failure is not None else None,
+    }

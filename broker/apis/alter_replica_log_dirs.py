@@ -8,38 +8,54 @@ the replica is made there if it comes. A partition that is named under two direc
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, Steps, by_topic, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 
-def alter_replica_log_dirs(context: ApiContext, request: Request) -> None:
+PARTITIONS_IN_A_STEP = 100
+
+
+def alter_replica_log_dirs(context: ApiContext, request: Request) -> Further:
+    return respond_in_steps(context, request, _answer(context, request))
+
+
+def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
-    body = messages.decode_request(ApiKey.ALTER_REPLICA_LOG_DIRS, header.api_version, request.frame, header.body_offset)
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     wanted: dict[TopicPartition, str] = {}
     for directory in body.dirs:
         for topic in directory.topics:
-            wanted |= {TopicPartition(topic.name, partition): directory.path for partition in topic.partitions}
-    topics: dict[str, list[dict[str, Any]]] = {}
+            for number, partition in enumerate(topic.partitions, 1):
+                wanted[TopicPartition(topic.name, partition)] = directory.path
+                if number % PARTITIONS_IN_A_STEP == 0:
+                    yield
+            yield
+    errors: dict[TopicPartition, ErrorCode] = {}
+    refused: tuple[TopicPartition, str, KafkaError] | None = None
+    failures = 0
     for tp, path in wanted.items():
-        error = _move(context, tp, path)
-        topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, "error_code": int(error)})
-    results = [{"topic_name": topic, "partitions": rows} for topic, rows in topics.items()]
+        errors[tp] = ErrorCode.NONE
+        try:
+            context.replica_manager.moves.move(tp, path)
+        except KafkaError as error:
+            errors[tp] = error.code
+            refused = refused or (tp, path, error)
+            failures += 1
+        yield
+    if refused is not None:
+        # One line, however many: a client decides how many there are.
+        log.info("%d replicas are not moved, as %s to %.200r: %s", failures, *refused)
+    topics = yield from by_topic(errors)
+    results = (
+        {"topic_name": topic, "partitions": ({"partition_index": p, "error_code": int(e)} for p, e in rows)}
+        for topic, rows in topics.items()
+    )
     answer = {"throttle_time": 0, "results": results}
-    request.respond_small(messages.encode_response(ApiKey.ALTER_REPLICA_LOG_DIRS, header.api_version, answer))
-
-
-def _move(context: ApiContext, tp: TopicPartition, path: str) -> ErrorCode:
-    try:
-        context.replica_manager.moves.move(tp, path)
-    except KafkaError as error:
-        log.info("%s is not moved to %s: %s", tp, path, error)
-        return error.code
-    return ErrorCode.NONE
+    return (yield from messages.encoding(header.api_key, header.api_version, answer))

@@ -6,9 +6,10 @@ written over the version that was read, and then told to all brokers by a node b
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -37,9 +38,18 @@ from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode, TopicZNode
 log = logging.getLogger(__name__)
 
 WRITE_ATTEMPTS = 20
-DESCRIBED_IN_A_SLICE = 10
-TOPICS_IN_A_SLICE = 100
-"""Each slice is a few milliseconds."""
+NAMES_IN_A_SLICE = 500
+TOPICS_IN_A_SLICE = 50
+"""Each slice is a millisecond or two."""
+TOPICS_READ_AT_ONCE = 1_000
+UNHEARD_OF_MAX = 100
+"""Topics that the metadata cache does not have and that are looked for in ZooKeeper: they may be younger than the newest update. Of
+those that a request names beyond that the cache alone decides, as always in Kafka."""
+BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+"""As the broker itself would write it, so that one broker is one resource."""
+
+
+Overrides = Mapping[str, str] | KafkaError
 
 
 class ResourceType(IntEnum):
@@ -66,6 +76,10 @@ class _Entity(NamedTuple):
     guard: str | None
 
 
+def _does_not_exist(topic: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
+
+
 class ConfigAdmin:
     """`own_id` is this broker's."""
 
@@ -77,27 +91,54 @@ class ConfigAdmin:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def describe(self, resources: Sequence[Resource]) -> list[list[DescribedSetting] | KafkaError]:
-        """Every setting of each resource. Raises ZkError."""
-        found: dict[str, Mapping[str, str] | KafkaError] = {}
-        topics = list(dict.fromkeys(name for kind, name in resources if kind == ResourceType.TOPIC))
-        if topics:
-            found = await self._topic_overrides(topics)
-        described: dict[tuple[tuple[str, str], ...], list[DescribedSetting]] = {}
-        answers = []
-        for resource in resources:
-            known = len(described)
-            answers.append(self._described(resource, found, described))
-            if len(described) != known and len(described) % DESCRIBED_IN_A_SLICE == 0:
-                await asyncio.sleep(0)
-        return answers
+    async def topic_overrides(
+        self, topics: Collection[str], slice_of_own: Callable[[], Awaitable[None]]
+    ) -> dict[str, Overrides]:
+        """What of the topics' own settings counts; the error for one that there is not. Raises ZkError.
 
-    def _described(
+        `slice_of_own()` waits until the caller may have some of the loop's time again.
+        """
+        results: dict[str, Overrides] = {}
+        possible = []
+        unheard_of = 0
+        for number, topic in enumerate(topics, 1):
+            if number % NAMES_IN_A_SLICE == 0:
+                await slice_of_own()
+            try:
+                check_topic_name(topic)
+                if not self._metadata.partitions_of(topic):
+                    unheard_of += 1
+                    if unheard_of > UNHEARD_OF_MAX:
+                        raise _does_not_exist(topic)
+                possible.append(topic)
+            except KafkaError as error:
+                results[topic] = error.with_traceback(None)
+        left = iter(possible)
+        while part := list(itertools.islice(left, TOPICS_READ_AT_ONCE)):
+            nodes = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in part])
+            for number, (topic, node) in enumerate(zip(part, nodes, strict=True), 1):
+                if number % TOPICS_IN_A_SLICE == 0:
+                    await slice_of_own()
+                try:
+                    await self._check_topic(topic)
+                    found = ConfigZNode.decode(node[0]) if node is not None else {}
+                    results[topic] = believable(TopicConfig, found, {}, f"topic {topic}")[0]
+                except KafkaError as error:
+                    results[topic] = error.with_traceback(None)
+                except ValueError as error:
+                    results[topic] = KafkaError(
+                        ErrorCode.INVALID_CONFIG, f"the settings of topic {topic} in ZooKeeper cannot be read: {error}"
+                    )
+        return results
+
+    def described(
         self,
         resource: Resource,
-        topics: Mapping[str, Mapping[str, str] | KafkaError],
+        topics: Mapping[str, Overrides],
         described: dict[tuple[tuple[str, str], ...], list[DescribedSetting]],
     ) -> list[DescribedSetting] | KafkaError:
+        """Every setting of the resource. `topics` are those of `topic_overrides`; what is made once for equal ones is kept in
+        `described`."""
         layers = self._configs.layers
         try:
             if resource.kind == ResourceType.TOPIC:
@@ -113,36 +154,10 @@ class ConfigAdmin:
             return error
         return list(layers.describe_broker() if resource.name else layers.describe_cluster_default())
 
-    async def _topic_overrides(self, topics: Sequence[str]) -> dict[str, Mapping[str, str] | KafkaError]:
-        """What of the topics' own settings counts; the error for one that there is not."""
-        results: dict[str, Mapping[str, str] | KafkaError] = {}
-        possible = []
-        for topic in topics:
-            try:
-                check_topic_name(topic)
-                possible.append(topic)
-            except KafkaError as error:
-                results[topic] = error
-        nodes = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in possible])
-        for number, (topic, node) in enumerate(zip(possible, nodes, strict=True), 1):
-            if number % TOPICS_IN_A_SLICE == 0:
-                await asyncio.sleep(0)
-            try:
-                await self._check_topic(topic)
-                found = ConfigZNode.decode(node[0]) if node is not None else {}
-                results[topic] = believable(TopicConfig, found, {}, f"topic {topic}")[0]
-            except KafkaError as error:
-                results[topic] = error
-            except ValueError as error:
-                results[topic] = KafkaError(
-                    ErrorCode.INVALID_CONFIG, f"the settings of topic {topic} in ZooKeeper cannot be read: {error}"
-                )
-        return results
-
     async def _check_topic(self, topic: str) -> None:
         """Raises KafkaError for a topic that there is not, whatever this broker has heard yet."""
         if not self._metadata.partitions_of(topic) and await self._zk.exists(TopicZNode.path(topic)) is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
+            raise _does_not_exist(topic)
 
     def _check_broker(self, resource: Resource) -> None:
         """Raises KafkaError for a broker that is not this one, and for what is neither topic nor broker."""
@@ -153,8 +168,8 @@ class ConfigAdmin:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"resource type {kind} has no settings here: only 2 (topic), 4 (broker)"
             )
-        if name and not (name.isascii() and name.isdigit()):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be a whole number, but it is {name!r}")
+        if name and not BROKER_ID.fullmatch(name):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be a whole number, but it is {name[:20]!r}")
         if name and int(name) != self._own_id:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"this is broker {self._own_id}, broker {name} must be asked itself"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.long_answers import LongAnswers
 from broker.apis.metadata_topics import MetadataTopics
 from broker.apis.producer_ids import ProducerIds
 from broker.apis.topic_admin import TopicAdmin
@@ -79,7 +80,7 @@ class GroupRequests(Protocol):
     def leave(
         self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
     ) -> None:
-        """`respond` takes the group's error, and one for each of the members when that is NONE."""
+        """`respond` takes the group's error, and one for each of the members when that is NONE. It is called at once."""
         ...
 
     def commit(
@@ -107,8 +108,10 @@ class GroupRequests(Protocol):
         respond: Callable[[ErrorCode, dict[TopicPartition, ErrorCode]], None],
     ) -> None: ...
 
-    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> tuple[ErrorCode, list[GroupListing]]:
-        """Empty sets: of any state, of any type."""
+    def list_groups(
+        self, states: Iterable[str], types: Iterable[str]
+    ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
+        """None at all: of any state, of any type. A group that is not wanted is None in the answer."""
         ...
 
     def describe(self, group_id: str) -> GroupDescription: ...
@@ -137,6 +140,7 @@ class ApiContext:
     groups: GroupRequests
     replica_listener: str | None
     """The one listener on which brokers may ask as replicas; None: all, for there is only one for clients and brokers."""
+    long_answers: LongAnswers
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
         """Where a live broker serves clients of that listener."""

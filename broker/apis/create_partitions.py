@@ -7,15 +7,15 @@ but have no leaders in time: REQUEST_TIMED_OUT.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
+from broker.apis.steps import bare, collected, each, finished, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import NO_LEADER
 from protocol.zk.session import ZkError
 
@@ -23,41 +23,63 @@ Answers = Mapping[str, KafkaError | None]
 """Topic -> None, or why not."""
 
 
-def create_partitions(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+TOPICS_IN_A_STEP = 100
+TOPICS_AT_ONCE = 20
+"""That are refused without a question to ZooKeeper."""
+NEW_PARTITIONS_MAX = 100_000
+"""That one request can ask for, as many as one topic can have: to place them takes 0.3 s of the broker's time."""
+
+
+async def create_partitions(context: ApiContext, request: Request) -> None:
     header = request.header
-    body = messages.decode_request(ApiKey.CREATE_PARTITIONS, header.api_version, request.frame, header.body_offset)
-    if not context.controller.is_active:
-        _respond(
-            request, {topic.name: KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller") for topic in body.topics}
-        )
-        return None
-    return _create(context, request, body)
+    reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    body = await finished(context, request, reading)
+    if context.controller.is_active:
+        answers = await _create(context, request, body)
+    else:
+        error = KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+        answers = {topic.name: error for topic in body.topics}
+    results = map(_result, answers.items())
+    answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "results": results})
+    await respond_when_finished(context, request, answer)
 
 
-async def _create(context: ApiContext, request: Request, body: Any) -> None:
+async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
     deadline = context.clock.monotonic() + messages.milliseconds(body.timeout) / 1000
-    counts = Counter(topic.name for topic in body.topics)
+    counts: Counter[str] = Counter()
+    counting = each(body.topics, lambda topic: counts.update((topic.name,)), TOPICS_IN_A_STEP)
+    await finished(context, request, counting)
     answers: dict[str, KafkaError | None] = {}
     made: dict[str, frozenset[int]] = {}
-    for topic in body.topics:
+    left = NEW_PARTITIONS_MAX
+    for number, topic in enumerate(body.topics, 1):
+        if number % TOPICS_AT_ONCE == 0:
+            await slice_of_own(context, request)
         name = topic.name
         if counts[name] > 1:
             answers[name] = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
             continue
-        given = None if topic.assignments is None else [tuple(row.broker_ids) for row in topic.assignments]
+        given = None
+        if topic.assignments is not None:
+            given = await finished(context, request, collected(topic.assignments, lambda row: row.broker_ids))
         answers[name] = None
         try:
+            if left <= 0:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, f"more than {NEW_PARTITIONS_MAX} partitions in one request"
+                )
             added = await context.topic_admin.add_partitions(name, topic.count, given, validate_only=body.validate_only)
+            left -= len(added)
             if not body.validate_only:
                 made[name] = added
         except KafkaError as error:
-            answers[name] = error
+            answers[name] = bare(error)
         except ZkError as error:
             answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
 
     for name in await waiting.for_all(context, made, lambda name: _have_leaders(context, name, made[name]), deadline):
         answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "made, but they have no leaders yet")
-    _respond(request, answers)
+    return answers
 
 
 def _have_leaders(context: ApiContext, topic: str, partitions: frozenset[int]) -> bool:
@@ -65,14 +87,10 @@ def _have_leaders(context: ApiContext, topic: str, partitions: frozenset[int]) -
     return all(partition in states and states[partition].leader != NO_LEADER for partition in partitions)
 
 
-def _respond(request: Request, answers: Answers) -> None:
-    results = [
-        {
-            "name": name,
-            "error_code": int(error.code) if error is not None else 0,
-            "error_message": error.message if error is not None else None,
-        }
-        for name, error in answers.items()
-    ]
-    body = {"throttle_time": 0, "results": results}
-    request.respond_small(messages.encode_response(ApiKey.CREATE_PARTITIONS, request.header.api_version, body))
+def _result(answer: tuple[str, KafkaError | None]) -> dict[str, Any]:
+    name, error = answer
+    return {
+        "name": name,
+        "error_code": int(error.code) if error is not None else 0,
+        "error_message": error.message if error is not None else None,
+    }

@@ -8,20 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
+
+GROUPS_AT_ONCE = 20
 
 
-def delete_groups(context: ApiContext, request: Request) -> None:
+def delete_groups(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _delete(context, request))
+
+
+def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
-    body = messages.decode_request(ApiKey.DELETE_GROUPS, header.api_version, request.frame, header.body_offset)
-    group_ids = list(dict.fromkeys(body.groups_names))
-    context.groups.delete_groups(group_ids, lambda errors: _respond(request, errors))
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    group_ids = dict.fromkeys(body.groups_names)
+    left = len(group_ids)
+    errors: dict[str, ErrorCode] = {}
 
+    def told(some: Mapping[str, ErrorCode]) -> None:
+        nonlocal left
+        errors.update(some)
+        left -= len(some)
+        if left == 0:
+            rows = ({"group_id": group_id, "error_code": int(error)} for group_id, error in errors.items())
+            respond_with(context, request, header.api_key, {"throttle_time": 0, "results": rows})
 
-def _respond(request: Request, errors: Mapping[str, ErrorCode]) -> None:
-    rows = [{"group_id": group_id, "error_code": int(error)} for group_id, error in errors.items()]
-    body = {"throttle_time": 0, "results": rows}
-    request.respond_small(messages.encode_response(ApiKey.DELETE_GROUPS, request.header.api_version, body))
+    for some in parts_of(group_ids, GROUPS_AT_ONCE):
+        context.groups.delete_groups(some, told)
+        yield

@@ -7,25 +7,35 @@ The answer's low watermark is the least log start of the live replicas.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from broker.apis.context import ApiContext
 from broker.apis.produce import INTERNAL_TOPICS
+from broker.apis.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.network.request_channel import Request
 from broker.replication.record_deletions import RecordDeletion
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
+PARTITIONS_IN_A_STEP = 100
+DELETIONS_AT_ONCE = 20
+"""Each may move the start of a log, and so remove files."""
 
-def delete_records(context: ApiContext, request: Request) -> None:
+
+def delete_records(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _delete(context, request))
+
+
+def _delete(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
-    body = messages.decode_request(ApiKey.DELETE_RECORDS, header.api_version, request.frame, header.body_offset)
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     offsets: dict[TopicPartition, int] = {}
     refused: dict[TopicPartition, RecordDeletion] = {}
     for topic in body.topics:
-        for row in topic.partitions:
+        yield
+        for number, row in enumerate(topic.partitions, 1):
+            if number % PARTITIONS_IN_A_STEP == 0:
+                yield
             tp = TopicPartition(topic.name, row.partition_index)
             if context.metadata.partition(tp) is None:
                 refused[tp] = RecordDeletion(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -34,19 +44,28 @@ def delete_records(context: ApiContext, request: Request) -> None:
             else:
                 offsets[tp] = row.offset
     timeout_s = messages.milliseconds(body.timeout) / 1000
-    context.replica_manager.record_deletions.delete(
-        offsets, timeout_s, lambda results: _respond(request, {**results, **refused})
-    )
+    results: dict[TopicPartition, RecordDeletion] = {}
+    left = len(offsets)
+
+    def told(some: Mapping[TopicPartition, RecordDeletion]) -> None:
+        nonlocal left
+        results.update(some)
+        left -= len(some)
+        if left == 0:
+            respond_later(context, request, _answer(request, results | refused))
+
+    for some in parts_of(offsets.items(), DELETIONS_AT_ONCE):
+        context.replica_manager.record_deletions.delete(dict(some), timeout_s, told)
+        yield
 
 
-def _respond(request: Request, results: Mapping[TopicPartition, RecordDeletion]) -> None:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, result in results.items():
-        row = {
-            "partition_index": tp.partition,
-            "low_watermark": result.low_watermark,
-            "error_code": int(result.error),
-        }
-        topics.setdefault(tp.topic, []).append(row)
-    body = {"throttle_time": 0, "topics": [{"name": topic, "partitions": rows} for topic, rows in topics.items()]}
-    request.respond_small(messages.encode_response(ApiKey.DELETE_RECORDS, request.header.api_version, body))
+def _answer(request: Request, results: Mapping[TopicPartition, RecordDeletion]) -> Steps:
+    topics = yield from by_topic(results)
+    rows = ({"name": topic, "partitions": map(_row, answers)} for topic, answers in topics.items())
+    header = request.header
+    return (yield from messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "topics": rows}))
+
+
+def _row(answer: tuple[int, RecordDeletion]) -> dict[str, int]:
+    partition, result = answer
+    return {"partition_index": partition, "low_watermark": result.low_watermark, "error_code": int(result.error)}

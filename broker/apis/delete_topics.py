@@ -7,20 +7,22 @@ A topic whose deletion has to wait, as for a reassignment, is REQUEST_TIMED_OUT:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Coroutine, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
+from broker.apis.steps import bare, collected, finished, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.zk.session import ZkError
 from protocol.zk.znodes import topic_id_text
 
 DELETION_DISABLED_SINCE = 3
 TOPIC_IDS_SINCE = 6
+TOPICS_AT_ONCE = 100
+"""That are refused without a question to ZooKeeper."""
 
 
 class Asked(NamedTuple):
@@ -30,19 +32,21 @@ class Asked(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-def delete_topics(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+async def delete_topics(context: ApiContext, request: Request) -> None:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.DELETE_TOPICS, version, request.frame, header.body_offset)
+    reading = messages.decoding(header.api_key, version, request.frame, header.body_offset)
+    body = await finished(context, request, reading)
     if version >= TOPIC_IDS_SINCE:
-        rows = [Asked(topic.name, topic.topic_id) for topic in body.topics]
+        asking = collected(body.topics, lambda topic: Asked(topic.name, topic.topic_id))
     else:
-        rows = [Asked(name, None) for name in body.topic_names]
+        asking = collected(body.topic_names, lambda name: Asked(name, None))
+    rows = await finished(context, request, asking)
     refusal = _refusal(context, version, rows)
     if refusal is not None:
-        _respond(request, rows, [refusal] * len(rows))
-        return None
-    return _delete(context, request, rows, messages.milliseconds(body.timeout))
+        await _respond(context, request, rows, [refusal] * len(rows))
+    else:
+        await _delete(context, request, rows, messages.milliseconds(body.timeout))
 
 
 def _refusal(context: ApiContext, version: int, rows: Sequence[Asked]) -> KafkaError | None:
@@ -64,7 +68,9 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     names = [cache.topic_name(row.topic_id) if row.topic_id is not None else row.name for row in rows]
     errors: list[KafkaError | None] = []
     going: dict[str, uuid.UUID | None] = {}
-    for row, name in zip(rows, names, strict=True):
+    for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
+        if number % TOPICS_AT_ONCE == 0:
+            await slice_of_own(context, request)
         error = None
         if name is None:
             assert row.topic_id is not None
@@ -84,7 +90,8 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     answers = [
         late if error is None and name in still_there else error for name, error in zip(names, errors, strict=True)
     ]
-    _respond(request, [Asked(name, row.topic_id) for name, row in zip(names, rows, strict=True)], answers)
+    told = [Asked(name, row.topic_id) for name, row in zip(names, rows, strict=True)]
+    await _respond(context, request, told, answers)
 
 
 async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID | None) -> KafkaError | None:
@@ -94,14 +101,16 @@ async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID 
     try:
         await context.topic_admin.request_deletion(name, topic_id)
     except KafkaError as error:
-        return error
+        return bare(error)
     except ZkError as error:
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
     return None
 
 
-def _respond(request: Request, rows: Sequence[Asked], errors: Sequence[KafkaError | None]) -> None:
-    responses = [
+async def _respond(
+    context: ApiContext, request: Request, rows: Sequence[Asked], errors: Sequence[KafkaError | None]
+) -> None:
+    responses = (
         {
             "name": row.name,
             "topic_id": row.topic_id,
@@ -109,6 +118,7 @@ def _respond(request: Request, rows: Sequence[Asked], errors: Sequence[KafkaErro
             "error_message": error.message if error is not None else None,
         }
         for row, error in zip(rows, errors, strict=True)
-    ]
-    body = {"throttle_time": 0, "responses": responses}
-    request.respond_small(messages.encode_response(ApiKey.DELETE_TOPICS, request.header.api_version, body))
+    )
+    header = request.header
+    answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "responses": responses})
+    await respond_when_finished(context, request, answer)

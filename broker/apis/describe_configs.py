@@ -1,69 +1,90 @@
 """DescribeConfigs (API 32), v1 to v4: what is set, and where it comes from; of topics, of this broker, of all brokers.
 
-v3 adds the settings' types and, when asked, their documentation.
+v3 adds the settings' types and, when asked, their documentation. A resource that is named twice is answered once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.apis.config_admin import Resource
+from broker.apis.config_admin import Overrides, Resource, ResourceType
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, respond_in_steps
+from broker.apis.steps import Steps, StepsTo, finished, respond_when_finished, slice_of_own
 from broker.config_layers import DescribedSetting
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import describe_configs_codec, messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.zk.session import ZkError
 
-RESOURCES_IN_A_STEP = 5
+RESOURCES_IN_A_STEP = 100
+
+Settings = Sequence[DescribedSetting] | KafkaError
 
 
-def describe_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
+async def describe_configs(context: ApiContext, request: Request) -> None:
     header = request.header
-    body = messages.decode_request(ApiKey.DESCRIBE_CONFIGS, header.api_version, request.frame, header.body_offset)
-    return _describe(context, request, body)
-
-
-async def _describe(context: ApiContext, request: Request, body: Any) -> None:
-    resources = [Resource(row.resource_type, row.resource_name) for row in body.resources]
-    found: Sequence[Sequence[DescribedSetting] | KafkaError]
+    reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    body = await finished(context, request, reading)
+    rows = await finished(context, request, _once_each(body))
+    topics = [resource.name for resource in rows if resource.kind == ResourceType.TOPIC]
+    found: Mapping[str, Overrides] = {}
+    away: KafkaError | None = None
     try:
-        found = await context.config_admin.describe(resources)
+        if topics:
+            found = await context.config_admin.topic_overrides(topics, lambda: slice_of_own(context, request))
     except ZkError as error:
         away = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
-        found = [away] * len(resources)
-    going_on = respond_in_steps(context, request, _answer(request.header.api_version, body, resources, found))
-    if going_on is not None:
-        await going_on
+    await respond_when_finished(context, request, _answer(context, header.api_version, body, rows, found, away))
+
+
+def _once_each(body: Any) -> StepsTo[Mapping[Resource, Any]]:
+    """Resource -> its row of the request, the first if there are many."""
+    rows: dict[Resource, Any] = {}
+    for number, row in enumerate(body.resources, 1):
+        rows.setdefault(Resource(row.resource_type, row.resource_name), row)
+        if number % RESOURCES_IN_A_STEP == 0:
+            yield
+    return rows
 
 
 def _answer(
-    version: int, body: Any, resources: Sequence[Resource], found: Sequence[Sequence[DescribedSetting] | KafkaError]
+    context: ApiContext,
+    version: int,
+    body: Any,
+    rows: Mapping[Resource, Any],
+    found: Mapping[str, Overrides],
+    away: KafkaError | None,
 ) -> Steps:
     """Most topics have the same settings, and those that have not have most of them: each is encoded once."""
     with_documentation = getattr(body, "include_documentation", False)
     encoded: dict[DescribedSetting, bytes] = {}
+    kept: dict[tuple[tuple[str, str], ...], list[DescribedSetting]] = {}
     shown: dict[tuple[int, frozenset[str]], list[bytes]] = {}
     results = []
-    for number, (row, resource, settings) in enumerate(zip(body.resources, resources, found, strict=True), 1):
-        if number % RESOURCES_IN_A_STEP == 0:
-            yield
+    left = messages.ANSWER_BYTES_MAX
+    for resource, row in rows.items():
+        settings: Settings = away or context.config_admin.described(resource, found, kept)
+        yield
         if isinstance(settings, KafkaError):
-            results.append(_result(version, resource, settings.code, settings.message, ()))
-            continue
-        wanted = frozenset(row.configuration_keys or ())
-        key = (id(settings), wanted)
-        if key not in shown:
-            rows = shown[key] = []
-            for setting in settings:
-                if not wanted or setting.name in wanted:
-                    if setting not in encoded:
-                        encoded[setting] = _encoded(version, setting, body.include_synonyms, with_documentation)
-                    rows.append(encoded[setting])
-        results.append(_result(version, resource, ErrorCode.NONE, "", shown[key]))
+            result = _result(version, resource, settings.code, settings.message, ())
+        else:
+            wanted = frozenset(row.configuration_keys or ())
+            key = (id(settings), wanted)
+            if resource.kind != ResourceType.TOPIC or key not in shown:
+                shown[key] = []
+                for setting in settings:
+                    if not wanted or setting.name in wanted:
+                        if setting not in encoded:
+                            encoded[setting] = _encoded(version, setting, body.include_synonyms, with_documentation)
+                            yield
+                        shown[key].append(encoded[setting])
+            result = _result(version, resource, ErrorCode.NONE, "", shown[key])
+        results.append(result)
+        left -= len(result)
+        if left < 0:
+            raise AnswerTooLarge
     return describe_configs_codec.encode_response(version, results)
 
 

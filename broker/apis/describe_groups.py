@@ -1,44 +1,46 @@
 """DescribeGroups (API 15), v0 to v5: state, protocol and members of groups (CLI-2).
 
 v3 the operations that the client may do, if it asks: without authorization all of them. v4 instance ids. A group that does
-not exist is `Dead`, without an error.
+not exist is `Dead`, without an error; one that is named twice is answered once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from typing import Any
+from collections.abc import Generator
 
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, respond_in_steps
+from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.groups.group_types import GroupDescription
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import group_lists_codec, messages
-from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.by_schema import AnswerTooLarge
 
 NOT_ASKED = -(2**31)
 READ, DELETE, DESCRIBE = 3, 6, 8
 ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE))
 """Kafka's bit field of the ACL operations that groups have."""
 MEMBERS_IN_A_STEP = 100
-GROUPS_IN_A_STEP = 20
 
 
-def describe_groups(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+def describe_groups(context: ApiContext, request: Request) -> Further:
     return respond_in_steps(context, request, _answer(context, request))
 
 
 def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.DESCRIBE_GROUPS, version, request.frame, header.body_offset)
+    body = yield from messages.decoding(header.api_key, version, request.frame, header.body_offset)
     operations = ALL_OPERATIONS if getattr(body, "include_authorized_operations", False) else NOT_ASKED
     rows = []
-    for number, group_id in enumerate(body.groups, 1):
-        rows.append((yield from _row(version, group_id, context.groups.describe(group_id), operations)))
-        if number % GROUPS_IN_A_STEP == 0:
-            yield
+    left = messages.ANSWER_BYTES_MAX
+    for group_id in dict.fromkeys(body.groups):
+        row = yield from _row(version, group_id, context.groups.describe(group_id), operations)
+        rows.append(row)
+        left -= len(row)
+        if left < 0:
+            raise AnswerTooLarge
+        yield
     return group_lists_codec.encode_describe_groups(version, rows)
 
 

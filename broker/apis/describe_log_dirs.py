@@ -10,38 +10,42 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Collection, Coroutine, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, respond_in_steps
+from broker.apis.steps import Steps, StepsTo, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
 from broker.storage.log import Log
 from protocol.errors import ErrorCode
 from protocol.kafka import log_dirs_codec, messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
 UNKNOWN_LAG = -1
 UNKNOWN_SPACE = (-1, -1)
 REPLICAS_IN_A_STEP = 100
+PARTITIONS_IN_A_STEP = 500
 
 
-def describe_log_dirs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
+async def describe_log_dirs(context: ApiContext, request: Request) -> None:
     header = request.header
-    body = messages.decode_request(ApiKey.DESCRIBE_LOG_DIRS, header.api_version, request.frame, header.body_offset)
-    wanted = None
-    if body.topics is not None:
-        wanted = {TopicPartition(row.topic, partition) for row in body.topics for partition in row.partitions}
-    return _describe(context, request, wanted)
-
-
-async def _describe(context: ApiContext, request: Request, wanted: Collection[TopicPartition] | None) -> None:
+    wanted = await finished(context, request, _wanted(request))
     # In a thread: a volume that hangs must not hold up the broker.
     spaces = await asyncio.get_running_loop().run_in_executor(None, context.log_manager.disk_spaces)
-    going_on = respond_in_steps(context, request, _answer(context, request.header.api_version, wanted, spaces))
-    if going_on is not None:
-        await going_on
+    await respond_when_finished(context, request, _answer(context, header.api_version, wanted, spaces))
+
+
+def _wanted(request: Request) -> StepsTo[Collection[TopicPartition] | None]:
+    header = request.header
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    if body.topics is None:
+        return None
+    wanted: set[TopicPartition] = set()
+    for row in body.topics:
+        for some in parts_of(row.partitions, PARTITIONS_IN_A_STEP):
+            wanted.update(TopicPartition(row.topic, partition) for partition in some)
+            yield
+        yield
+    return wanted
 
 
 def _answer(

@@ -1,33 +1,39 @@
-"""DescribeProducers (API 61), v0: the idempotent producers that the leader of a partition knows (KIP-664)."""
+"""DescribeProducers (API 61), v0: the idempotent producers that the leader of a partition knows (KIP-664).
+
+A partition that is named twice is answered once.
+"""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.network.request_channel import Request
 from broker.storage.producer_state import ProducerEntry
 from protocol.errors import KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
 
-def describe_producers(context: ApiContext, request: Request) -> None:
+def describe_producers(context: ApiContext, request: Request) -> Further:
+    return respond_in_steps(context, request, _answer(context, request))
+
+
+def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
-    version = header.api_version
-    body = messages.decode_request(ApiKey.DESCRIBE_PRODUCERS, version, request.frame, header.body_offset)
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                _describe(context, TopicPartition(topic.name, number)) for number in topic.partition_indexes
-            ],
-        }
-        for topic in body.topics
-    ]
-    response = {"throttle_time": 0, "topics": topics}
-    request.respond_small(messages.encode_response(ApiKey.DESCRIBE_PRODUCERS, version, response))
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    asked: dict[str, dict[int, None]] = {}
+    for topic in body.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        yield
+    topics = (
+        {"name": name, "partitions": (_describe(context, TopicPartition(name, number)) for number in numbers)}
+        for name, numbers in asked.items()
+    )
+    answer = {"throttle_time": 0, "topics": topics}
+    return (yield from messages.encoding(header.api_key, header.api_version, answer))
 
 
 def _describe(context: ApiContext, tp: TopicPartition) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def _describe(context: ApiContext, tp: TopicPartition) -> dict[str, Any]:
             "error_message": error.message or None,
             "active_producers": [],
         }
-    rows = [_row(producer_id, entry) for producer_id, entry in log.producers.state.producers.items()]
+    rows = itertools.starmap(_row, list(log.producers.state.producers.items()))
     return {"partition_index": tp.partition, "error_code": 0, "error_message": None, "active_producers": rows}
 
 

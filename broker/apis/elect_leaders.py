@@ -7,19 +7,21 @@ that needed an election are answered. Errors are each partition's own, NOT_CONTR
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
+from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 ELECTION_TYPE_SINCE = 1
+PARTITIONS_AT_ONCE = 200
+"""That the controller is asked for in one event."""
 
 
 class ElectionType(IntEnum):
@@ -33,41 +35,53 @@ Answers = Mapping[TopicPartition, KafkaError | None]
 """None: it has the leader that was wanted."""
 
 
-def elect_leaders(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+async def elect_leaders(context: ApiContext, request: Request) -> None:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.ELECT_LEADERS, version, request.frame, header.body_offset)
+    reading = messages.decoding(header.api_key, version, request.frame, header.body_offset)
+    body = await finished(context, request, reading)
     wanted = None
     if body.topic_partitions is not None:
-        wanted = [TopicPartition(row.topic, partition) for row in body.topic_partitions for partition in row.partitions]
+        wanted = await finished(context, request, _wanted(body))
     kind = body.election_type if version >= ELECTION_TYPE_SINCE else ElectionType.PREFERRED
     if kind not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         error = KafkaError(
             ErrorCode.INVALID_REQUEST, f"election type {kind}: allowed are 0 (preferred) and 1 (unclean)"
         )
-        _respond(request, dict.fromkeys(_named(context, wanted), error), error.code)
-        return None
-    if not context.controller.is_active:
+        await _respond(context, request, dict.fromkeys(_named(context, wanted), error), error.code)
+    elif not context.controller.is_active:
         error = KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
-        _respond(request, dict.fromkeys(_named(context, wanted), error))
-        return None
-    return _elect(context, request, wanted, messages.milliseconds(body.timeout), unclean=kind == ElectionType.UNCLEAN)
+        await _respond(context, request, dict.fromkeys(_named(context, wanted), error))
+    else:
+        timeout_ms = messages.milliseconds(body.timeout)
+        await _elect(context, request, wanted, timeout_ms, unclean=kind == ElectionType.UNCLEAN)
+
+
+def _wanted(body: Any) -> StepsTo[dict[TopicPartition, None]]:
+    """One that is named twice is answered once."""
+    wanted: dict[TopicPartition, None] = {}
+    for row in body.topic_partitions:
+        for some in parts_of(row.partitions, PARTITIONS_AT_ONCE):
+            wanted.update((TopicPartition(row.topic, partition), None) for partition in some)
+            yield
+        yield
+    return wanted
 
 
 async def _elect(
-    context: ApiContext, request: Request, wanted: list[TopicPartition] | None, timeout_ms: int, *, unclean: bool
+    context: ApiContext, request: Request, wanted: Collection[TopicPartition] | None, timeout_ms: int, *, unclean: bool
 ) -> None:
     deadline = context.clock.monotonic() + timeout_ms / 1000
     epochs = {tp: state.leader_epoch for tp in _named(context, wanted) if (state := context.metadata.partition(tp))}
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the election has not been completed yet")
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
-            answers = await context.controller.elect_leaders(unclean, wanted)
+            answers = await _elected(context, wanted, unclean)
     except KafkaError as error:
-        _respond(request, dict.fromkeys(_named(context, wanted), error))
+        await _respond(context, request, dict.fromkeys(_named(context, wanted), error))
         return
     except TimeoutError:
-        _respond(request, dict.fromkeys(_named(context, wanted), late))
+        await _respond(context, request, dict.fromkeys(_named(context, wanted), late))
         return
     elected = [tp for tp, error in answers.items() if error is None]
 
@@ -75,7 +89,17 @@ async def _elect(
         return _has_leader(context, tp, epochs.get(tp, NO_EPOCH), unclean=unclean)
 
     unheard_of = await waiting.for_all(context, elected, is_heard_of, deadline)
-    _respond(request, {**answers, **dict.fromkeys(unheard_of, late)})
+    await _respond(context, request, {**answers, **dict.fromkeys(unheard_of, late)})
+
+
+async def _elected(context: ApiContext, wanted: Collection[TopicPartition] | None, unclean: bool) -> Answers:
+    if wanted is None:
+        return await context.controller.elect_leaders(unclean, None)
+    answers: dict[TopicPartition, KafkaError | None] = {}
+    for some in parts_of(wanted, PARTITIONS_AT_ONCE):
+        found = await context.controller.elect_leaders(unclean, some)
+        answers.update((tp, failure and bare(failure)) for tp, failure in found.items())
+    return answers
 
 
 def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, unclean: bool) -> bool:
@@ -101,15 +125,21 @@ def _named(context: ApiContext, wanted: Iterable[TopicPartition] | None) -> Iter
     ]
 
 
-def _respond(request: Request, answers: Answers, error: ErrorCode = ErrorCode.NONE) -> None:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, failure in answers.items():
-        row = {
-            "partition_id": tp.partition,
-            "error_code": int(failure.code) if failure is not None else 0,
-            "error_message": failure.message if failure is not None else None,
-        }
-        topics.setdefault(tp.topic, []).append(row)
-    results = [{"topic": topic, "partition_result": rows} for topic, rows in topics.items()]
+async def _respond(context: ApiContext, request: Request, answers: Answers, error: ErrorCode = ErrorCode.NONE) -> None:
+    await respond_when_finished(context, request, _answer(request, answers, error))
+
+
+def _answer(request: Request, answers: Answers, error: ErrorCode) -> Steps:
+    topics = yield from by_topic(answers)
+    results = ({"topic": topic, "partition_result": map(_row, rows)} for topic, rows in topics.items())
     body = {"throttle_time": 0, "error_code": int(error), "replica_election_results": results}
-    request.respond_small(messages.encode_response(ApiKey.ELECT_LEADERS, request.header.api_version, body))
+    return (yield from messages.encoding(request.header.api_key, request.header.api_version, body))
+
+
+def _row(answer: tuple[int, KafkaError | None]) -> dict[str, Any]:
+    partition, failure = answer
+    return {
+        "partition_id": partition,
+        "error_code": int(failure.code) if failure is not None else 0,
+        "error_message": failure.message if failure is not None else None,
+    }

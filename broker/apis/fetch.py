@@ -1,7 +1,8 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
 The API resolves the session and the topic ids, and leaves reading and waiting to the replica manager; record bytes pass
-through as the log gave them. Not done: reading from the closest replica (KIP-392), remote storage.
+through as the log gave them. A partition that is named twice is answered once, as it was asked for last.
+Not done: reading from the closest replica (KIP-392), remote storage.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
 from broker.apis.followers import may_ask_as_replica
+from broker.apis.steps import Further, StepsTo, in_steps
 from broker.network.request_channel import NO_FRAME, Request
 from broker.replication.replica_manager import FetchParams
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
 from protocol.types import TopicPartition
 
 STORAGE_ERROR_SINCE = 6
@@ -22,9 +24,25 @@ SESSION_ERRORS_SINCE = 7
 LEADER_ENDPOINTS_SINCE = 16
 
 
-def fetch(context: ApiContext, request: Request) -> None:
+LARGE_REQUEST = 16 * 1024
+"""Bytes: one with more names some hundred partitions, and is read in steps."""
+
+
+def fetch(context: ApiContext, request: Request) -> Further:
+    if len(request.frame) > LARGE_REQUEST:
+        return in_steps(context, request, _fetch_many(context, request))
     version = request.header.api_version
-    body = fetch_codec.decode_request(version, request.frame, request.header.body_offset)
+    _fetch(context, request, fetch_codec.decode_request(version, request.frame, request.header.body_offset))
+    return None
+
+
+def _fetch_many(context: ApiContext, request: Request) -> StepsTo[None]:
+    body = yield from fetch_codec.decoding(request.header.api_version, request.frame, request.header.body_offset)
+    _fetch(context, request, body)
+
+
+def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
+    version = request.header.api_version
     if body.replica_id >= 0 and not may_ask_as_replica(context, request):
         _refuse(request)
         return
@@ -38,11 +56,14 @@ def fetch(context: ApiContext, request: Request) -> None:
         return
     known: list[FetchedPartition] = []
     entries: list[tuple[TopicPartition, FetchRequestPartition]] = []
-    for partition in fetched.partitions:
+    partitions = fetched.partitions
+    if fetched.session is None and len(partitions) > 1:
+        partitions = list({(partition.key, partition.wanted.partition): partition for partition in partitions}.values())
+    for partition in partitions:
         if partition.tp is not None:
             known.append(partition)
             entries.append((partition.tp, partition.wanted))
-    all_known = len(known) == len(fetched.partitions)
+    all_known = len(known) == len(partitions)
     params = FetchParams(
         body.replica_id,
         body.replica_epoch,
@@ -61,7 +82,7 @@ def fetch(context: ApiContext, request: Request) -> None:
         if not all_known:
             pairs += [
                 (p, FetchPartitionData(p.wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID))
-                for p in fetched.partitions
+                for p in partitions
                 if p.tp is None
             ]
         _respond(context, request, fetched, pairs)

@@ -28,11 +28,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from broker.apis.topic_admin import TOPIC_NAME_MAX
 from broker.clock import Clock
 from broker.replication.quiet_partitions import QuietPartitions
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
+from protocol.topic_names import TOPIC_NAME_MAX
 from protocol.types import TopicPartition
 
 NO_SESSION_ID = 0

@@ -54,8 +54,7 @@ def is_live_follower(metadata: MetadataCache, own_id: int, replica: int, epoch: 
 def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
     """Replica id and broker epoch (-1: not said)."""
     if header.api_key == ApiKey.FETCH:
-        fetch = fetch_codec.decode_request(header.api_version, frame, header.body_offset)
-        return fetch.replica_id, fetch.replica_epoch
+        return fetch_codec.asker(header.api_version, frame, header.body_offset)
     is_old = header.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH and header.api_version < EPOCH_WITH_REPLICA_SINCE
     if header.api_key not in OFFSET_REQUESTS or is_old:
         return -1, NO_EPOCH

@@ -10,9 +10,11 @@ from __future__ import annotations
 import uuid
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, StepsTo, in_steps, respond_with
 from broker.groups.group_limits import CLIENT_ID_MAX
 from broker.groups.group_types import JoinAnswer, JoinRequest, Protocol
 from broker.network.request_channel import NO_FRAME, Request
+from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 
@@ -21,12 +23,21 @@ MEMBER_ID_FIRST_SINCE = 4
 NO_PROTOCOL_IS_NULL_SINCE = 7
 SKIPPED_ASSIGNMENT_SINCE = 9
 REASON_LENGTH_MAX = 255
+PROTOCOLS_MAX = 100
+"""Of one member; clients have one to four. More are INVALID_REQUEST: they are compared with those of all other members."""
 
 
-def join_group(context: ApiContext, request: Request) -> None:
+def join_group(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _join(context, request))
+
+
+def _join(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.JOIN_GROUP, version, request.frame, header.body_offset)
+    body = yield from messages.decoding(ApiKey.JOIN_GROUP, version, request.frame, header.body_offset)
+    if len(body.protocols) > PROTOCOLS_MAX:
+        _respond(context, request, JoinAnswer(ErrorCode.INVALID_REQUEST, body.member_id))
+        return
     instance_id: str | None = getattr(body, "group_instance_id", None)
     session_ms = messages.milliseconds(body.session_timeout)
     client_id = (header.client_id or "")[:CLIENT_ID_MAX]
@@ -48,7 +59,7 @@ def join_group(context: ApiContext, request: Request) -> None:
         reason=(getattr(body, "reason", None) or "")[:REASON_LENGTH_MAX],
     )
     request.frame = NO_FRAME  # it may wait for long
-    context.groups.join(join, lambda answer: _respond(request, answer))
+    context.groups.join(join, lambda answer: _respond(context, request, answer))
 
 
 def client_host(request: Request) -> str:
@@ -56,7 +67,7 @@ def client_host(request: Request) -> str:
     return "/" + request.connection.remote_address
 
 
-def _respond(request: Request, answer: JoinAnswer) -> None:
+def _respond(context: ApiContext, request: Request, answer: JoinAnswer) -> None:
     version = request.header.api_version
     no_name = None if version >= NO_PROTOCOL_IS_NULL_SINCE else ""
     body = {
@@ -68,9 +79,9 @@ def _respond(request: Request, answer: JoinAnswer) -> None:
         "leader": answer.leader,
         "skip_assignment": answer.skip_assignment,
         "member_id": answer.member_id,
-        "members": [
+        "members": (
             {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
             for member in answer.members
-        ],
+        ),
     }
-    request.respond_small(messages.encode_response(ApiKey.JOIN_GROUP, version, body))
+    respond_with(context, request, ApiKey.JOIN_GROUP, body)

@@ -6,9 +6,12 @@ Up to v2 the one member's error is the answer's.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from broker.groups.group_types import LeavingMember
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
@@ -19,34 +22,41 @@ MANY_SINCE = 3
 REASON_LENGTH_MAX = 255
 
 
-def leave_group(context: ApiContext, request: Request) -> None:
+MEMBERS_AT_ONCE = 50
+
+
+def leave_group(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _leave(context, request))
+
+
+def _leave(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.LEAVE_GROUP, version, request.frame, header.body_offset)
-    if version < MANY_SINCE:
-        members = [LeavingMember(body.member_id, None)]
-    else:
-        members = [
-            LeavingMember(
-                row.member_id, row.group_instance_id, (getattr(row, "reason", None) or "")[:REASON_LENGTH_MAX]
-            )
-            for row in body.members
-        ]
-    context.groups.leave(body.group_id, members, lambda error, errors: _respond(request, members, error, errors))
+    body = yield from messages.decoding(ApiKey.LEAVE_GROUP, version, request.frame, header.body_offset)
+    members = (_member(row) for row in body.members) if version >= MANY_SINCE else [LeavingMember(body.member_id, None)]
+    error = ErrorCode.NONE
+    rows: list[tuple[LeavingMember, ErrorCode]] = []
 
+    def told(group_error: ErrorCode, errors: Sequence[ErrorCode]) -> None:
+        nonlocal error
+        error = group_error
+        rows.extend(zip(some, errors, strict=False))
 
-def _respond(request: Request, members: Sequence[LeavingMember], error: ErrorCode, errors: Sequence[ErrorCode]) -> None:
-    """`errors` are those of the members, none of them when `error` is one of the whole group."""
-    version = request.header.api_version
+    for some in parts_of(members, MEMBERS_AT_ONCE):
+        context.groups.leave(body.group_id, some, told)
+        if error is not ErrorCode.NONE:
+            rows.clear()
+            break
+        yield
     if version < MANY_SINCE and error is ErrorCode.NONE:
-        error = errors[0]
-    rows = (
-        [
-            {"member_id": member.member_id, "group_instance_id": member.instance_id, "error_code": int(member_error)}
-            for member, member_error in zip(members, errors, strict=True)
-        ]
-        if error is ErrorCode.NONE
-        else []
-    )
-    body = {"throttle_time": 0, "error_code": int(error), "members": rows}
-    request.respond_small(messages.encode_response(ApiKey.LEAVE_GROUP, version, body))
+        error = rows[0][1]
+    answer = {"throttle_time": 0, "error_code": int(error), "members": itertools.starmap(_row, rows)}
+    respond_with(context, request, ApiKey.LEAVE_GROUP, answer)
+
+
+def _member(row: Any) -> LeavingMember:
+    return LeavingMember(row.member_id, row.group_instance_id, (getattr(row, "reason", None) or "")[:REASON_LENGTH_MAX])
+
+
+def _row(member: LeavingMember, error: ErrorCode) -> dict[str, Any]:
+    return {"member_id": member.member_id, "group_instance_id": member.instance_id, "error_code": int(error)}

@@ -6,11 +6,8 @@ groups are being loaded the answer says so, beside those that are there already.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, respond_in_steps
+from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.api_keys import ApiKey
@@ -18,19 +15,21 @@ from protocol.kafka.api_keys import ApiKey
 GROUPS_IN_A_STEP = 200
 
 
-def list_groups(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+def list_groups(context: ApiContext, request: Request) -> Further:
     return respond_in_steps(context, request, _answer(context, request))
 
 
 def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.LIST_GROUPS, version, request.frame, header.body_offset)
+    body = yield from messages.decoding(ApiKey.LIST_GROUPS, version, request.frame, header.body_offset)
     states = frozenset(getattr(body, "states_filter", None) or ())
     types = frozenset(getattr(body, "types_filter", None) or ())
     error, groups = context.groups.list_groups(states, types)
     rows: list[bytes] = []
-    for at in range(0, len(groups), GROUPS_IN_A_STEP):
-        rows += [group_lists_codec.encode_listed(version, *each) for each in groups[at : at + GROUPS_IN_A_STEP]]
-        yield
+    for number, group in enumerate(groups, 1):
+        if group is not None:
+            rows.append(group_lists_codec.encode_listed(version, *group))
+        if number % GROUPS_IN_A_STEP == 0:
+            yield
     return group_lists_codec.encode_list_groups(version, error, rows)

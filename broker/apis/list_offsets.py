@@ -8,12 +8,10 @@ Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
 
 from broker.apis.context import ApiContext
 from broker.apis.followers import may_ask_as_replica
-from broker.apis.steps import Steps, respond_in_steps
+from broker.apis.steps import Further, Steps, parts_of, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import list_offsets_codec
@@ -22,11 +20,10 @@ from protocol.types import TopicPartition
 
 OFFSET_NOT_AVAILABLE_SINCE = 5
 SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
-TOPICS_IN_A_STEP = 100
 RESULTS_IN_A_STEP = 200
 
 
-def list_offsets(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+def list_offsets(context: ApiContext, request: Request) -> Further:
     return respond_in_steps(context, request, _answer(context, request))
 
 
@@ -34,9 +31,9 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     version = request.header.api_version
     body = yield from list_offsets_codec.decoding(version, request.frame, request.header.body_offset)
     times: Counter[tuple[str, int]] = Counter()
-    for count, (topic, rows) in enumerate(body.topics):
-        times.update((topic, row.partition) for row in rows)
-        if count % TOPICS_IN_A_STEP == 0:
+    for topic, rows in body.topics:
+        for some in parts_of(rows, RESULTS_IN_A_STEP):
+            times.update((topic, row.partition) for row in some)
             yield
     may_ask = body.replica_id < 0 or may_ask_as_replica(context, request)
     topics = []

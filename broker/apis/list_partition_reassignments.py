@@ -9,43 +9,53 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, Steps, parts_of, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import Assignment, TopicPartition
 
+MOVES_IN_A_STEP = 500
 
-def list_partition_reassignments(context: ApiContext, request: Request) -> None:
+
+def list_partition_reassignments(context: ApiContext, request: Request) -> Further:
+    return respond_in_steps(context, request, _answer(context, request))
+
+
+def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
-    api_key = ApiKey.LIST_PARTITION_REASSIGNMENTS
-    body = messages.decode_request(api_key, header.api_version, request.frame, header.body_offset)
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    error: KafkaError | None = None
+    moving: Mapping[TopicPartition, Assignment] = {}
     try:
         moving = context.controller.reassignments()
-    except KafkaError as error:
-        _respond(request, {}, error)
-        return
+    except KafkaError as refused:
+        error = refused
+    wanted: dict[str, set[int]] | None = None
     if body.topics is not None:
-        wanted = {TopicPartition(topic.name, index) for topic in body.topics for index in topic.partition_indexes}
-        moving = {tp: assignment for tp, assignment in moving.items() if tp in wanted}
-    _respond(request, moving)
-
-
-def _respond(request: Request, moving: Mapping[TopicPartition, Assignment], error: KafkaError | None = None) -> None:
+        wanted = {}
+        for topic in body.topics:
+            wanted.setdefault(topic.name, set()).update(topic.partition_indexes)
+            yield
     topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, assignment in sorted(moving.items()):
-        row = {
-            "partition_index": tp.partition,
-            "replicas": assignment.replicas,
-            "adding_replicas": assignment.adding,
-            "removing_replicas": assignment.removing,
-        }
-        topics.setdefault(tp.topic, []).append(row)
-    body = {
+    for some in parts_of(sorted(moving.items()), MOVES_IN_A_STEP):
+        for tp, assignment in some:
+            if wanted is None or tp.partition in wanted.get(tp.topic, ()):
+                topics.setdefault(tp.topic, []).append(_row(tp.partition, assignment))
+        yield
+    answer = {
         "throttle_time": 0,
         "error_code": int(error.code) if error is not None else 0,
         "error_message": error.message if error is not None else "",
-        "topics": [{"name": topic, "partitions": rows} for topic, rows in topics.items()],
+        "topics": ({"name": topic, "partitions": rows} for topic, rows in topics.items()),
     }
-    version = request.header.api_version
-    request.respond_small(messages.encode_response(ApiKey.LIST_PARTITION_REASSIGNMENTS, version, body))
+    return (yield from messages.encoding(header.api_key, header.api_version, answer))
+
+
+def _row(partition: int, assignment: Assignment) -> dict[str, Any]:
+    return {
+        "partition_index": partition,
+        "replicas": assignment.replicas,
+        "adding_replicas": assignment.adding,
+        "removing_replicas": assignment.removing,
+    }

@@ -7,11 +7,13 @@ and `auto.create.topics.enable` allow it; the answer is LEADER_NOT_AVAILABLE the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from broker.apis.context import ApiContext
+from broker.apis.metadata_topics import PARTITIONS_AT_ONCE
 from broker.apis.produce import INTERNAL_TOPICS
+from broker.apis.steps import Further, StepsTo, after_steps, in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
@@ -23,44 +25,76 @@ ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1
 
 
-def metadata(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+TOPICS_IN_A_STEP = 50
+CREATED_MAX = 100
+"""Topics that one request may have made; the others are unknown until they are asked for again."""
+
+
+def metadata(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _begin(context, request))
+
+
+def _begin(context: ApiContext, request: Request) -> StepsTo[Further]:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.METADATA, version, request.frame, header.body_offset)
+    body = yield from messages.decoding(ApiKey.METADATA, version, request.frame, header.body_offset)
     if body.topics is None or (not body.topics and version < NULL_MEANS_ALL_SINCE):
         _respond_when_settled(context, request, context.metadata.topics(), lambda: _all(context, request))
         return None
-    asked = body.topics
     allowed = version < ALLOW_CREATION_SINCE or body.allow_auto_topic_creation
-    topics = [_one(context, topic) for topic in asked]
-    names = [topic if isinstance(topic, str) else topic.name for topic in topics]
-    missing = [
-        topic.name
-        for topic in topics
-        if not isinstance(topic, str) and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name is not None
-    ]
-    if missing and allowed and context.config.auto_create_topics_enable:
-        return _create_and_respond(context, request, topics, missing)
-    _respond_when_settled(
-        context,
-        request,
-        [name for name in names if name is not None],
-        lambda: [_encoded(context, request, _one(context, topic)) for topic in asked],
-    )
+    can_create = allowed and context.config.auto_create_topics_enable
+    known: dict[str, None] = {}
+    others: dict[str | uuid.UUID | None, bytes] = {}
+    missing: list[str] = []
+    for number, asked in enumerate(body.topics, 1):
+        if number % TOPICS_IN_A_STEP == 0:
+            yield
+        topic = _one(context, asked)
+        if isinstance(topic, str):
+            known[topic] = None
+            continue
+        key = topic.topic_id or topic.name
+        if key in others:
+            continue
+        others[key] = metadata_codec.encode_topic(version, topic, ())
+        if can_create and topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name is not None:
+            missing.append(topic.name)
+    if missing:
+        return _create_and_respond(context, request, known, others, missing[:CREATED_MAX])
+    _respond_to(context, request, known, others)
     return None
 
 
 async def _create_and_respond(
-    context: ApiContext, request: Request, topics: list[MetadataTopic | str], missing: Sequence[str]
+    context: ApiContext,
+    request: Request,
+    known: dict[str, None],
+    others: dict[str | uuid.UUID | None, bytes],
+    missing: Sequence[str],
 ) -> None:
     errors = await context.topic_admin.create_automatically(missing)
-    answers: list[MetadataTopic | bytes] = []
-    for topic in topics:
-        name = None if isinstance(topic, str) else topic.name
-        if name is not None and name in errors and not isinstance(topic, str):
-            topic = name if context.metadata.partitions_of(name) else topic._replace(error=errors[name])
-        answers.append(_encoded(context, request, topic))
-    _respond(context, request, lambda: answers)
+    for name, error in errors.items():
+        if context.metadata.partitions_of(name):
+            known[name] = None
+            del others[name]
+        else:
+            topic = MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
+            others[name] = metadata_codec.encode_topic(request.header.api_version, topic, ())
+    _respond(context, request, lambda: _topics(context, request, known, others))
+
+
+def _respond_to(
+    context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
+) -> None:
+    _respond_when_settled(context, request, tuple(known), lambda: _topics(context, request, known, others))
+
+
+def _topics(
+    context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
+) -> Sequence[bytes]:
+    """What is known as it is now, what was not as it was."""
+    listener, version = request.connection.listener, request.header.api_version
+    return [*(context.metadata_topics.encoded(listener, version, name) for name in known), *others.values()]
 
 
 def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
@@ -77,29 +111,28 @@ def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
     return MetadataTopic(error, name, None, name in INTERNAL_TOPICS, ())
 
 
-def _encoded(context: ApiContext, request: Request, topic: MetadataTopic | str) -> MetadataTopic | bytes:
-    if not isinstance(topic, str):
-        return topic
-    return context.metadata_topics.encoded(request.connection.listener, request.header.api_version, topic)
-
-
 def _all(context: ApiContext, request: Request) -> Sequence[bytes]:
     return context.metadata_topics.all_encoded(request.connection.listener, request.header.api_version)
 
 
 def _respond_when_settled(
-    context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[MetadataTopic | bytes]]
+    context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[bytes]]
 ) -> None:
     """A client that has just lost a leader is told of the next one, not once more of the old one (CTL-16)."""
     listener, version = request.connection.listener, request.header.api_version
 
     def then() -> None:
-        context.metadata_topics.when_encoded(listener, version, names, lambda: _respond(context, request, topics))
+        encoded = context.metadata_topics
+        if encoded.partitions_to_encode(listener, version, names) <= PARTITIONS_AT_ONCE:
+            _respond(context, request, topics)
+        else:
+            preparing = encoded.preparing(listener, version, names)
+            after_steps(context, request, preparing, lambda: _respond(context, request, topics))
 
     context.doubts.when_settled(names, then)
 
 
-def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[MetadataTopic | bytes]]) -> None:
+def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
     """In its turn: behind a producer's request that waits for its leader's failover, it would tell of the old leader."""
     listener = request.connection.listener
 

@@ -7,8 +7,7 @@ clients), on who lives and on who is suspected: when one of these changes, all i
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from broker.metadata_cache import MetadataCache
@@ -19,8 +18,9 @@ from protocol.rpc.messages import PartitionState
 from protocol.types import NO_LEADER
 
 LISTENER_NOT_FOUND_SINCE = 6
-PARTITIONS_IN_A_SLICE = 500
+PARTITIONS_AT_ONCE = 500
 """Encoding one takes about 5 us."""
+PARTITIONS_IN_A_STEP = 50
 LARGE_TOPIC = 100
 """Partitions of a topic from which on each is kept."""
 
@@ -45,7 +45,6 @@ class MetadataTopics:
         self._metadata = metadata
         self._suspected = suspected
         self._encoded: dict[tuple[str, int], _Encoded] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def encoded(self, listener: str, version: int, name: str) -> bytes:
         """The topic as it is now; UNKNOWN_TOPIC_OR_PARTITION if there is none of that name."""
@@ -69,25 +68,8 @@ class MetadataTopics:
                 encoded.partitions.pop(gone, None)
         return encoded.all_topics[1]
 
-    def when_encoded(self, listener: str, version: int, names: Iterable[str], then: Callable[[], None]) -> None:
-        """Calls `then` at once, or after some turns of the loop if there is much to be encoded first."""
-        wanted = tuple(names)
-        if self.partitions_to_encode(listener, version, wanted) <= PARTITIONS_IN_A_SLICE:
-            then()
-            return
-        task = asyncio.get_running_loop().create_task(self._prepare(listener, version, wanted, then))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _prepare(self, listener: str, version: int, names: Sequence[str], then: Callable[[], None]) -> None:
-        try:
-            for _ in self.preparing(listener, version, names):
-                await asyncio.sleep(0)
-        finally:
-            then()
-
     def partitions_to_encode(self, listener: str, version: int, names: Iterable[str]) -> int:
-        """How many partitions the topics have that are not kept whole."""
+        """How many partitions the topics have that are not kept whole: above PARTITIONS_AT_ONCE they are to be prepared first."""
         topics = self._of(listener, version).topics
         metadata = self._metadata
         return sum(
@@ -96,7 +78,7 @@ class MetadataTopics:
             if name not in topics or topics[name][0] != metadata.topic_version(name)
         )
 
-    def preparing(self, listener: str, version: int, names: Iterable[str]) -> Iterator[None]:
+    def preparing(self, listener: str, version: int, names: Iterable[str]) -> Generator[None, None, None]:
         """Encodes these topics, with stops at which others can have their turn. What changes meanwhile is encoded again later."""
         done = 0
         for name in names:
@@ -105,7 +87,7 @@ class MetadataTopics:
             if kept is None or kept[0] != self._metadata.topic_version(name):
                 for count in self._encode(encoded, listener, version, name):
                     done += count
-                    if done >= PARTITIONS_IN_A_SLICE:
+                    if done >= PARTITIONS_IN_A_STEP:
                         done = 0
                         yield
 
@@ -128,7 +110,7 @@ class MetadataTopics:
                 partition = self._partition(state, listener, version, suspected)
                 kept[index] = (state, metadata_codec.encode_partition(version, partition))
                 count += 1
-                if count == PARTITIONS_IN_A_SLICE:
+                if count == PARTITIONS_IN_A_STEP:
                     yield count
                     count = 0
         # From here on without a stop. What changed during one has another version, and is not taken for the topic as it is now.

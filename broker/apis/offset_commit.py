@@ -8,49 +8,109 @@ is taken for a generation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.config import LONG_MAX
 from broker.groups.group_types import CommittedOffset
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
-from protocol.kafka import offset_commit_codec
-from protocol.kafka.offset_commit_codec import BROKERS_RETENTION
+from protocol.kafka import messages, offset_commit_codec
+from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, OffsetCommitRequest
 from protocol.types import TopicPartition
 
+PARTITIONS_IN_A_STEP = 100
+OFFSETS_AT_ONCE = 1_000
+"""That are one batch in the log; a request with more of them is several, one after the other."""
 
-def offset_commit(context: ApiContext, request: Request) -> None:
+
+def offset_commit(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _begin(context, request))
+
+
+def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
-    body = offset_commit_codec.decode_request(header.api_version, request.frame, header.body_offset)
+    body = yield from offset_commit_codec.decoding(header.api_version, request.frame, header.body_offset)
     now_ms = context.clock.wall_ms()
     expires = None
     if body.retention_ms != BROKERS_RETENTION:
         expires = min(max(now_ms + body.retention_ms, 0), LONG_MAX)
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    refused: dict[TopicPartition, ErrorCode] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
     for topic, rows in body.topics:
-        for row in rows:
+        for number, row in enumerate(rows, 1):
             tp = TopicPartition(topic, row.partition)
             if context.metadata.partition(tp) is None:
-                refused[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 offsets[tp] = CommittedOffset(row.offset, row.leader_epoch, row.metadata or "", now_ms, expires)
-    if not offsets:
-        _respond(request, refused)
-        return
-    context.groups.commit(
-        body.group_id,
-        body.member_id,
-        body.instance_id,
-        body.generation,
-        offsets,
-        lambda errors: _respond(request, {**refused, **errors}),
+            if number % PARTITIONS_IN_A_STEP == 0:
+                yield
+        if len(body.topics) > 1:
+            yield
+    if offsets:
+        _Commit(context, request, body, offsets, errors).go_on()
+    else:
+        _respond(context, request, errors)
+
+
+class _Commit:
+    """Goes on with the next offsets when those before are replicated."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        request: Request,
+        body: OffsetCommitRequest,
+        offsets: dict[TopicPartition, CommittedOffset],
+        errors: dict[TopicPartition, ErrorCode],
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._body = body
+        self._parts = iter((offsets,)) if len(offsets) <= OFFSETS_AT_ONCE else _parts_of(offsets)
+        self._errors = errors
+
+    def go_on(self) -> None:
+        some = next(self._parts, None)
+        if some is None:
+            _respond(self._context, self._request, self._errors)
+            return
+        body = self._body
+        self._context.groups.commit(
+            body.group_id, body.member_id, body.instance_id, body.generation, some, self._committed
+        )
+
+    def _committed(self, errors: dict[TopicPartition, ErrorCode]) -> None:
+        self._errors |= errors
+        if len(errors) < OFFSETS_AT_ONCE:
+            self.go_on()
+        else:
+            # Not from here: a sole replica's append is answered before it returns.
+            asyncio.get_running_loop().call_soon(self.go_on)
+
+
+def _parts_of(offsets: Mapping[TopicPartition, CommittedOffset]) -> Iterator[dict[TopicPartition, CommittedOffset]]:
+    return map(dict, parts_of(offsets.items(), OFFSETS_AT_ONCE))
+
+
+def _respond(context: ApiContext, request: Request, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+    if len(errors) <= OFFSETS_AT_ONCE:
+        topics: dict[str, list[tuple[int, int]]] = {}
+        for tp, error in errors.items():
+            topics.setdefault(tp.topic, []).append((tp.partition, error))
+        request.respond_small(offset_commit_codec.encode_response(request.header.api_version, list(topics.items())))
+    else:
+        respond_later(context, request, _long_answer(request, errors))
+
+
+def _long_answer(request: Request, errors: Mapping[TopicPartition, ErrorCode]) -> Steps:
+    topics = yield from by_topic(errors)
+    rows = (
+        {"name": name, "partitions": ({"partition_index": p, "error_code": int(e)} for p, e in of_topic)}
+        for name, of_topic in topics.items()
     )
-
-
-def _respond(request: Request, errors: Mapping[TopicPartition, ErrorCode]) -> None:
-    topics: dict[str, list[tuple[int, int]]] = {}
-    for tp, error in errors.items():
-        topics.setdefault(tp.topic, []).append((tp.partition, error))
-    request.respond_small(offset_commit_codec.encode_response(request.header.api_version, list(topics.items())))
+    header = request.header
+    return (yield from messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "topics": rows}))

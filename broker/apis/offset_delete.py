@@ -5,37 +5,91 @@ GROUP_SUBSCRIBED_TO_TOPIC for a topic that members of the group read; partitions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Iterable, Mapping
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
+PARTITIONS_IN_A_STEP = 200
+DELETIONS_AT_ONCE = 500
+"""Whose tombstones are appended together."""
 
-def offset_delete(context: ApiContext, request: Request) -> None:
+
+def offset_delete(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _begin(context, request))
+
+
+def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
-    body = messages.decode_request(ApiKey.OFFSET_DELETE, header.api_version, request.frame, header.body_offset)
-    asked = [TopicPartition(topic.name, row.partition_index) for topic in body.topics for row in topic.partitions]
-    known = [tp for tp in dict.fromkeys(asked) if context.metadata.partition(tp) is not None]
-    refused = {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for tp in asked if context.metadata.partition(tp) is None}
-    context.groups.delete_offsets(
-        body.group_id, known, lambda error, errors: _respond(request, error, {**refused, **errors})
-    )
+    body = yield from messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
+    known: dict[TopicPartition, None] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in body.topics:
+        for some in parts_of(topic.partitions, PARTITIONS_IN_A_STEP):
+            for row in some:
+                tp = TopicPartition(topic.name, row.partition_index)
+                if context.metadata.partition(tp) is None:
+                    errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    known[tp] = None
+            yield
+        yield
+    _Deletion(context, request, body.group_id, known, errors).go_on()
 
 
-def _respond(request: Request, error: ErrorCode, errors: Mapping[TopicPartition, ErrorCode]) -> None:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    if error is ErrorCode.NONE:
-        for tp, partition_error in errors.items():
-            row = {"partition_index": tp.partition, "error_code": int(partition_error)}
-            topics.setdefault(tp.topic, []).append(row)
+class _Deletion:
+    """Goes on with the next partitions when the tombstones of those before are replicated."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        request: Request,
+        group_id: str,
+        known: Iterable[TopicPartition],
+        errors: dict[TopicPartition, ErrorCode],
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._group_id = group_id
+        self._left = deque(parts_of(known, DELETIONS_AT_ONCE))
+        self._errors = errors
+        self._is_begun = False
+
+    def go_on(self) -> None:
+        self._context.groups.delete_offsets(self._group_id, self._left[0], self._told)
+
+    def _told(self, error: ErrorCode, errors: dict[TopicPartition, ErrorCode]) -> None:
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and self._is_begun:
+            # It went with the last of its offsets: nothing is left of the other partitions.
+            error = ErrorCode.NONE
+            errors = dict.fromkeys(itertools.chain.from_iterable(self._left), ErrorCode.NONE)
+            self._left.clear()
+        else:
+            self._left.popleft()
+        self._is_begun = True
+        self._errors |= errors
+        if error is ErrorCode.NONE and self._left:
+            # Not from here: a sole replica's append is answered before it returns.
+            asyncio.get_running_loop().call_soon(self.go_on)
+        else:
+            respond_later(self._context, self._request, _answer(self._request, error, self._errors))
+
+
+def _answer(request: Request, error: ErrorCode, errors: Mapping[TopicPartition, ErrorCode]) -> Steps:
+    topics = yield from by_topic(errors if error is ErrorCode.NONE else {})
     body = {
         "error_code": int(error),
         "throttle_time": 0,
-        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        "topics": (
+            {"name": name, "partitions": ({"partition_index": p, "error_code": int(e)} for p, e in rows)}
+            for name, rows in topics.items()
+        ),
     }
-    request.respond_small(messages.encode_response(ApiKey.OFFSET_DELETE, request.header.api_version, body))
+    return (yield from messages.encoding(request.header.api_key, request.header.api_version, body))

@@ -4,20 +4,21 @@ v2 all partitions of the group (null topics), and the group's error; v1 has it i
 `require_stable`: a partition with a commit under way is answered UNSTABLE_OFFSET_COMMIT. A partition that has
 no offset, or that nobody has, is -1 without an error. Member and epoch (v9, KIP-848) are not looked at.
 
-The answer is made in steps. A coordinator that loses the group on the way answers the group's error alone.
+A group that is named twice in one request is INVALID_REQUEST the second time. The answer is made in steps.
+A coordinator that loses the group on the way answers the group's error alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, respond_in_steps
+from broker.apis.steps import Further, Steps, parts_of, respond_in_steps
 from broker.groups.group_types import FetchedOffset
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
-from protocol.kafka import offset_fetch_codec
+from protocol.kafka import messages, offset_fetch_codec
+from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.offset_fetch_codec import (
     GROUP_ERROR_SINCE,
     TOPICS_IN_A_STEP,
@@ -30,7 +31,7 @@ from protocol.types import TopicPartition
 PARTITIONS_IN_A_STEP = 200
 
 
-def offset_fetch(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
+def offset_fetch(context: ApiContext, request: Request) -> Further:
     return respond_in_steps(context, request, _answer(context, request))
 
 
@@ -38,8 +39,18 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     version = request.header.api_version
     body = yield from offset_fetch_codec.decoding(version, request.frame, request.header.body_offset)
     groups = []
+    seen: set[str] = set()
+    left = messages.ANSWER_BYTES_MAX
     for group in body.groups:
-        groups.append((yield from _group(context, version, group, body.require_stable)))
+        if group.group_id in seen:
+            encoded = offset_fetch_codec.encode_group(version, group.group_id, ErrorCode.INVALID_REQUEST, ())
+        else:
+            encoded = yield from _group(context, version, group, body.require_stable)
+        seen.add(group.group_id)
+        groups.append(encoded)
+        left -= len(encoded)
+        if left < 0:
+            raise AnswerTooLarge
         yield
     return offset_fetch_codec.encode_response(version, groups)
 
@@ -75,20 +86,23 @@ def _group(context: ApiContext, version: int, asked: AskedGroup, is_stable: bool
 def _refused(version: int, topics: Mapping[str, Sequence[int]], error: ErrorCode) -> Generator[None, None, list[bytes]]:
     encoded = []
     for name, partitions in topics.items():
-        rows = offset_fetch_codec.encode_positions(version, [_position(number, error) for number in partitions])
-        encoded.append(offset_fetch_codec.encode_topic(version, name, len(partitions), [rows]))
+        rows = []
+        for some in parts_of(partitions, PARTITIONS_IN_A_STEP):
+            rows.append(offset_fetch_codec.encode_positions(version, [_position(number, error) for number in some]))
+            yield
+        encoded.append(offset_fetch_codec.encode_topic(version, name, len(partitions), rows))
         yield
     return encoded
 
 
 def _once_each(topics: Iterable[AskedTopic]) -> Generator[None, None, Mapping[str, Sequence[int]]]:
     """What is asked for twice is answered once."""
-    asked: dict[str, Sequence[int]] = {}
+    asked: dict[str, dict[int, None]] = {}
     for count, (name, partitions) in enumerate(topics):
-        asked[name] = tuple(dict.fromkeys((*asked[name], *partitions) if name in asked else partitions))
+        asked.setdefault(name, {}).update(dict.fromkeys(partitions))
         if count % TOPICS_IN_A_STEP == 0:
             yield
-    return asked
+    return {name: tuple(partitions) for name, partitions in asked.items()}
 
 
 def _position(partition: int, found: FetchedOffset) -> Position:

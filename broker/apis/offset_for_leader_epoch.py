@@ -6,27 +6,31 @@ from typing import Any
 
 from broker.apis.context import ApiContext
 from broker.apis.followers import may_ask_as_replica
+from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
-from protocol.kafka.api_keys import ApiKey
 from protocol.types import TopicPartition
 
 REPLICA_ID_SINCE = 3
 
 
-def offset_for_leader_epoch(context: ApiContext, request: Request) -> None:
+def offset_for_leader_epoch(context: ApiContext, request: Request) -> Further:
+    return respond_in_steps(context, request, _answer(context, request))
+
+
+def _answer(context: ApiContext, request: Request) -> Steps:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, request.frame, header.body_offset)
+    body = yield from messages.decoding(header.api_key, version, request.frame, header.body_offset)
     replica_id = body.replica_id if version >= REPLICA_ID_SINCE else -1
     find = _find if replica_id < 0 or may_ask_as_replica(context, request) else _refuse
-    topics = [
-        {"topic": topic.topic, "partitions": [find(context, topic.topic, p, replica_id) for p in topic.partitions]}
+    topics = (
+        {"topic": topic.topic, "partitions": (find(context, topic.topic, p, replica_id) for p in topic.partitions)}
         for topic in body.topics
-    ]
-    response = {"throttle_time": 0, "topics": topics}
-    request.respond_small(messages.encode_response(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, response))
+    )
+    answer = {"throttle_time": 0, "topics": topics}
+    return (yield from messages.encoding(header.api_key, version, answer))
 
 
 def _refuse(context: ApiContext, topic: str, asked: Any, replica_id: int) -> dict[str, int]:

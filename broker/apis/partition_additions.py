@@ -14,6 +14,8 @@ from protocol.types import Assignment
 
 TOPIC_PARTITIONS_MAX = 100_000
 """More do not fit into `/brokers/topics/<topic>`: ZooKeeper takes 1 MiB, and a partition of it about 10 bytes."""
+SHOWN_MAX = 100
+"""Numbers in an error message; a request may name a hundred thousand."""
 
 
 def check_count(partitions: int) -> None:
@@ -97,4 +99,4 @@ def _bad(reason: str) -> KafkaError:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+    return ", ".join(map(str, numbers[:SHOWN_MAX])) + (", ..." if len(numbers) > SHOWN_MAX else "")

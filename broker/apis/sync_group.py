@@ -6,6 +6,7 @@ v3 static members, v5 protocol type and name, which must both be there then: INC
 from __future__ import annotations
 
 from broker.apis.context import ApiContext
+from broker.apis.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from broker.groups.group_types import SyncAnswer, SyncRequest
 from broker.network.request_channel import NO_FRAME, Request
 from protocol.errors import ErrorCode
@@ -15,27 +16,38 @@ from protocol.kafka.api_keys import ApiKey
 PROTOCOL_SINCE = 5
 
 
-def sync_group(context: ApiContext, request: Request) -> None:
+ASSIGNMENTS_IN_A_STEP = 500
+
+
+def sync_group(context: ApiContext, request: Request) -> Further:
+    return in_steps(context, request, _sync(context, request))
+
+
+def _sync(context: ApiContext, request: Request) -> StepsTo[None]:
     header = request.header
     version = header.api_version
-    body = messages.decode_request(ApiKey.SYNC_GROUP, version, request.frame, header.body_offset)
+    body = yield from messages.decoding(ApiKey.SYNC_GROUP, version, request.frame, header.body_offset)
+    assignments: dict[str, bytes] = {}
+    for some in parts_of(body.assignments, ASSIGNMENTS_IN_A_STEP):
+        assignments.update((row.member_id, row.assignment) for row in some)
+        yield
     sync = SyncRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         instance_id=getattr(body, "group_instance_id", None),
         generation=body.generation_id,
-        assignments={row.member_id: row.assignment for row in body.assignments},
+        assignments=assignments,
         protocol_type=getattr(body, "protocol_type", None),
         protocol_name=getattr(body, "protocol_name", None),
     )
     if version >= PROTOCOL_SINCE and (sync.protocol_type is None or sync.protocol_name is None):
-        _respond(request, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        _respond(context, request, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
     request.frame = NO_FRAME  # it may wait for long
-    context.groups.sync(sync, lambda answer: _respond(request, answer))
+    context.groups.sync(sync, lambda answer: _respond(context, request, answer))
 
 
-def _respond(request: Request, answer: SyncAnswer) -> None:
+def _respond(context: ApiContext, request: Request, answer: SyncAnswer) -> None:
     body = {
         "throttle_time": 0,
         "error_code": int(answer.error),
@@ -43,4 +55,4 @@ def _respond(request: Request, answer: SyncAnswer) -> None:
         "protocol_name": answer.protocol_name,
         "assignment": answer.assignment,
     }
-    request.respond_small(messages.encode_response(ApiKey.SYNC_GROUP, request.header.api_version, body))
+    respond_with(context, request, ApiKey.SYNC_GROUP, body)

@@ -7,10 +7,13 @@ settings, then its assignment. The controller sees the new child of `/brokers/to
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from broker.apis import partition_additions
 from broker.config import BrokerConfig, ConfigError
@@ -36,10 +39,18 @@ from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode, topic_
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 TRANSACTIONS_TOPIC = "__transaction_state"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
+PARTITIONS_AT_ONCE = 1_000
+"""To check, place and encode one takes 2 us; more are worked on in a thread."""
+PARTITION_BYTES = 8
+"""At the least, in a topic's znode."""
+SHOWN_MAX = 100
+"""Numbers in an error message."""
 ZNODE_BYTES_MAX = 1_000_000
 """ZooKeeper takes requests of 1 MiB by default (`jute.maxbuffer`), and ends the session of who sends a larger one."""
 
@@ -51,11 +62,6 @@ def check_topic_name(name: str) -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {name[:TOPIC_NAME_MAX]!r} is illegal: 1 to {TOPIC_NAME_MAX} of a-z A-Z 0-9 . _ -, not '.' or '..'",
         )
-
-
-def collides(name: str, other: str) -> bool:
-    """True for two names that are one where `.` and `_` are the same (metrics)."""
-    return name != other and name.replace(".", "_") == other.replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,32 @@ class PlannedTopic:
         return len(self.assignment[0])
 
 
+class TopicNames:
+    """Which names are taken, by themselves or by one that collides."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = set(names)
+        self._alike = {name.replace(".", "_"): name for name in self._names}
+
+    def add(self, name: str) -> None:
+        self._names.add(name)
+        self._alike.setdefault(name.replace(".", "_"), name)
+
+    def check_absent(self, name: str) -> None:
+        """Raises KafkaError when there is the topic, or one whose name collides."""
+        if name in self._names:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        self.check_collision(name)
+
+    def check_collision(self, name: str) -> None:
+        """Raises KafkaError when `name` and another are one where `.` and `_` are the same (metrics)."""
+        other = self._alike.get(name.replace(".", "_"), name)
+        if other != name:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: '.' and '_' count as equal"
+            )
+
+
 class TopicAdmin:
     """Needs the metadata cache for the live brokers and the names there are."""
 
@@ -95,6 +127,9 @@ class TopicAdmin:
         self._metadata = metadata
         self._random_below = random_below
         self._being_made: set[str] = set()
+        self._thread = asyncio.Lock()
+        self._names: tuple[int, TopicNames] | None = None
+        """Of the metadata cache at that version."""
 
     def plan(self, topic: NewTopic) -> PlannedTopic:
         """Checks everything that needs no ZooKeeper. Raises KafkaError with the code and reason for the client."""
@@ -103,32 +138,37 @@ class TopicAdmin:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the name of KRaft's log, and of no topic")
         if self._metadata.partitions_of(topic.name):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
-        self._check_collision(topic.name, self._metadata.topics())
+        self._check_collision(topic.name, self._metadata.topics)
         configs = self._check_configs(topic.configs)
         assignment = self._check_assignment(topic) if topic.assignments else self._place(topic)
         return PlannedTopic(topic.name, _new_topic_id(), assignment, configs)
 
-    async def check_absent(self, name: str) -> None:
-        """Raises KafkaError when ZooKeeper has the topic, or one whose name collides."""
-        names = await self._zk.children(TopicZNode.PARENT)
-        if name in names:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
-        self._check_collision(name, names)
+    async def planned(self, topic: NewTopic) -> PlannedTopic:
+        """As `plan`; in a thread for a topic of very many partitions."""
+        size = max(topic.partitions, len(topic.assignments), self._config.num_partitions)
+        return await self._off_the_loop(size, partial(self.plan, topic))
 
-    async def write(self, topic: PlannedTopic) -> None:
-        """Makes the znodes. Raises KafkaError, or ZkError when ZooKeeper is away."""
+    async def names(self) -> TopicNames:
+        """The topics in ZooKeeper now. Raises ZkError."""
+        return TopicNames(await self._zk.children(TopicZNode.PARENT))
+
+    async def write(self, topic: PlannedTopic, names: TopicNames | None = None) -> None:
+        """Makes the znodes. Raises KafkaError, or ZkError when ZooKeeper is away. `names`: as they were a moment ago."""
         self._check_room(len(topic.assignment) * topic.replication_factor)
-        if "." in topic.name or "_" in topic.name:
-            await self.check_absent(topic.name)
+        if names is None and ("." in topic.name or "_" in topic.name):
+            names = await self.names()
+        if names is not None:
+            names.check_absent(topic.name)
         config_path = ConfigZNode.path("topics", topic.name)
         config = ConfigZNode.encode(topic.configs)
-        assignment = {partition: Assignment(replicas) for partition, replicas in topic.assignment.items()}
-        data = _encoded(topic_id_text(topic.topic_id), assignment)
+        data = await self._off_the_loop(len(topic.assignment), partial(_encoded_new, topic))
         made = CreateOp(TopicZNode.path(topic.name), data)
         first: Op = CreateOp(config_path, config)
         for _ in range(WRITE_ATTEMPTS):
             try:
                 await self._zk.multi([first, made])
+                if names is not None:
+                    names.add(topic.name)
                 return
             except MultiFailed as failure:
                 if isinstance(failure.error, NoNode) and isinstance(first, SetOp):
@@ -163,14 +203,10 @@ class TopicAdmin:
                 data, stat = await self._zk.get(path)
             except NoNode:
                 raise _unknown(name) from None
-            topic_id, existing = _decoded(name, data)
-            if not existing:
-                raise _unknown(name)
             brokers = [(broker.id, broker.rack) for broker in self._metadata.brokers()]
-            added = partition_additions.plan(name, existing, count, given, brokers)
+            size = max(count, len(data) // PARTITION_BYTES)
+            added, data = await self._off_the_loop(size, partial(_grown, name, data, count, given, brokers))
             self._check_room(sum(map(len, added.values())))
-            grown = existing | {partition: Assignment(replicas) for partition, replicas in added.items()}
-            data = _encoded(topic_id, grown)
             if validate_only:
                 return frozenset(added)
             try:
@@ -179,7 +215,7 @@ class TopicAdmin:
                 continue  # A reassignment, or another admin: decided again by what is there now.
             except NoNode:
                 raise _unknown(name) from None
-            log.info("topic %s gets the partitions %s", name, added)
+            log.info("topic %s gets %d partitions: %.1000s", name, len(added), added)
             return frozenset(added)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
 
@@ -271,14 +307,20 @@ class TopicAdmin:
             )
         return NewTopic(name)
 
-    def _check_collision(self, name: str, others: Sequence[str]) -> None:
+    async def _off_the_loop(self, partitions: int, work: Callable[[], Result]) -> Result:
+        """`work` on so many partitions: at once, or in a thread, one at a time, if the loop would be held by it."""
+        if partitions <= PARTITIONS_AT_ONCE:
+            return work()
+        async with self._thread:
+            return await asyncio.get_running_loop().run_in_executor(None, work)
+
+    def _check_collision(self, name: str, others: Callable[[], Sequence[str]]) -> None:
         if "." not in name and "_" not in name:
             return
-        other = next((other for other in others if collides(name, other)), None)
-        if other is not None:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: '.' and '_' count as equal"
-            )
+        version = self._metadata.version
+        if self._names is None or self._names[0] != version:
+            self._names = (version, TopicNames(others()))
+        self._names[1].check_collision(name)
 
     def _check_room(self, replicas: int) -> None:
         """`max.broker.partitions` (KIP-578): so many are not too many for the brokers that live."""
@@ -307,14 +349,15 @@ class TopicAdmin:
             )
         assignment = dict(sorted(topic.assignments.items()))
         if list(assignment) != list(range(len(assignment))):
-            raise _bad_assignment(f"partitions must be 0 to {len(assignment) - 1}, found {list(assignment)}")
+            found = list(assignment)[:SHOWN_MAX]
+            raise _bad_assignment(f"partitions must be 0 to {len(assignment) - 1}, found {found}")
         size = len(assignment[0])
         live = {broker.id for broker in self._metadata.brokers()}
         for partition, replicas in assignment.items():
             if not replicas:
                 raise _bad_assignment(f"partition {partition} has no replicas")
             if len(set(replicas)) != len(replicas):
-                raise _bad_assignment(f"partition {partition} has a replica twice: {list(replicas)}")
+                raise _bad_assignment(f"partition {partition} has a replica twice: {list(replicas[:SHOWN_MAX])}")
             if len(replicas) != size:
                 raise _bad_assignment(f"partition {partition} has {len(replicas)} replicas, partition 0 has {size}")
             if unknown := sorted(set(replicas) - live):
@@ -339,6 +382,27 @@ class TopicAdmin:
             )
         start, shift = self._random_below(len(brokers)), self._random_below(len(brokers))
         return replica_placement.place(brokers, partitions, factor, start_index=start, shift=shift)
+
+
+def _encoded_new(topic: PlannedTopic) -> bytes:
+    assignment = {partition: Assignment(replicas) for partition, replicas in topic.assignment.items()}
+    return _encoded(topic_id_text(topic.topic_id), assignment)
+
+
+def _grown(
+    name: str,
+    data: bytes,
+    count: int,
+    given: Sequence[tuple[int, ...]] | None,
+    brokers: Sequence[tuple[int, str | None]],
+) -> tuple[dict[int, tuple[int, ...]], bytes]:
+    """(the new partitions, the topic's znode with them). Raises KafkaError."""
+    topic_id, existing = _decoded(name, data)
+    if not existing:
+        raise _unknown(name)
+    added = partition_additions.plan(name, existing, count, given, brokers)
+    grown = existing | {partition: Assignment(replicas) for partition, replicas in added.items()}
+    return added, _encoded(topic_id, grown)
 
 
 def _encoded(topic_id: str | None, assignment: Mapping[int, Assignment]) -> bytes:

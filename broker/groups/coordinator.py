@@ -330,19 +330,23 @@ class GroupCoordinator:
 
     # -- for admins ---------------------------------------------------------------------------------------------------
 
-    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> tuple[ErrorCode, list[GroupListing]]:
-        """Names of states and types are compared without case; an empty set means all."""
+    def list_groups(
+        self, states: Iterable[str], types: Iterable[str]
+    ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
+        """Names of states and types are compared without case; none means all. Each group is looked at when it is its turn; None
+        for one that is not wanted."""
         if self._is_closed or self._world.lease.is_suspect():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         is_loading = not all(owned.is_loaded for owned in self._owned)
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}
-        listed = [
+        listed = (
             listing
-            for listing in map(_listing, self._groups)
             if (not wanted_states or listing.state.lower() in wanted_states)
             and (not wanted_types or listing.group_type in wanted_types)
-        ]
+            else None
+            for listing in map(_listing, self._groups)
+        )
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE, listed
 
     def describe(self, group_id: str) -> GroupDescription:

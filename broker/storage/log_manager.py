@@ -21,7 +21,6 @@ from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_configs import LogConfigs
-<<<<<<< HEAD
 from broker.storage.log_directory import (
     DELETED_SUFFIX,
     FUTURE_SUFFIX,
@@ -31,11 +30,7 @@ from broker.storage.log_directory import (
     path_of,
     path_of_renamed,
 )
-from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
-=======
-from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration, to_shrink
->>>>>>> limits
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from protocol.kafka.api_keys import ApiKey
@@ -34,11 +34,13 @@ from protocol.kafka.wire import (
     string,
 )
 
+PARTITIONS_IN_A_STEP = 100
+
 TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
 REQUEST_PARTITIONS_MAX = 20_000
-"""Partitions, and topics without any, that a request names or forgets. To take in more would hold the loop."""
+"""Topics and partitions that a request names, and as many that it forgets. To take in more would hold the loop."""
 
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
@@ -55,6 +57,7 @@ _ABORTED = struct.Struct(">qq")
 _TOP_V7 = struct.Struct(">ihi")
 _EPOCH_END = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
+_STATE_TAG = b"\x01\x01\x0d"  # one tagged field, which has tag 1 and 13 bytes
 
 
 class FetchRequestPartition(NamedTuple):
@@ -117,7 +120,52 @@ def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
         raise MalformedRequest("the frame ends inside the fetch request") from None
 
 
-def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
+def decoding(version: int, frame: Buffer, offset: int) -> Generator[None, None, FetchRequest]:
+    """As `decode_request`, with a stop after each PARTITIONS_IN_A_STEP partitions."""
+    try:
+        at = _topics_at(version, offset)
+        topics, at = yield from _reading_topics(version, frame, at)
+        forgotten, at = yield from _reading_forgotten(version, frame, at)
+        return _request(version, frame, offset, topics, forgotten, at)
+    except struct.error:
+        raise MalformedRequest("the frame ends inside the fetch request") from None
+
+
+def asker(version: int, frame: Buffer, offset: int) -> tuple[int, int]:
+    """The replica id and its broker epoch, without a look at what is asked. From v15 on they stand at the end, and there only
+    as `encode_request` writes them; (-1, -1) where they do not. Raises MalformedRequest."""
+    try:
+        if version < 15:
+            return INT.unpack_from(frame, offset)[0], -1
+        begin = len(frame) - _REPLICA_STATE.size - len(_STATE_TAG) - 1
+        if begin < offset or bytes(frame[begin : begin + len(_STATE_TAG)]) != _STATE_TAG or frame[-1] != 0:
+            return -1, -1
+        replica_id, epoch = _REPLICA_STATE.unpack_from(frame, begin + len(_STATE_TAG))
+        return replica_id, epoch
+    except struct.error:
+        raise MalformedRequest("the frame ends inside the fetch request") from None
+
+
+def _decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
+    topics, at = _read_topics(version, frame, _topics_at(version, offset))
+    forgotten, at = _read_forgotten(version, frame, at)
+    return _request(version, frame, offset, topics, forgotten, at)
+
+
+def _topics_at(version: int, offset: int) -> int:
+    """Where the topics begin: what comes before has a fixed size."""
+    return offset + (_REQUEST_V15.size if version >= 15 else _REQUEST_V4.size) + (_SESSION.size if version >= 7 else 0)
+
+
+def _request(
+    version: int,
+    frame: Buffer,
+    at: int,
+    topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]],
+    forgotten: list[tuple[TopicKey, Sequence[int]]],
+    rest_at: int,
+) -> FetchRequest:
+    """What stands before the topics, at `at`, and after the forgotten ones."""
     flexible = version >= 12
     replica_id = replica_epoch = -1
     if version >= 15:
@@ -129,20 +177,7 @@ def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
     session_id, session_epoch = 0, -1
     if version >= 7:
         session_id, session_epoch = _SESSION.unpack_from(frame, at)
-        at += 8
-    topics, at = _read_topics(version, frame, at)
-    forgotten: list[tuple[TopicKey, Sequence[int]]] = []
-    if version >= 7:
-        count, at = read_array_length(frame, at, flexible, 3)
-        left = REQUEST_PARTITIONS_MAX
-        for _ in range(count):
-            key, at = _read_topic_key(version, frame, at)
-            size, at = read_array_length(frame, at, flexible, 4)
-            left = _take(left, size)
-            forgotten.append((key, struct.unpack_from(f">{size}i", frame, at)))
-            at += 4 * size
-            if flexible:
-                at = skip_tagged_fields(frame, at)
+    at = rest_at
     rack_id = ""
     if version >= 11:
         rack_id, at = read_string(frame, at, flexible)
@@ -165,14 +200,6 @@ def _decode_request(version: int, frame: Buffer, at: int) -> FetchRequest:
     )
 
 
-def _take(left: int, size: int) -> int:
-    """How many partitions may still come after a topic of `size`."""
-    left -= max(size, 1)
-    if left < 0:
-        raise MalformedRequest(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
-    return left
-
-
 def _read_topic_key(version: int, frame: Buffer, at: int) -> tuple[TopicKey, int]:
     if version >= 13:
         return read_uuid(frame, at)
@@ -185,32 +212,104 @@ def _read_topics(
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
     topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
-    left = REQUEST_PARTITIONS_MAX
+    left = REQUEST_PARTITIONS_MAX - count
     for _ in range(count):
         key, at = _read_topic_key(version, frame, at)
-        size, at = read_array_length(frame, at, flexible, 16)
-        left = _take(left, size)
-        partitions = []
-        for _ in range(size):
-            if flexible:
-                partitions.append(FetchRequestPartition._make(_PARTITION_V12.unpack_from(frame, at)))
-                at = skip_tagged_fields(frame, at + _PARTITION_V12.size)
-            elif version >= 9:
-                index, epoch, wanted, start, max_bytes = _PARTITION_V9.unpack_from(frame, at)
-                partitions.append(FetchRequestPartition(index, epoch, wanted, -1, start, max_bytes))
-                at += _PARTITION_V9.size
-            elif version >= 5:
-                index, wanted, start, max_bytes = _PARTITION_V5.unpack_from(frame, at)
-                partitions.append(FetchRequestPartition(index, -1, wanted, -1, start, max_bytes))
-                at += _PARTITION_V5.size
-            else:
-                index, wanted, max_bytes = _PARTITION_V4.unpack_from(frame, at)
-                partitions.append(FetchRequestPartition(index, -1, wanted, -1, -1, max_bytes))
-                at += _PARTITION_V4.size
+        size, at, left = _read_size(frame, at, flexible, 16, left)
+        partitions: list[FetchRequestPartition] = []
+        at = _read_partitions(version, frame, at, size, partitions)
         if flexible:
             at = skip_tagged_fields(frame, at)
         topics.append((key, partitions))
     return topics, at
+
+
+def _reading_topics(
+    version: int, frame: Buffer, at: int
+) -> Generator[None, None, tuple[list[tuple[TopicKey, Sequence[FetchRequestPartition]]], int]]:
+    """As `_read_topics`, with stops."""
+    flexible = version >= 12
+    count, at = read_array_length(frame, at, flexible, 3)
+    topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
+    left = REQUEST_PARTITIONS_MAX - count
+    for number in range(1, count + 1):
+        key, at = _read_topic_key(version, frame, at)
+        size, at, left = _read_size(frame, at, flexible, 16, left)
+        partitions: list[FetchRequestPartition] = []
+        while size:
+            now = min(size, PARTITIONS_IN_A_STEP)
+            at = _read_partitions(version, frame, at, now, partitions)
+            size -= now
+            yield
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        topics.append((key, partitions))
+        if number % PARTITIONS_IN_A_STEP == 0:
+            yield
+    return topics, at
+
+
+def _read_size(frame: Buffer, at: int, flexible: bool, size_min: int, left: int) -> tuple[int, int, int]:
+    """(number of elements, offset, how many more may follow)."""
+    size, at = read_array_length(frame, at, flexible, size_min)
+    left -= size
+    if left < 0:
+        raise MalformedRequest(f"a fetch of more than {REQUEST_PARTITIONS_MAX} topics and partitions")
+    return size, at, left
+
+
+def _read_partitions(version: int, frame: Buffer, at: int, size: int, partitions: list[FetchRequestPartition]) -> int:
+    """Appends the next `size`; returns the offset after them."""
+    for _ in range(size):
+        if version >= 12:
+            partitions.append(FetchRequestPartition._make(_PARTITION_V12.unpack_from(frame, at)))
+            at = skip_tagged_fields(frame, at + _PARTITION_V12.size)
+        elif version >= 9:
+            index, epoch, wanted, start, max_bytes = _PARTITION_V9.unpack_from(frame, at)
+            partitions.append(FetchRequestPartition(index, epoch, wanted, -1, start, max_bytes))
+            at += _PARTITION_V9.size
+        elif version >= 5:
+            index, wanted, start, max_bytes = _PARTITION_V5.unpack_from(frame, at)
+            partitions.append(FetchRequestPartition(index, -1, wanted, -1, start, max_bytes))
+            at += _PARTITION_V5.size
+        else:
+            index, wanted, max_bytes = _PARTITION_V4.unpack_from(frame, at)
+            partitions.append(FetchRequestPartition(index, -1, wanted, -1, -1, max_bytes))
+            at += _PARTITION_V4.size
+    return at
+
+
+def _read_forgotten(version: int, frame: Buffer, at: int) -> tuple[list[tuple[TopicKey, Sequence[int]]], int]:
+    if version >= 12 and at < len(frame) and frame[at] == 1:
+        return [], at + 1
+    steps = _reading_forgotten(version, frame, at)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[list[tuple[TopicKey, Sequence[int]]], int] = end.value
+            return found
+
+
+def _reading_forgotten(
+    version: int, frame: Buffer, at: int
+) -> Generator[None, None, tuple[list[tuple[TopicKey, Sequence[int]]], int]]:
+    forgotten: list[tuple[TopicKey, Sequence[int]]] = []
+    if version < 7:
+        return forgotten, at
+    flexible = version >= 12
+    count, at = read_array_length(frame, at, flexible, 3)
+    left = REQUEST_PARTITIONS_MAX - count
+    for number in range(1, count + 1):
+        key, at = _read_topic_key(version, frame, at)
+        size, at, left = _read_size(frame, at, flexible, 4, left)
+        forgotten.append((key, struct.unpack_from(f">{size}i", frame, at)))
+        at += 4 * size
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        if number % PARTITIONS_IN_A_STEP == 0:
+            yield
+    return forgotten, at
 
 
 def _read_request_tags(frame: Buffer, at: int, version: int) -> tuple[tuple[int, int] | None, int]:
@@ -254,7 +353,7 @@ def encode_request(version: int, correlation_id: int, client_id: str, request: F
     parts.append(string(request.rack_id, True))
     if version >= 15:
         state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch)
-        parts += [b"\x01\x01\x0d", state, b"\x00"]
+        parts += [_STATE_TAG, state, b"\x00"]
     else:
         parts.append(b"\x00")
     return b"".join(parts)

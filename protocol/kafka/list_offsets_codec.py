@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
-from protocol.kafka.wire import ELEMENTS_MAX, INT, array_length, read_array_length, read_string, string
+from protocol.kafka.wire import INT, REQUEST_ELEMENTS_MAX, array_length, read_array_length, read_string, string
 
 ISOLATION_SINCE = 2
 THROTTLE_SINCE = 2
@@ -76,14 +76,14 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Lis
     layout = _ASKED_V4 if has_epoch else _ASKED_V1
     count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
     topics = []
-    left = ELEMENTS_MAX
+    left = REQUEST_ELEMENTS_MAX - count
     since_stop = 0
     for _ in range(count):
         name, at = read_string(frame, at, flexible)
         size, at = read_array_length(frame, at, flexible, layout.size)
         left -= size
         if left < 0:
-            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
+            raise MalformedRequest(f"more than {REQUEST_ELEMENTS_MAX} topics and partitions")
         rows = []
         for _ in range(size):
             numbers = layout.unpack_from(frame, at)

@@ -1,8 +1,11 @@
-"""Requests and responses through kio: the only importer of kio.
+"""Requests and responses by kio's schemas: the only importer of kio.
 
-A handler gets kio's entity of the request's own version and gives back a plain nested dict with kio's field names; the
+A handler gets an entity of the request's own version, with kio's field names, and gives back a plain nested dict of such; the
 dict may hold more than the version has, so that one handler serves all versions. Milliseconds are ints on our side and
 timedelta or datetime in kio; error codes are ints. Schemas are imported when they are first needed.
+
+A broker reads requests and writes responses by `by_schema`, in steps. The other side of a connection (tools, tests, and a broker
+that asks another) writes requests and reads responses by kio, in one go.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import io
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
@@ -25,11 +28,15 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
+from protocol.kafka import by_schema
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import Buffer, MalformedRequest, request_header, skip_tagged_fields
 from protocol.kafka.lengths import checked
 
 CORRELATION_ID_SIZE = 4
+ANSWER_BYTES_MAX = 100 * 1024 * 1024
+"""Of one response, but for Fetch, whose size is the client's wish and `fetch.max.bytes`. As many as a request may have by default
+(`socket.request.max.bytes`)."""
 
 Convert = Callable[[Any], Any]
 
@@ -37,17 +44,30 @@ _NO_TIME = datetime.timedelta(0)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
-    """kio's entity for the request body from `offset` to the frame's end.
+def decoding(api_key: int, version: int, frame: Buffer, offset: int) -> Generator[None, None, Any]:
+    """The entity of the request body from `offset` on, with a stop after each fraction of a millisecond.
 
-    Raises MalformedRequest when the bytes are not such a body, or are more than it (BAD-10, 11).
+    Raises MalformedRequest when the bytes are not such a body (BAD-10, 11).
     """
-    return _decode(kio.index.load_request_schema(api_key, version), bytes(frame), offset)
+    return by_schema.reading(kio.index.load_request_schema(api_key, version), bytes(frame), offset)
+
+
+def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
+    """As `decoding`, without a stop."""
+    return _all_at_once(decoding(api_key, version, frame, offset))
+
+
+def encoding(api_key: int, version: int, body: Mapping[str, Any]) -> Generator[None, None, list[bytes]]:
+    """The response after its header, as pieces, with a stop after each fraction of a millisecond. Arrays may be iterators.
+
+    Raises AnswerTooLarge beyond ANSWER_BYTES_MAX. A field that the schema needs and `body` lacks is a KeyError: our bug.
+    """
+    return by_schema.writing(kio.index.load_response_schema(api_key, version), body, ANSWER_BYTES_MAX)
 
 
 def encode_response(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
-    """The bytes of the response after its header. A field that the schema needs and `body` lacks is a KeyError: our bug."""
-    return _encode(kio.index.load_response_schema(api_key, version), body)
+    """As `encoding`, without a stop and in one piece."""
+    return b"".join(_all_at_once(encoding(api_key, version, body)))
 
 
 def encode_request(
@@ -76,10 +96,7 @@ def preload(api_keys: Iterable[int]) -> None:
     """Imports what the newest version of these APIs needs. For a thread: with a cold disk this can take a quarter of a second."""
     for key in api_keys:
         version = SUPPORTED[ApiKey(key)].max
-        _reader(kio.index.load_request_schema(key, version))
-        response = kio.index.load_response_schema(key, version)
-        _writer(response)
-        _build(response)
+        by_schema.prepare(kio.index.load_request_schema(key, version), kio.index.load_response_schema(key, version))
 
 
 def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:
@@ -88,6 +105,14 @@ def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:
         return -1
     since = value if isinstance(value, datetime.timedelta) else value - _EPOCH
     return since // datetime.timedelta(milliseconds=1)
+
+
+def _all_at_once(steps: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:

@@ -9,12 +9,13 @@ v3 throttle time, v8 flexible. `tests/unit/protocol/kafka` compares it with kio 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from protocol.kafka.framing import Buffer, MalformedRequest, skip_tagged_fields
 from protocol.kafka.wire import (
     INT,
+    REQUEST_ELEMENTS_MAX,
     array_length,
     read_array_length,
     read_nullable_string,
@@ -27,6 +28,8 @@ RETENTION_UNTIL = 4
 LEADER_EPOCH_SINCE = 6
 INSTANCE_ID_SINCE = 7
 FLEXIBLE_SINCE = 8
+
+ROWS_IN_A_STEP = 100
 
 NO_EPOCH = -1
 BROKERS_RETENTION = -1
@@ -59,14 +62,25 @@ class OffsetCommitRequest(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
-    """Raises MalformedRequest when the bytes from `at` are not such a body, or are more than it (BAD-10, 11)."""
+    """As `decoding`, without a stop."""
+    steps = decoding(version, frame, at)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: OffsetCommitRequest = end.value
+            return request
+
+
+def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetCommitRequest]:
+    """The body from `at` to the frame's end, with a stop now and then. Raises MalformedRequest (BAD-10, 11)."""
     try:
-        return _decode(version, frame, at)
+        return (yield from _decoding(version, frame, at))
     except struct.error:
         raise MalformedRequest("the frame ends inside a number") from None
 
 
-def _decode(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
+def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetCommitRequest]:
     flexible = version >= FLEXIBLE_SINCE
     group_id, at = read_string(frame, at, flexible)
     (generation,) = INT.unpack_from(frame, at)
@@ -80,12 +94,16 @@ def _decode(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
         at += _LONG.size
     count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
     topics = []
-    for _ in range(count):
+    left = REQUEST_ELEMENTS_MAX - count
+    for number in range(1, count + 1):
         name, at = read_string(frame, at, flexible)
-        rows, at = _decode_partitions(version, frame, at, flexible)
+        rows, at = yield from _decode_partitions(version, frame, at, left)
+        left -= len(rows)
         if flexible:
             at = skip_tagged_fields(frame, at)
         topics.append((name, rows))
+        if number % ROWS_IN_A_STEP == 0:
+            yield
     if flexible:
         at = skip_tagged_fields(frame, at)
     if at != len(frame):
@@ -93,14 +111,20 @@ def _decode(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id, generation, member_id, instance_id, retention_ms, topics)
 
 
-def _decode_partitions(version: int, frame: Buffer, at: int, flexible: bool) -> tuple[list[CommittedPartition], int]:
+def _decode_partitions(
+    version: int, frame: Buffer, at: int, left: int
+) -> Generator[None, None, tuple[list[CommittedPartition], int]]:
+    """At most `left` of them."""
+    flexible = version >= FLEXIBLE_SINCE
     has_epoch = version >= LEADER_EPOCH_SINCE
     position = _POSITION_V6 if has_epoch else _POSITION_V2
     size = position.size
     count, at = read_array_length(frame, at, flexible, size + (2 if not flexible else 1))
+    if count > left:
+        raise MalformedRequest(f"more than {REQUEST_ELEMENTS_MAX} topics and partitions")
     rows = []
     epoch = NO_EPOCH
-    for _ in range(count):
+    for number in range(1, count + 1):
         if has_epoch:
             partition, offset, epoch = position.unpack_from(frame, at)
         else:
@@ -109,6 +133,8 @@ def _decode_partitions(version: int, frame: Buffer, at: int, flexible: bool) -> 
         if flexible:
             at = skip_tagged_fields(frame, at)
         rows.append(CommittedPartition(partition, offset, epoch, metadata))
+        if number % ROWS_IN_A_STEP == 0:
+            yield
     return rows, at
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from protocol.kafka.framing import Buffer, MalformedRequest, read_unsigned_varint, skip_tagged_fields
 from protocol.kafka.wire import (
-    ELEMENTS_MAX,
     INT,
+    REQUEST_ELEMENTS_MAX,
     SHORT,
     array_length,
     nullable_string,
@@ -81,21 +81,23 @@ def decode_request(version: int, frame: Buffer, at: int) -> OffsetFetchRequest:
 def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetFetchRequest]:
     """As `decode_request`, with a stop after each TOPICS_IN_A_STEP topics."""
     groups: list[AskedGroup] = []
+    left = REQUEST_ELEMENTS_MAX
     if version >= MANY_SINCE:
         count, at = read_array_length(frame, at, True, 3)
+        left -= count
         for _ in range(count):
             group_id, at = read_string(frame, at, True)
             if version >= MEMBER_SINCE:
                 _, at = read_nullable_string(frame, at, True)
                 at += INT.size
-            topics, at = yield from _decode_topics(version, frame, at)
+            topics, at, left = yield from _decode_topics(version, frame, at, left)
             at = skip_tagged_fields(frame, at)
             groups.append(AskedGroup(group_id, topics))
             if len(groups) % TOPICS_IN_A_STEP == 0:
                 yield
     else:
         group_id, at = read_string(frame, at, version >= FLEXIBLE_SINCE)
-        topics, at = yield from _decode_topics(version, frame, at)
+        topics, at, _ = yield from _decode_topics(version, frame, at, left)
         groups.append(AskedGroup(group_id, topics))
     is_stable = False
     if version >= REQUIRE_STABLE_SINCE:
@@ -110,19 +112,22 @@ def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Offs
     return OffsetFetchRequest(groups, is_stable)
 
 
-def _decode_topics(version: int, frame: Buffer, at: int) -> Generator[None, None, tuple[list[AskedTopic] | None, int]]:
+def _decode_topics(
+    version: int, frame: Buffer, at: int, left: int
+) -> Generator[None, None, tuple[list[AskedTopic] | None, int, int]]:
+    """(topics, offset after them, how many more topics and partitions may follow)."""
     flexible = version >= FLEXIBLE_SINCE
     if version >= GROUP_ERROR_SINCE and (end := _end_of_null(frame, at, flexible)) is not None:
-        return None, end
+        return None, end, left
     count, at = read_array_length(frame, at, flexible, 3 if flexible else 6)
     topics: list[AskedTopic] = []
-    left = ELEMENTS_MAX
+    left -= count
     for number in range(1, count + 1):
         name, at = read_string(frame, at, flexible)
         size, at = read_array_length(frame, at, flexible, INT.size)
         left -= size
         if left < 0:
-            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
+            raise MalformedRequest(f"more than {REQUEST_ELEMENTS_MAX} groups, topics and partitions")
         try:
             partitions = struct.unpack_from(f">{size}i", frame, at)
         except struct.error:
@@ -133,7 +138,7 @@ def _decode_topics(version: int, frame: Buffer, at: int) -> Generator[None, None
         topics.append((name, partitions))
         if number % TOPICS_IN_A_STEP == 0:
             yield
-    return topics, at
+    return topics, at, left
 
 
 def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:

@@ -16,7 +16,12 @@ SHORT = struct.Struct(">h")
 INT = struct.Struct(">i")
 
 ELEMENTS_MAX = 1_000_000
-"""Array elements in one frame. Reading more would hold the event loop for seconds; no real request has as many."""
+"""Array elements in one frame. Reading more would hold the event loop for seconds; no real message has as many."""
+REQUEST_ELEMENTS_MAX = 150_000
+"""As above, of a request. An element may take a hundred times the memory of its bytes, and the garbage collector looks at each, in
+one turn of the loop. No cluster has as many partitions."""
+STRING_BYTES_MAX = 2**15 - 1
+"""Kafka's, of every version: the length of a compact string could say more."""
 
 NO_UUID = uuid.UUID(int=0)
 
@@ -42,6 +47,8 @@ def read_nullable_string(frame: Buffer, at: int, flexible: bool) -> tuple[str | 
         if size == -1:
             return None, at
         raise MalformedRequest(f"a string of {size} bytes")
+    if size > STRING_BYTES_MAX:
+        raise MalformedRequest(f"a string of {size} bytes, at most {STRING_BYTES_MAX} are read")
     end = at + size
     if end > len(frame):
         raise MalformedRequest(f"a string of {size} bytes in {len(frame) - at}")

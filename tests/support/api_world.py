@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+from broker.apis.long_answers import LongAnswers
 from broker.apis.table import HANDLERS
 from broker.apis.topic_admin import TopicAdmin
 from broker.clock import SystemClock
@@ -110,6 +111,7 @@ class World:
             controller=self.controller,
             topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),
             replica_listener=None,
+            long_answers=LongAnswers(SystemClock().monotonic),
         )
         """Only what the APIs at hand need; a test may add to it."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group_types import (
     OFFSETS_TOPIC,
     CommittedOffset,
+    GroupListing,
     JoinAnswer,
     JoinRequest,
     Protocol,
@@ -172,6 +173,11 @@ class GroupCluster(Cluster):
             return error
         committed = found[tp]
         return committed.offset if isinstance(committed, CommittedOffset) else committed
+
+    def listed(self, broker: int, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
+        error, groups = self.coordinators[broker].list_groups(states, types)
+        assert error is ErrorCode.NONE
+        return [listing for listing in groups if listing is not None]
 
     def start_group(self, broker: int) -> None:
         """A stable group of one member, `m`, in generation 1, that has not asked for its assignment."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.apis.long_answers import LongAnswers
 from broker.apis.table import HANDLERS
 from broker.clock import SystemClock
 from broker.network.request_channel import Request
@@ -22,6 +23,7 @@ class Connection:
         self.hold = 0
         self.listener = "PLAINTEXT"
         self.peer = "test"
+        self.is_open = True
 
     def close(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -38,7 +40,9 @@ def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
             request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version)) + b"\xff" * 9
         )
         connection = Connection()
-        handler = RequestHandler(cast(Any, SimpleNamespace(clock=SystemClock())))
+        clock = SystemClock()
+        context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
+        handler = RequestHandler(cast(Any, context))
         handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0))
         while handler._tasks:
             await asyncio.wait(handler._tasks)

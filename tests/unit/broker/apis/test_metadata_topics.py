@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import Counter
 
@@ -110,31 +109,15 @@ def test_what_is_gone_is_not_kept(world: World) -> None:
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_much_is_encoded_in_slices_and_what_changes_meanwhile_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, changes: bool
-) -> None:
-    monkeypatch.setattr(metadata_topics, "PARTITIONS_IN_A_SLICE", 50)
-    done: list[bytes] = []
-
-    async def run() -> None:
-        world.topics.when_encoded(
-            LISTENER, 12, ("large",), lambda: done.append(world.topics.encoded(LISTENER, 12, "large"))
-        )
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert not done
-        if changes:
-            world.update(state("large", 0, leader=2, epoch=1))
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    asyncio.run(run())
+def test_much_is_encoded_in_steps_and_what_changes_meanwhile_again(world: World, changes: bool) -> None:
+    assert world.topics.partitions_to_encode(LISTENER, 12, ("large", "none")) == LARGE
+    steps = world.topics.preparing(LISTENER, 12, ("large", "none"))
+    next(steps)
+    assert world.topics.partitions_to_encode(LISTENER, 12, ("large",)) == LARGE
+    if changes:
+        world.update(state("large", 0, leader=2, epoch=1))
+    assert 1 <= len(list(steps)) <= LARGE // metadata_topics.PARTITIONS_IN_A_STEP + 1
+    encoded = world.topics.encoded(LISTENER, 12, "large")
     assert world.encoded.total() == LARGE + changes
     assert world.encodings("large") == 0
-    assert done == [MetadataTopics(world.cache, set, ()).encoded(LISTENER, 12, "large")]
-
-
-def test_little_is_answered_at_once(world: World) -> None:
-    done: list[int] = []
-    world.topics.when_encoded(LISTENER, 12, ("small", "none"), lambda: done.append(1))
-    assert done == [1]
+    assert encoded == MetadataTopics(world.cache, set, ()).encoded(LISTENER, 12, "large")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from broker.apis.topic_admin import NewTopic, TopicAdmin, collides, is_valid_topic_name
+from broker.apis.topic_admin import NewTopic, TopicAdmin, TopicNames, is_valid_topic_name
 from broker.config import BrokerConfig
 from broker.metadata_cache import MetadataCache
 from protocol.errors import ErrorCode, KafkaError
@@ -75,7 +76,8 @@ def test_bad_names(name: str) -> None:
     [("a.b", "a_b", True), ("a_b", "a.b", True), ("a.b", "a.b", False), ("ab", "a_b", False), ("a.b_c", "a_b.c", True)],
 )
 def test_collisions(one: str, other: str, expected: bool) -> None:
-    assert collides(one, other) is expected
+    with pytest.raises(KafkaError) if expected else contextlib.nullcontext():
+        TopicNames([other]).check_collision(one)
 
 
 @pytest.mark.parametrize(

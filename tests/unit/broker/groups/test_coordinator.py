@@ -34,9 +34,7 @@ def test_a_member_joins_syncs_commits_and_leaves(tmp_path: Path) -> None:
         left: Answers = []
         cluster.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
         assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
-        assert [listing.state for listing in cluster.coordinators[1].list_groups(frozenset(), frozenset())[1]] == [
-            "Empty"
-        ]
+        assert [listing.state for listing in cluster.listed(1)] == ["Empty"]
         assert cluster.position(1) == 42
 
     play(tmp_path, scenario)
@@ -164,7 +162,7 @@ def test_what_is_unknown_or_not_allowed_is_refused(tmp_path: Path) -> None:
         assert coordinator.describe(GROUP).state == "Dead"
         assert cluster.position(1) is None
         assert coordinator.committed_partitions(GROUP) == (ErrorCode.NONE, {})
-        assert coordinator.list_groups(frozenset(), frozenset()) == (ErrorCode.NONE, [])
+        assert cluster.listed(1) == []
 
     play(tmp_path, scenario)
 
@@ -210,9 +208,9 @@ def test_a_member_id_that_nobody_uses_leaves_nothing_behind(tmp_path: Path) -> N
         await cluster.start(1)
         await cluster.serve(1, 0, (1,))
         assert cluster.join(1, needs_member_id=True)[0].error is ErrorCode.MEMBER_ID_REQUIRED
-        assert len(cluster.coordinators[1].list_groups(frozenset(), frozenset())[1]) == 1
+        assert len(cluster.listed(1)) == 1
         cluster.pass_time(SESSION_MS / 1000 + 0.5)
-        assert cluster.coordinators[1].list_groups(frozenset(), frozenset()) == (ErrorCode.NONE, [])
+        assert cluster.listed(1) == []
 
     play(tmp_path, scenario)
 
@@ -225,8 +223,7 @@ def test_groups_are_listed_by_state_and_type(tmp_path: Path) -> None:
         cluster.commit(1, 1, group="simple")
 
         def names(states: set[str], types: set[str]) -> set[str]:
-            listed = cluster.coordinators[1].list_groups(frozenset(states), frozenset(types))[1]
-            return {listing.group_id for listing in listed}
+            return {listing.group_id for listing in cluster.listed(1, states, types)}
 
         assert names(set(), set()) == {GROUP, "simple"}
         assert names({"stable"}, set()) == {GROUP}

@@ -200,7 +200,7 @@ def test_a_load_from_before_a_loss_comes_to_nothing(tmp_path: Path) -> None:
         assert cluster.position(2) == 42
         assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
         assert cluster.commit(1, 1, "m", 1) == [ErrorCode.NOT_COORDINATOR]
-        assert len(cluster.coordinators[2].list_groups(frozenset(), frozenset())[1]) == 1
+        assert len(cluster.listed(2)) == 1
 
     play(tmp_path, scenario)
 

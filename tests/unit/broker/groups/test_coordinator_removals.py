@@ -30,7 +30,7 @@ def delete_groups(cluster: GroupCluster, *groups: str) -> Answers:
 
 
 def listed(cluster: GroupCluster, broker: int = 1) -> list[str]:
-    return [listing.group_id for listing in cluster.coordinators[broker].list_groups(frozenset(), frozenset())[1]]
+    return [listing.group_id for listing in cluster.listed(broker)]
 
 
 async def reloaded(cluster: GroupCluster) -> None:
