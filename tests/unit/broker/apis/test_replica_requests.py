@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apis.fetch_sessions import FetchSessionCache
-from broker.replication.quiet_partitions import QuietIndex
+from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -41,10 +40,8 @@ def world_of(replica_listener: str | None) -> tuple[World, Manager]:
     world, manager = World(), Manager()
     world.context.replica_listener = replica_listener
     world.context.replica_manager = manager
-    quiet = QuietIndex(lambda tp, replica: None)
-    world.context.fetch_sessions = FetchSessionCache(
-        9, world.context.clock, world.metadata.topic_name, lambda low, high: 7, quiet.open, lambda quiet, epoch: None
-    )
+    no_world: Any = None  # what has no session asks it for nothing
+    world.context.fetch_sessions = FetchSessionCache(CacheLimits(0), world.context.clock, no_world)
     return world, manager
 
 
