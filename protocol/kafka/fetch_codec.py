@@ -40,7 +40,7 @@ TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
 REQUEST_PARTITIONS_MAX = 20_000
-"""Topics and partitions that a request names, and as many that it forgets. To take in more would hold the loop."""
+"""Partitions, and topics without any, that a request names, and as many that it forgets. To take in more would hold the loop."""
 
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
@@ -212,7 +212,7 @@ def _read_topics(
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
     topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
-    left = REQUEST_PARTITIONS_MAX - count
+    left = REQUEST_PARTITIONS_MAX
     for _ in range(count):
         key, at = _read_topic_key(version, frame, at)
         size, at, left = _read_size(frame, at, flexible, 16, left)
@@ -231,7 +231,7 @@ def _reading_topics(
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
     topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
-    left = REQUEST_PARTITIONS_MAX - count
+    left = REQUEST_PARTITIONS_MAX
     for number in range(1, count + 1):
         key, at = _read_topic_key(version, frame, at)
         size, at, left = _read_size(frame, at, flexible, 16, left)
@@ -250,11 +250,11 @@ def _reading_topics(
 
 
 def _read_size(frame: Buffer, at: int, flexible: bool, size_min: int, left: int) -> tuple[int, int, int]:
-    """(number of elements, offset, how many more may follow)."""
+    """(number of partitions of a topic, offset, how many more may follow)."""
     size, at = read_array_length(frame, at, flexible, size_min)
-    left -= size
+    left -= max(size, 1)
     if left < 0:
-        raise MalformedRequest(f"a fetch of more than {REQUEST_PARTITIONS_MAX} topics and partitions")
+        raise MalformedRequest(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
     return size, at, left
 
 
@@ -299,7 +299,7 @@ def _reading_forgotten(
         return forgotten, at
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
-    left = REQUEST_PARTITIONS_MAX - count
+    left = REQUEST_PARTITIONS_MAX
     for number in range(1, count + 1):
         key, at = _read_topic_key(version, frame, at)
         size, at, left = _read_size(frame, at, flexible, 4, left)

@@ -64,8 +64,9 @@ def test_the_report_names_the_call_that_holds_the_loop() -> None:
 
 
 def hold_the_loop(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Of the processor's time: what others take from a busy machine is not the loop's fault, and not counted."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 

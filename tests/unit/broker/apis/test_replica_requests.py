@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
+from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
+from broker.replication.quiet_partitions import QuietIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
@@ -40,8 +41,16 @@ def world_of(replica_listener: str | None) -> tuple[World, Manager]:
     world, manager = World(), Manager()
     world.context.replica_listener = replica_listener
     world.context.replica_manager = manager
-    no_world: Any = None  # what has no session asks it for nothing
-    world.context.fetch_sessions = FetchSessionCache(CacheLimits(0), world.context.clock, no_world)
+    quiet = QuietIndex(lambda tp, replica: None)
+    around = Surroundings(
+        topic_name=lambda topic_id: None,
+        random_id=lambda low, high: 7,
+        new_quiet=quiet.open,
+        begin_fetch=lambda quiet, epoch: None,
+        exists=lambda tp: True,
+        is_follower=lambda replica, epoch: True,
+    )
+    world.context.fetch_sessions = FetchSessionCache(CacheLimits(9), world.context.clock, around)
     return world, manager
 
 
