@@ -86,13 +86,16 @@ class Confirmation:
             self._reading.cancel()
 
     async def _read_until_answered(self) -> None:
+        is_told = False
         try:
             async with asyncio.timeout(HELD_MAX_S):
                 while True:
                     try:
                         await self._read_from_now_on()
                     except (ConnectionLoss, SessionExpired) as error:
-                        log.info("a control request waits until ZooKeeper can be asked about its sender: %s", error)
+                        if not is_told:
+                            log.info("a control request waits until ZooKeeper can be asked about its sender: %s", error)
+                        is_told = True
                         await asyncio.sleep(RETRY_S)
                     else:
                         return

@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
-from tests.support.api_world import FakeConnection, World
+from tests.support.api_world import FakeConnection, World, run
 
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 OWN = FakeConnection.listener
@@ -85,7 +85,9 @@ def errors(world: World, api_key: ApiKey, version: int, replica: int) -> set[int
     else:
         row = {"partition": 0, "current_leader_epoch": 0, "leader_epoch": 0}
         body = {"replica_id": replica, "topics": [{"topic": "t", "partitions": [row]}]}
-    connection, _ = world.begin(api_key, version, body)
+    connection, waiting = world.begin(api_key, version, body)
+    if waiting is not None:
+        run(waiting)
     if not connection.is_open:
         return set()
     answer = messages.decode_response(api_key, version, connection.sent[4:])[1]

@@ -1,0 +1,140 @@
+"""Attacks on the control listeners of a running cluster: nobody is deposed, clients notice nothing (BAD-4, BAD-28, INV-8)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgpack
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.rpc import framing
+from protocol.rpc.messages import (
+    ControlRequest,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from protocol.zk.znodes import new_topic_id
+from tests.conftest import ClusterFactory
+from tests.support.invariants import ZooKeeperView, assert_healed, eventually
+from tests.support.wire import Wire
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+LONGEST_WAIT_S = 1.0
+"""Of a client, while the attacks go on; 0.5 s and the noise of a machine that runs other tests."""
+TOPIC_ID = new_topic_id(bytes(16))
+
+
+class Canary:
+    """Asks a broker for metadata again and again, and notes the longest time to an answer."""
+
+    def __init__(self, port: int) -> None:
+        self.longest_s = 0.0
+        self.asked = 0
+        self._wire = Wire(port)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Canary:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._wire.socket.close()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(0.005):
+            began = time.monotonic()
+            self._wire.call(ApiKey.METADATA, 9, {"topics": [], "allow_auto_topic_creation": False})
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            self.asked += 1
+
+
+@pytest.fixture
+def cluster(new_cluster: ClusterFactory) -> LocalCluster:
+    return new_cluster(brokers=3)
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+def control_port(zk: ZooKeeperView, broker: int) -> tuple[int, int]:
+    """Where it listens, and its broker epoch: all that an attacker could know."""
+    data, stat = zk.client.get(f"/brokers/ids/{broker}")
+    texts = json.loads(data)["endpoints"]
+    return urlsplit(next(text for text in texts if text.startswith("CONTROLLER"))).port or 0, stat.czxid
+
+
+def forged(broker_epoch: int, controller_epoch: int, controller: int, topic: str) -> list[ControlRequest]:
+    head = (controller, controller_epoch, broker_epoch)
+    state = PartitionState(topic, 0, controller_epoch, 2, 2**31 - 1, (2,), 0, (1, 2, 3), is_new=True)
+    stop = StopReplicaPartition(topic, 0, -2, True)
+    return [
+        LeaderAndIsrRequest(*head, (state,), {topic: TOPIC_ID}),
+        UpdateMetadataRequest(*head, (state,), {topic: TOPIC_ID}, (), True),
+        StopReplicaRequest(*head, (stop,), {}),
+    ]
+
+
+def is_closed_upon(port: int, data: bytes) -> bool:
+    with Wire(port) as wire:
+        wire.send_raw(data)
+        return wire.is_closed_by_peer()
+
+
+def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> None:
+    topic = f"hostile-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(topic, 4, 3)]).values():
+        future.result(30)
+    assert_healed(cluster, zk, topic)
+    controller, epoch = cluster.controller_id(), zk.controller_epoch()
+    before = zk.states(topic)
+    with contextlib.ExitStack() as stack:
+        canaries = [stack.enter_context(Canary(cluster.port(broker))) for broker in cluster.broker_ids]
+        for broker in cluster.broker_ids:
+            port, broker_epoch = control_port(zk, broker)
+            for claimed, sender in ((epoch + 1, controller), (2**31 - 1, 3), (epoch, controller % 3 + 1)):
+                for request in forged(broker_epoch, claimed, sender, topic):
+                    assert is_closed_upon(port, framing.request_frame(1, request)), (claimed, sender)
+            for request in forged(2**63 - 1, epoch, controller, topic):
+                assert is_closed_upon(port, framing.request_frame(1, request)), "a life to come"
+            for request in forged(broker_epoch, epoch, controller, "../../outside"):
+                assert is_closed_upon(port, framing.request_frame(1, request)), "a path"
+            for field in (float("nan"), True, 2.0**31):
+                body = [3, controller, field, broker_epoch, [], {}, 0]
+                payload = struct.pack(">i", 1) + msgpack.packb(body)
+                assert is_closed_upon(port, struct.pack(">i", len(payload)) + payload)
+            bomb = struct.pack(">i", 1) + b"\x9a\x01\x01\x01\x01" + b"\xdd\x00\x00\xf0\x00" * 12_000
+            assert is_closed_upon(port, struct.pack(">i", len(bomb)) + bomb)
+            halves = [stack.enter_context(contextlib.closing(Wire(port).socket)) for _ in range(200)]
+            for half in halves[:6]:
+                half.sendall(struct.pack(">i", 32 * 2**20) + bytes(4_000_000))
+    assert max(canary.longest_s for canary in canaries) < LONGEST_WAIT_S
+    assert all(canary.asked > 10 for canary in canaries)
+    assert zk.states(topic) == before, "nobody was deposed, nothing was stopped"
+    assert not list(cluster.directory.rglob("outside*"))
+    # The true controller is obeyed, and so is the next one.
+    cluster.kill(controller)
+    eventually(lambda: zk.controller() not in (None, controller), "another controller")
+    cluster.start_broker(controller)
+    assert_healed(cluster, zk, topic)
