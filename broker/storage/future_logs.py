@@ -33,7 +33,7 @@ from typing import NamedTuple
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, LogDirectory, path_of, path_of_renamed
-from broker.storage.log_types import LogDirFailed
+from broker.storage.log_types import LogDirFailed, failure_of
 from protocol.topic_names import is_valid_topic_name, number_of
 from protocol.types import TopicPartition
 
@@ -124,12 +124,12 @@ class FutureLogs:
         try:
             self._filesystem.rename(current.directory, removed)
         except OSError as error:
-            raise LogDirFailed(current.log_dir, error) from error
+            raise failure_of(current.log_dir, error) from error
         try:
             self._filesystem.rename(future.directory, path)
         except OSError as error:
             self._rename_back(removed, current.directory)
-            raise LogDirFailed(future.log_dir, error) from error
+            raise failure_of(future.log_dir, error) from error
         future.moved_to(path)
         return future, removed
 

@@ -19,7 +19,7 @@ from broker.storage.due_flushes import DueFlushes
 from broker.storage.epoch_files import EpochFiles
 from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
 from broker.storage.log_configs import LogConfigs
 from broker.storage.log_directory import (
     DELETED_SUFFIX,
@@ -35,6 +35,7 @@ from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
 from broker.storage.removals import Removals
+from broker.storage.unavailable_logs import UnavailableLogs
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 PRODUCERS_LOOK_S = 10.0
 """Between two looks at how many idempotent producers all logs know."""
+FLUSHED_FOR_THEIR_FILES = 50
+"""Logs that are synced in each second while there are too many open files."""
 LOGS_IN_A_PIECE = 64
 """What a thread takes at one time when the broker stops."""
 
@@ -78,8 +81,9 @@ class LogManager:
         self._epoch_files = EpochFiles(filesystem)
         self._checkpoints = OffsetCheckpoints(self._directories)
         self._points_are_behind = False
-        self._lowered = LoweredPoints(self._write_points, self._write_points_now, self._report)
+        self._lowered = LoweredPoints(self._write_points, self._write_points_now, self.report)
         self._removals = Removals(filesystem)
+        self.unavailable = UnavailableLogs(clock.monotonic)
         now = clock.monotonic()
         self._next_recovery_points = now + schedule.recovery_points_s
         self._next_log_starts = now + schedule.log_starts_s
@@ -236,15 +240,15 @@ class LogManager:
 
     def check_meta(self, broker_id: int, cluster_id: str) -> None:
         """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
-        log_opening.of_each(self._directories, lambda d: d.check_meta(broker_id, cluster_id), self._report)
+        log_opening.of_each(self._directories, lambda d: d.check_meta(broker_id, cluster_id), self.report)
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""
-        log_opening.of_each(self._directories, lambda d: d.ensure_meta(broker_id, cluster_id), self._report)
+        log_opening.of_each(self._directories, lambda d: d.ensure_meta(broker_id, cluster_id), self.report)
 
     def note_disks(self, broker_epoch: int) -> None:
         """Notes in every directory since when its disk has been there, for `disks_since`. Before `ensure_meta`."""
-        histories = disk_history.DiskHistories(self._filesystem, self._directories, self._report)
+        histories = disk_history.DiskHistories(self._filesystem, self._directories, self.report)
         self.disks_since = histories.take_up(self._logs.keys(), broker_epoch)
 
     async def shutdown(self) -> None:
@@ -336,13 +340,13 @@ class LogManager:
         if tp in self._offline:
             raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
         if tp in self._checkpoints.forgotten:
-            self._checkpoints.forget_deleted(self._report)
             self._forget_cleaned()
+            self._checkpoints.forget_deleted(self.report)
         directory = self._directory_for_new(tp)
         try:
             created = self._make(directory, tp, "", topic_id, config)
         except OSError as error:
-            raise LogDirFailed(directory.path, error) from error
+            raise failure_of(directory.path, error) from error
         self._logs[tp] = created
         self.futures.preferred.pop(tp, None)
         self.futures.follow(created)
@@ -353,7 +357,10 @@ class LogManager:
             try:
                 self.cleaned.lower_now(directory.path)
             except OSError as error:
-                self._report(LogDirFailed(directory.path, error))
+                failure = failure_of(directory.path, error)
+                if isinstance(failure, LogUnavailable):
+                    raise failure from error
+                self.report(failure)
 
     def _directory_for_new(self, tp: TopicPartition) -> LogDirectory:
         """Where an admin wanted it, else the one with the fewest logs. Raises LogDirFailed."""
@@ -396,7 +403,7 @@ class LogManager:
             self.cleaned.lower_now(path)
             future = self._make(directory, tp, future_logs.new_suffix(), current.topic_id, current.config)
         except OSError as error:
-            raise LogDirFailed(path, error) from error
+            raise failure_of(path, error) from error
         future.overrides = current.overrides
         self.futures.add(future)
         return future
@@ -465,7 +472,7 @@ class LogManager:
             found.mark_deleted()
             self._filesystem.rename(found.directory, target)
         except OSError as error:
-            raise LogDirFailed(found.log_dir, error) from error
+            raise failure_of(found.log_dir, error) from error
         self._points_are_behind = True
         return target
 
@@ -502,7 +509,7 @@ class LogManager:
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """A directory that cannot be read has failed."""
-        return self._checkpoints.high_watermarks({tp: log.log_dir for tp, log in self._logs.items()}, self._report)
+        return self._checkpoints.high_watermarks({tp: log.log_dir for tp, log in self._logs.items()}, self.report)
 
     async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """`marks` of other directories' logs are not mixed up. Raises LogDirFailed."""
@@ -530,7 +537,8 @@ class LogManager:
                 else:
                     await self._checkpoints.write(directory, name, offsets)
             except OSError as error:
-                failure = LogDirFailed(directory.path, error)
+                failure = failure_of(directory.path, error)
+                self._points_are_behind |= isinstance(failure, LogUnavailable)  # once more with the next tick
         if failure is not None:
             raise failure
 
@@ -541,7 +549,10 @@ class LogManager:
         while True:
             await asyncio.sleep(TICK_S)
             self._filesystem.in_use.tick()
+            self._filesystem.spare.fill()
+            self._removals.retry()
             for duty in (
+                self._files_due,
                 self._flush_due,
                 self._epochs_due,
                 self._checkpoint_due,
@@ -551,9 +562,13 @@ class LogManager:
                 try:
                     await duty(self._clock.monotonic())
                 except LogDirFailed as error:
-                    self._report(error)
+                    self.report(error)
 
-    def _report(self, error: LogDirFailed) -> None:
+    def report(self, error: LogDirFailed) -> None:
+        """A duty in the background failed. Only an error of the disk takes its directory offline; others are tried again."""
+        if isinstance(error, LogUnavailable):
+            self.unavailable.tell(error)
+            return
         log.error("%s", error)
         self.on_log_dir_failure(error.directory)
 
@@ -573,7 +588,7 @@ class LogManager:
                 try:
                     await self._delete_old_segments_of(tp)
                 except LogDirFailed as error:
-                    self._report(error)
+                    self.report(error)
                 await asyncio.sleep(0)
 
     async def _expiration_due(self, now: float) -> None:
@@ -588,11 +603,23 @@ class LogManager:
                 found.producers.expire(self._clock.wall_ms(), self.producer_expiration.after_ms)
                 await asyncio.sleep(0)
 
+    async def _files_due(self, now: float) -> None:
+        """Log files that hold descriptors only because they are not synced: with too many, some are synced, and can rest."""
+        if not self._filesystem.in_use.are_too_many:
+            return
+        unsynced = [found for found in self._all() if any(segment.is_unsynced for segment in found.segments)]
+        unsynced.sort(key=lambda found: found.is_in_use)
+        for found in unsynced[:FLUSHED_FOR_THEIR_FILES]:
+            await found.flush()
+            for segment in found.segments:
+                if not segment.is_used:
+                    segment.rest()
+
     async def _flush_due(self, now: float) -> None:
-        await self._flushes.flush(now, self._report)
+        await self._flushes.flush(now, self.report)
 
     async def _epochs_due(self, now: float) -> None:
-        await self._epoch_files.write_some(self._report)
+        await self._epoch_files.write_some(self.report)
 
     async def delete_old_segments(self) -> None:
         """Retention of every log, never past the high watermark (INV-22). Raises LogDirFailed."""
