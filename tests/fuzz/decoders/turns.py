@@ -46,6 +46,7 @@ from protocol.kafka.record_batch import build_batch
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import TopicZNode, topic_id_text
 from tests.fuzz.decoder import Decoder
+from tests.fuzz.decoders.requests import by_kio
 from tests.fuzz.schemas import body_maker
 from tests.fuzz.sealing import packed, parts_of
 from tests.support.api_world import FakeController
@@ -273,7 +274,7 @@ def _frame(part: bytes, is_repeated: bool) -> bytes | None:
     body = part[2:]
     if is_repeated:
         try:
-            entity = messages.decode_request(key, version, head + body, len(head))
+            entity = by_kio(key, version, head + body, len(head))
         except MalformedRequest:
             return None
         out = io.BytesIO()
