@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -46,6 +47,7 @@ from protocol.kafka.record_batch import build_batch
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import TopicZNode, topic_id_text
 from tests.fuzz.decoder import Decoder
+from tests.fuzz.decoders.requests import by_kio
 from tests.fuzz.schemas import body_maker
 from tests.fuzz.sealing import packed, parts_of
 from tests.support.api_world import FakeController
@@ -186,6 +188,7 @@ class _Broker:
             controller=cast(Any, FakeController()),
             doubts=doubts,
             groups=cluster.coordinators[1],
+            **_newer_parts(),
         )
 
     def take(self, frames: Sequence[bytes]) -> float:
@@ -225,6 +228,14 @@ class _Broker:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _newer_parts() -> dict[str, Any]:
+    """Of an ApiContext, where there are some."""
+    if "long_answers" not in {field.name for field in fields(ApiContext)}:
+        return {}
+    long_answers: Any = import_module("broker.apis.long_answers")
+    return {"long_answers": long_answers.LongAnswers(time.monotonic)}
 
 
 _brokers: list[_Broker] = []
@@ -273,7 +284,7 @@ def _frame(part: bytes, is_repeated: bool) -> bytes | None:
     body = part[2:]
     if is_repeated:
         try:
-            entity = messages.decode_request(key, version, head + body, len(head))
+            entity = by_kio(key, version, head + body, len(head))
         except MalformedRequest:
             return None
         out = io.BytesIO()
