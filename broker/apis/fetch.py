@@ -1,7 +1,8 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
 The API resolves the session and the topic ids, and leaves reading and waiting to the replica manager; record bytes pass
-through as the log gave them. Not done: reading from the closest replica (KIP-392), remote storage.
+through as the log gave them. A connection has one fetch read at a time, and an answer is as large as there is room for
+(`network/unsent_answers.py`). Not done: reading from the closest replica (KIP-392), remote storage.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
 from broker.network.request_channel import Request
+from broker.network.unsent_answers import ANSWER_MAX
 from broker.replication.replica_manager import FetchParams
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec
@@ -19,11 +21,19 @@ STORAGE_ERROR_SINCE = 6
 TOPIC_IDS_SINCE = 13
 SESSION_ERRORS_SINCE = 7
 LEADER_ENDPOINTS_SINCE = 16
+NO_FRAME = memoryview(b"")
 
 
 def fetch(context: ApiContext, request: Request) -> None:
     version = request.header.api_version
+    connection = request.connection
+    if not connection.is_open:
+        return
     body = fetch_codec.decode_request(version, request.frame, request.header.body_offset)
+    # Followers are never held up by clients that do not read.
+    if not connection.begin_fetch(request, needs_room=body.replica_id < 0):
+        return
+    request.frame = NO_FRAME  # what waits must not keep it in memory
     try:
         fetched = context.fetch_sessions.open(body, uses_topic_ids=version >= TOPIC_IDS_SINCE)
     except KafkaError as error:
@@ -40,9 +50,10 @@ def fetch(context: ApiContext, request: Request) -> None:
         body.replica_id,
         body.replica_epoch,
         body.max_wait_ms if all_known else 0,  # An error is told at once.
-        body.min_bytes,
-        body.max_bytes,
+        min(body.min_bytes, ANSWER_MAX // 2),
+        min(body.max_bytes, ANSWER_MAX),
         body.isolation_level,
+        connection,
     )
 
     session = fetched.session
@@ -61,7 +72,7 @@ def fetch(context: ApiContext, request: Request) -> None:
 
     parked = context.replica_manager.fetch(params, entries, respond, session.quiet if session is not None else None)
     if parked is not None and not parked.is_completed:
-        request.connection.at_end(request.number, parked.complete_now)
+        connection.at_end(request.number, parked.complete_now)
 
 
 def _respond(

@@ -23,6 +23,7 @@ from broker.storage.filesystem import Buffer, FileSystem
 from broker.storage.flushing import EpochsWrite, Unsynced, in_thread
 from broker.storage.log_retention import deletable_segments
 from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, LogDirFailed, LogParts, ReadResult
+from broker.storage.produced_batches import AcceptedBefore, Allowance
 from broker.storage.rolling import must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
@@ -98,15 +99,30 @@ class Log:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int) -> AppendInfo:
+    def accepting(self, records: Buffer, allowance: Allowance) -> produced_batches.Steps:
+        """What `append_as_leader` checks and changes, however long it takes. Its result is for a log of the same `config`."""
+        header = validate_produced(records, max_message_bytes=self.config.max_message_bytes)[0][1]
+        return produced_batches.accepting(records, header, self.config, self._wall_ms, allowance)
+
+    def append_as_leader(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        allowance: Allowance | None = None,
+        accepted: AcceptedBefore | None = None,
+    ) -> AppendInfo:
         """Appends what a producer sent: one batch, validated, with offsets and the leader epoch assigned.
 
-        One that is in the log already is answered as it was, `size_bytes` 0. Raises KafkaError for a batch that is not
-        allowed (nothing is written then), LogDirFailed for the disk.
+        One that is in the log already is answered as it was, `size_bytes` 0. `accepted` is the result of `accepting`, if that
+        was asked for. Raises KafkaError for a batch that is not allowed (nothing is written then), LogDirFailed for the disk,
+        TakesLong for a batch that `accepting` must look at, with this log's settings of now.
         """
         config = self.config
-        header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
-        records, header = produced_batches.accept(records, header, config, self._wall_ms)
+        if accepted is None or accepted.config is not config:
+            header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
+            records, header = produced_batches.accept(records, header, config, self._wall_ms, allowance)
+        else:
+            records, header = accepted.batch
         size = len(records)
         if size > config.segment_bytes:
             raise KafkaError(

@@ -22,6 +22,7 @@ class Connection:
         self.hold = 0
         self.listener = "PLAINTEXT"
         self.peer = "test"
+        self.is_open = True
 
     def close(self, reason: str) -> None:
         self.reasons.append(reason)
