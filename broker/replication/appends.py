@@ -19,7 +19,7 @@ from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.replication.refused_batches import FOR_NOW, RefusedBatches
 from broker.storage import produced_batches
-from broker.storage.disk_threads import UNPACKING, UNPACKING_MAX
+from broker.storage.disk_threads import UNPACKING, UNPACKING_PLACES
 from broker.storage.log_types import LogDirFailed
 from broker.storage.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
@@ -56,7 +56,6 @@ class Appends:
         self._appended = appended
         self._disk_failed = disk_failed
         self._budget = budget
-        self._unpacking = asyncio.Semaphore(UNPACKING_MAX)
 
     def append(
         self,
@@ -147,7 +146,7 @@ class Appends:
     async def _accept(self, tp: TopicPartition, records: memoryview, allowance: Allowance) -> AcceptedBefore:
         partition_log = self._hosted.find(tp).leader_log()
         config = partition_log.config
-        async with self._unpacking:
+        async with UNPACKING_PLACES.place():
             steps = partition_log.accepting(records, allowance)
             done: Any = None
             while True:

@@ -269,6 +269,12 @@ class ReplicaManager:
         """(timestamp, offset, epoch) for a time in ms, -1 latest, -2 earliest, -3 max timestamp. Raises KafkaError."""
         return self._offsets.list_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
 
+    def listing_offset(
+        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
+    ) -> Generator[Callable[[], Any] | None, Any, tuple[int, int, int]]:
+        """As `list_offset`, with stops: `OffsetQueries.listing_offset`."""
+        return self._offsets.listing_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+
     def offset_for_leader_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = -1
     ) -> tuple[int, int]:

@@ -7,8 +7,12 @@ unpacked in threads of their own, which leave a processor to the loop where ther
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections import deque
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 READS = ThreadPoolExecutor(4, "log-read")
 CLEANING = ThreadPoolExecutor(1, "log-clean")
@@ -17,3 +21,40 @@ UNPACKING_MAX = max(1, min(4, (os.cpu_count() or 1) // 2))
 """So many large batches are unpacked at a time, and so many lie unpacked in memory."""
 UNPACKING = ThreadPoolExecutor(UNPACKING_MAX, "unpack")
 """A thread of each is started when it is first needed."""
+
+
+class Places:
+    """Who unpacks a large batch has one of a few places until the batch is looked through, in the order of asking."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        if self._free and not self._waiting:
+            self._free -= 1
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._give_back()
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+UNPACKING_PLACES = Places(UNPACKING_MAX)

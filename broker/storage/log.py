@@ -300,15 +300,34 @@ class Log:
 
         Raises LogDirFailed, KafkaError(CORRUPT_MESSAGE) for a batch that cannot be unpacked.
         """
-        with self._using_disk():
-            found = timestamps.first_since(self._segments, timestamp_ms, self.log_start_offset)
-        return found if found is not None and found[1] < max_offset else None
+        return timestamps.at_once(self.searching(timestamp_ms, max_offset))
+
+    def searching(self, timestamp_ms: int, max_offset: int) -> timestamps.Search:
+        """As `offset_for_timestamp`, with stops. Each batch is looked for in the log as it is then."""
+        offset = 0
+        while True:
+            offset = max(offset, self.log_start_offset)
+            with self._using_disk():
+                batch = timestamps.batch_since(self._segments, timestamp_ms, offset)
+            if batch is None:
+                return None
+            found = yield from timestamps.searching(*batch, timestamp_ms, offset)
+            if found is not None:
+                return found if self.log_start_offset <= found[1] < max_offset else None
+            offset = batch[1].next_offset
+            yield None
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        return timestamps.at_once(self.searching_newest())
+
+    def searching_newest(self) -> timestamps.Search:
+        """As `max_timestamp_offset`, with stops."""
         with self._using_disk():
             newest = timestamps.newest(self._segments)
-        return None if newest == NO_TIMESTAMP else self.offset_for_timestamp(newest, self.log_end_offset)
+        if newest == NO_TIMESTAMP:
+            return None
+        return (yield from self.searching(newest, self.log_end_offset))
 
     # -- cutting --------------------------------------------------------------------------------------------------
 
