@@ -35,6 +35,8 @@ class Hold:
     """Too many bytes of answers are held for an earlier request that is parked."""
     ANOTHER_FETCH = 8
     """A fetch came while another is not answered: one at a time is read for a connection."""
+    HAD_ITS_SHARE = 32
+    """It got a large answer in this turn of the loop; others come first."""
     NO_ROOM = 16
     """The answers that all clients have not taken yet leave no room for another fetch."""
 

@@ -206,6 +206,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._outgoing_size += len(ready[0]) if len(ready) == 1 else sum(map(len, ready))
             if self._outgoing_size > WRITTEN_AT_ONCE:
                 self.flush()
+                if not self.hold & Hold.HAD_ITS_SHARE:
+                    self.hold |= Hold.HAD_ITS_SHARE
+                    self._channel.in_the_next_turn(self)
         if number == self.fetch_under_way:
             self._fetch_ended()
         if order.held_bytes != self._early:
@@ -256,6 +259,14 @@ class ClientConnection(asyncio.BufferedProtocol):
     def room_again(self) -> None:
         """There is room for the answer of a fetch that waits for it."""
         self.hold &= ~Hold.NO_ROOM
+        self.handle_waiting()
+
+    def goes_on(self) -> None:
+        """It had its share of a turn: what it pipelined comes after the requests of others."""
+        self.hold &= ~Hold.HAD_ITS_SHARE
+        if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
+            waiting, self.waiting = self.waiting, deque()
+            self._channel.put_last(waiting)
         self.handle_waiting()
 
     def frame_handled(self, request: Request) -> None:

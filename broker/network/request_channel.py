@@ -50,6 +50,8 @@ class Connection(Protocol):
 
     def room_again(self) -> None: ...
 
+    def goes_on(self) -> None: ...
+
     def frame_handled(self, request: Request) -> None: ...
 
     @property
@@ -170,6 +172,7 @@ class RequestChannel:
         self._is_scheduled = False
         self._is_draining = False
         self._with_answers: list[Connection] = []
+        self._had_their_share: list[Connection] = []
         self._waiting_for_room: dict[Connection, None] = {}
         self._large: dict[Connection, int] = {}
         self.large_bytes = 0
@@ -204,6 +207,24 @@ class RequestChannel:
         if not self._is_draining and len(self._with_answers) == 1:
             self._turns.call_soon(self._flush)
 
+    def in_the_next_turn(self, connection: Connection) -> None:
+        """`connection.goes_on()` is called then: it had its share of this one."""
+        if not self._had_their_share:
+            self._turns.call_soon(self._next_shares)
+        self._had_their_share.append(connection)
+
+    def _next_shares(self) -> None:
+        connections, self._had_their_share = self._had_their_share, []
+        for connection in connections:
+            connection.goes_on()
+
+    def put_last(self, requests: deque[Request]) -> None:
+        """Requests that waited with their connection, which had its share before, come after those of others."""
+        self._queue.extend(requests)
+        if not self._is_scheduled and self._queue:
+            self._is_scheduled = True
+            self._turns.call_soon(self._drain)
+
     def _flush(self) -> None:
         ready, self._with_answers = self._with_answers, []
         for connection in ready:
@@ -214,17 +235,19 @@ class RequestChannel:
         self._is_draining = True
         monotonic = self._monotonic
         ends_at = monotonic() + SLICE_S
-        for _ in range(min(len(queue), SLICE)):
+        left = SLICE
+        while queue:
             request = queue.popleft()
             connection = request.connection
             if connection.hold or connection.waiting:
                 connection.wait_with(request)
-            else:
-                self._handle(request)
-                if request.large_size and not request.keeps_frame:
-                    connection.frame_handled(request)
-                if monotonic() > ends_at:
-                    break
+                continue
+            self._handle(request)
+            if request.large_size and not request.keeps_frame:
+                connection.frame_handled(request)
+            left -= 1
+            if not left or monotonic() > ends_at:
+                break
         self._is_draining = False
         self._flush()
         if queue:

@@ -8,8 +8,8 @@ eighth of the room that is left, so those who read find room while others do not
 
 from __future__ import annotations
 
-ANSWER_MAX = 16 * 1024 * 1024
-"""Bytes that one answer to a fetch has at the most, or its first batch: reading them takes 10 ms."""
+ANSWER_MAX = 8 * 1024 * 1024
+"""Bytes that one answer to a fetch has at the most, or its first batch: reading them takes 5 ms."""
 ANSWER_MIN = 64 * 1024
 SHARES = 8
 
