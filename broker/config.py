@@ -336,6 +336,14 @@ class BrokerConfig:
     socket_request_max_bytes: int = setting(100 * 1024**2, minimum=1, maximum=INT_MAX)
     queued_max_requests: int = setting(500, minimum=1, maximum=INT_MAX)
     queued_max_request_bytes: int = setting(256 * 1024**2, minimum=-1)
+    queued_max_response_bytes: int = setting(
+        256 * 1024**2,
+        minimum=-1,
+        doc="ottla's own: bytes of answers of all connections that clients have not taken yet; -1: no limit",
+    )
+    socket_response_timeout_ms: int = setting(
+        60000, minimum=1, doc="ottla's own: how long a client may take nothing of an answer that waits for it"
+    )
     connections_max_idle_ms: int = setting(600000, minimum=-1)
     max_connections: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
     max_connections_per_ip: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)

@@ -283,6 +283,7 @@ class Broker:
             self._handler.handle,
             max_requests=config.queued_max_requests,
             max_large_bytes=config.queued_max_request_bytes,
+            max_unsent_bytes=config.queued_max_response_bytes,
         )
         if config.metrics_listener:
             self._metrics = self._serve_metrics(config.metrics_listener)
@@ -312,6 +313,7 @@ class Broker:
             in_flight_max=config.max_in_flight_requests_per_connection,
             frame_timeout_s=config.socket_frame_timeout_ms / 1000,
             idle_timeout_s=idle_s,
+            answer_timeout_s=config.socket_response_timeout_ms / 1000,
         )
         is_brokers = listener == self._listeners.inter_broker
         is_shared = len(self._listeners.client_names) == 1

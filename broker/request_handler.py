@@ -71,6 +71,7 @@ class RequestHandler:
 
     def _run(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
         request.connection.hold |= Hold.ASYNC_API
+        request.keeps_frame = True
         task = asyncio.get_running_loop().create_task(self._finish(request, waiting))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -85,5 +86,8 @@ class RequestHandler:
             log.exception("%s failed", request)
             request.close(OWN_ERROR)
         finally:
+            request.keeps_frame = False
+            if request.large_size:
+                request.connection.frame_handled(request)
             request.connection.hold &= ~Hold.ASYNC_API
             request.connection.handle_waiting()

@@ -1,8 +1,9 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
 The API resolves the session and the topic ids, and leaves reading and waiting to the replica manager; record bytes pass
-through as the log gave them. A partition that is named twice is answered once, as it was asked for last.
-Not done: reading from the closest replica (KIP-392), remote storage.
+through as the log gave them. A partition that is named twice is answered once, as it was asked for last. A connection has one
+fetch read at a time, and an answer is as large as there is room for (`network/unsent_answers.py`). Not done: reading from the
+closest replica (KIP-392), remote storage.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedParti
 from broker.apis.followers import may_ask_as_replica
 from broker.apis.steps import Further, StepsTo, in_steps
 from broker.network.request_channel import NO_FRAME, Request
+from broker.network.unsent_answers import ANSWER_MAX
 from broker.replication.replica_manager import FetchParams
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec
@@ -46,7 +48,13 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
     if body.replica_id >= 0 and not may_ask_as_replica(context, request):
         _refuse(request)
         return
-    request.frame = NO_FRAME  # it may wait for long
+    connection = request.connection
+    if not connection.is_open:
+        return
+    # Followers are never held up by clients that do not read.
+    if not connection.begin_fetch(request, needs_room=body.replica_id < 0):
+        return
+    request.frame = NO_FRAME  # what waits must not keep it in memory
     try:
         fetched = context.fetch_sessions.open(
             body, uses_topic_ids=version >= TOPIC_IDS_SINCE, connection=request.connection
@@ -68,9 +76,10 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         body.replica_id,
         body.replica_epoch,
         body.max_wait_ms if all_known else 0,  # An error is told at once.
-        body.min_bytes,
-        body.max_bytes,
+        min(body.min_bytes, ANSWER_MAX // 2),
+        min(body.max_bytes, ANSWER_MAX),
         body.isolation_level,
+        connection,
     )
 
     session = fetched.session
@@ -89,7 +98,7 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
 
     parked = context.replica_manager.fetch(params, entries, respond, session.quiet if session is not None else None)
     if parked is not None and not parked.is_completed:
-        request.connection.at_end(request.number, parked.complete_now)
+        connection.at_end(request.number, parked.complete_now)
 
 
 def _refuse(request: Request) -> None:

@@ -8,10 +8,12 @@ Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any
 
 from broker.apis.context import ApiContext
 from broker.apis.followers import may_ask_as_replica
-from broker.apis.steps import Further, Steps, parts_of, respond_in_steps
+from broker.apis.steps import Further, ThreadedSteps, parts_of, respond_in_steps
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import list_offsets_codec
@@ -19,6 +21,7 @@ from protocol.kafka.list_offsets_codec import AskedOffset, ListOffsetsPartitionR
 from protocol.types import TopicPartition
 
 OFFSET_NOT_AVAILABLE_SINCE = 5
+MAX_TIMESTAMP = -3
 SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
 RESULTS_IN_A_STEP = 200
 
@@ -27,14 +30,14 @@ def list_offsets(context: ApiContext, request: Request) -> Further:
     return respond_in_steps(context, request, _answer(context, request))
 
 
-def _answer(context: ApiContext, request: Request) -> Steps:
+def _answer(context: ApiContext, request: Request) -> ThreadedSteps:
     version = request.header.api_version
     body = yield from list_offsets_codec.decoding(version, request.frame, request.header.body_offset)
     times: Counter[tuple[str, int]] = Counter()
     for topic, rows in body.topics:
         for some in parts_of(rows, RESULTS_IN_A_STEP):
             times.update((topic, row.partition) for row in some)
-            yield
+            yield None
     may_ask = body.replica_id < 0 or may_ask_as_replica(context, request)
     topics = []
     for topic, rows in body.topics:
@@ -46,11 +49,11 @@ def _answer(context: ApiContext, request: Request) -> Steps:
             elif not may_ask:
                 results.append(_failed(row.partition, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
             else:
-                results.append(_find(context, version, topic, row, body))
+                results.append((yield from _find(context, version, topic, row, body)))
             if len(results) == RESULTS_IN_A_STEP:
                 encoded.append(list_offsets_codec.encode_results(version, results))
                 results = []
-            yield
+            yield None
         encoded.append(list_offsets_codec.encode_results(version, results))
         topics.append(list_offsets_codec.encode_topic(version, topic, len(rows), encoded))
     return list_offsets_codec.encode_response(version, topics)
@@ -62,14 +65,19 @@ def _failed(partition: int, error: ErrorCode) -> ListOffsetsPartitionResult:
 
 def _find(
     context: ApiContext, version: int, topic: str, asked: AskedOffset, body: ListOffsetsRequest
-) -> ListOffsetsPartitionResult:
+) -> Generator[Callable[[], Any] | None, Any, ListOffsetsPartitionResult]:
     index, current_epoch, timestamp = asked
     if timestamp < 0 and version < SPECIAL_TIME_SINCE.get(timestamp, version + 1):
         return _failed(index, ErrorCode.UNSUPPORTED_VERSION)
     try:
-        timestamp, offset, epoch = context.replica_manager.list_offset(
-            TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
-        )
+        if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
+            timestamp, offset, epoch = yield from context.replica_manager.listing_offset(
+                TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
+            )
+        else:
+            timestamp, offset, epoch = context.replica_manager.list_offset(
+                TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
+            )
     except KafkaError as error:
         if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
             return _failed(index, ErrorCode.LEADER_NOT_AVAILABLE)

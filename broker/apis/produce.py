@@ -3,9 +3,16 @@
 The batches go to the log as they came; errors are per partition. With acks=0 there is no answer, so an error closes the
 connection: else the client would never know. Transactions are not served yet: a transactional id is refused, and a
 transactional batch without one too, as in Kafka. Nobody could end such a transaction, and compaction would stop at it.
+
+A request that names a partition twice is refused as a whole, with INVALID_REQUEST. (Kafka appends only the last of the two, and
+answers once.) No client does that; but 2 KB that take long to unpack would fit into a request thousands of times.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any
 
 from broker.apis.context import ApiContext
 from broker.network.request_channel import Request
@@ -22,23 +29,62 @@ ATTRIBUTES_LOW_BYTE = 22
 ZSTD_SINCE = 7
 LEADER_HINT_SINCE = 10
 
+MESSAGES_MAX = 100
+"""Of an answer to a request that is refused as a whole."""
 NO_RECORDS = memoryview(b"")
 
 
-def produce(context: ApiContext, request: Request) -> None:
+def produce(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] | None:
     header = request.header
-    body = produce_codec.decode_request(header.api_version, request.frame, header.body_offset)
-    error = _refusal(body, header.api_version)
+    body = produce_codec.decode_at_once(header.api_version, request.frame, header.body_offset)
+    if body is None:
+        steps = produce_codec.decoding(header.api_version, request.frame, header.body_offset)
+        try:
+            next(steps)
+        except StopIteration as end:
+            body = end.value
+        else:
+            return _decode_and_append(context, request, steps)
+    return _append(context, request, body)
+
+
+async def _decode_and_append(
+    context: ApiContext, request: Request, steps: Generator[None, None, ProduceRequest]
+) -> None:
+    """Of thousands of partitions."""
+    pause = context.replica_manager.budget.pause
+    while True:
+        await asyncio.sleep(0)
+        try:
+            next(steps)
+        except StopIteration as end:
+            body: ProduceRequest = end.value
+            break
+    await pause()
+    waiting = _append(context, request, body)
+    if waiting is not None:
+        await waiting
+
+
+def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
+    error = _refusal(body, request.header.api_version)
+    shape = [(topic, len(partitions)) for topic, partitions in body.topics]
     if error is not None:
-        _respond(context, request, body, [_failed(p, *error) for _, parts in body.topics for p, _ in parts])
-        return
+        code, message = error
+        numbers = [partition for _, partitions in body.topics for partition, _ in partitions]
+        failed = [_failed(p, code, message if at < MESSAGES_MAX else "") for at, p in enumerate(numbers)]
+        _respond(context, request, body.acks, shape, failed)
+        return None
     entries = [
         (TopicPartition(topic, partition), NO_RECORDS if records is None else records)
         for topic, partitions in body.topics
         for partition, records in partitions
     ]
-    context.replica_manager.append(
-        body.acks, body.timeout_ms, entries, lambda results: _respond(context, request, body, results)
+    acks = body.acks
+    # What waits for its replication must not keep the records in memory.
+    request.frame = NO_RECORDS
+    return context.replica_manager.append_in_slices(
+        acks, body.timeout_ms, entries, lambda results: _respond(context, request, acks, shape, results)
     )
 
 
@@ -52,6 +98,10 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: allowed are -1, 0 and 1"
     if body.transactional_id is not None:
         return ErrorCode.INVALID_REQUEST, "transactions are not served"
+    if len(body.topics) > 1 or any(len(rows) > 1 for _, rows in body.topics):
+        partitions_named = [(topic, partition) for topic, rows in body.topics for partition, _ in rows]
+        if len(set(partitions_named)) != len(partitions_named):
+            return ErrorCode.INVALID_REQUEST, "a partition twice in one request"
     for topic, partitions in body.topics:
         if topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not write to {topic}"
@@ -78,10 +128,14 @@ def _attributes(records: memoryview | None) -> int:
 
 
 def _respond(
-    context: ApiContext, request: Request, body: ProduceRequest, results: list[ProducePartitionResult]
+    context: ApiContext,
+    request: Request,
+    acks: int,
+    shape: list[tuple[str, int]],
+    results: list[ProducePartitionResult],
 ) -> None:
-    """`results` are in the order of the request's partitions."""
-    if body.acks == 0:
+    """`results` are in the order of the request's partitions; `shape` says of each topic how many it has."""
+    if acks == 0:
         failed = next((result for result in results if result.error), None)
         if failed is None:
             request.respond_nothing()
@@ -89,13 +143,13 @@ def _respond(
             request.close(f"an error that acks=0 cannot tell: {ErrorCode(failed.error).name}")
         return
     version = request.header.api_version
-    if len(body.topics) == 1:
-        topics = [(body.topics[0][0], results)]
+    if len(shape) == 1:
+        topics = [(shape[0][0], results)]
     else:
         topics, at = [], 0
-        for topic, partitions in body.topics:
-            topics.append((topic, results[at : at + len(partitions)]))
-            at += len(partitions)
+        for topic, count in shape:
+            topics.append((topic, results[at : at + count]))
+            at += count
     if version < LEADER_HINT_SINCE:
         request.respond_small(produce_codec.encode_response(version, topics))
         return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from typing import Any, TypeVar
 
 from broker.apis.context import ApiContext
-from broker.apis.long_answers import Asked, Unwanted
+from broker.apis.long_answers import AnySteps, Asked, Unwanted, Work
 from broker.network.request_channel import Request
 from protocol.errors import KafkaError
 from protocol.kafka import messages
@@ -38,28 +38,30 @@ StepsTo = Generator[None, None, Result]
 Body = bytes | Sequence[bytes]
 """A response after its header, whole or in pieces."""
 Steps = StepsTo[Body]
+ThreadedSteps = Generator[Work | None, Any, Body]
+"""As Steps; some stops have a large batch unpacked: with what a thread is to do, whose result is sent."""
 Further = Coroutine[Any, Any, None] | None
 
 
-def in_steps(context: ApiContext, request: Request, steps: StepsTo[Further]) -> Further:
+def in_steps(context: ApiContext, request: Request, steps: AnySteps) -> Further:
     """Carries out what serves the request, its answer included. To be returned by the handler.
 
     The steps return a coroutine if there is something to be awaited after them.
     """
     is_done, further = context.long_answers.begin(steps)
-    return further if is_done else _go_on(context, request, steps)
+    return further if is_done else _go_on(context, request, steps, further)
 
 
-def respond_in_steps(context: ApiContext, request: Request, steps: Steps) -> Further:
+def respond_in_steps(context: ApiContext, request: Request, steps: ThreadedSteps) -> Further:
     """As `in_steps`; the steps return the body of the answer."""
     return in_steps(context, request, _responding(request, steps))
 
 
-async def finished(context: ApiContext, request: Request, steps: StepsTo[Result]) -> Result:
+async def finished(context: ApiContext, request: Request, steps: Generator[Work | None, Any, Result]) -> Result:
     """What the steps return, for a handler that awaits. Raises Unwanted when the client is gone."""
     is_done, value = context.long_answers.begin(steps)
     if not is_done:
-        value = await context.long_answers.go_on(_asked(request), steps)
+        value = await context.long_answers.go_on(_asked(request), steps, value)
     result: Result = value
     return result
 
@@ -83,7 +85,7 @@ def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
     """As `respond_in_steps`, for who is called back and must not fail: an error closes the client's connection only."""
     responding = _responding(request, steps)
     try:
-        is_done, _ = context.long_answers.begin(responding)
+        is_done, work = context.long_answers.begin(responding)
     except REFUSALS as error:
         close_for(request, error)
         return
@@ -93,10 +95,12 @@ def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
         request.close(OWN_ERROR)
         return
     if not is_done:
-        after_steps(context, request, responding, lambda: None)
+        after_steps(context, request, responding, lambda: None, work)
 
 
-def after_steps(context: ApiContext, request: Request, steps: StepsTo[None], then: Callable[[], None]) -> None:
+def after_steps(
+    context: ApiContext, request: Request, steps: AnySteps, then: Callable[[], None], work: Work | None = None
+) -> None:
     """`then()` when the steps are done, for who is called back; not for a client that is gone meanwhile."""
 
     def ended(done: asyncio.Future[None]) -> None:
@@ -106,7 +110,7 @@ def after_steps(context: ApiContext, request: Request, steps: StepsTo[None], the
         elif not done.cancelled():
             then()
 
-    context.long_answers.go_on(_asked(request), steps).add_done_callback(ended)
+    context.long_answers.go_on(_asked(request), steps, work).add_done_callback(ended)
 
 
 def respond_with(context: ApiContext, request: Request, api_key: int, body: dict[str, Any]) -> None:
@@ -128,9 +132,9 @@ def close_for(request: Request, error: BaseException) -> None:
             request.close(OWN_ERROR)
 
 
-async def _go_on(context: ApiContext, request: Request, steps: StepsTo[Further]) -> None:
+async def _go_on(context: ApiContext, request: Request, steps: AnySteps, work: Work | None) -> None:
     try:
-        further = await context.long_answers.go_on(_asked(request), steps)
+        further = await context.long_answers.go_on(_asked(request), steps, work)
     except Unwanted:
         return
     if further is not None:
@@ -141,7 +145,7 @@ def _asked(request: Request) -> Asked:
     return Asked(len(request.frame), lambda: request.connection.is_open)
 
 
-def _responding(request: Request, steps: Steps) -> StepsTo[None]:
+def _responding(request: Request, steps: ThreadedSteps) -> Generator[Work | None, Any, None]:
     body = yield from steps
     if isinstance(body, bytes):
         body = (body,)

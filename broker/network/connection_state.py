@@ -33,9 +33,15 @@ class Hold:
     """The client does not read its answers."""
     EARLY_ANSWERS = 4
     """Too many bytes of answers are held for an earlier request that is parked."""
+    ANOTHER_FETCH = 8
+    """A fetch came while another is not answered: one at a time is read for a connection."""
+    HAD_ITS_SHARE = 32
+    """It got a large answer in this turn of the loop; others come first."""
+    NO_ROOM = 16
+    """The answers that all clients have not taken yet leave no room for another fetch."""
 
 
-HELD_BYTES_MAX = 4 * 1024**2
+HELD_BYTES_MAX = 1024**2
 """Bytes of early answers of one connection, above which its next requests wait."""
 
 

@@ -29,22 +29,42 @@ LARGE_STEP_MAX = 1024 * 1024
 WRITE_BUFFER_HIGH = 1024 * 1024
 """Bytes of answers that the client has not read, above which its next requests wait."""
 
+COUNTED_FROM = 64 * 1024
+"""Bytes of a connection's answers that are not counted among those of all connections."""
+
+WRITTEN_AT_ONCE = 256 * 1024
+"""Bytes of answers that are written before the requests of this turn are through."""
+
+SLOW_BYTES = 64 * 1024
+"""Who takes less in each of SLOW_SWEEPS sweeps is disconnected when there are too many answers that were not taken."""
+SLOW_SWEEPS = 2
+
+LARGE_FRAME_S = 5.0
+"""How long a large frame may take while others wait for room."""
+
+CLOSINGS_TOLD = 20
+"""Lines about connections that are closed, between two sweeps."""
+
 JOINED_MAX = 64 * 1024
 """Bytes: answers that leave together are joined up to this; more goes out as it is."""
 
 SWEEP_S = 1.0
+
+NO_FETCH = -1
 
 _LENGTH = Struct(">i")
 _ZEROS = memoryview(bytes(LARGE_STEP_MAX))
 
 
 class Limits(NamedTuple):
-    """Of every connection: bytes of a frame, requests in flight, seconds for a begun frame and of idling (None: for ever)."""
+    """Of every connection: bytes of a frame, requests in flight, seconds for a begun frame and of idling (None: for ever), and
+    how long a client may take nothing of its answers."""
 
     frame_bytes_max: int
     in_flight_max: int
     frame_timeout_s: float
     idle_timeout_s: float | None
+    answer_timeout_s: float = 60.0
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -64,6 +84,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._order = AnswerOrder()
         self._outgoing: list[Buffer] = []
+        self._outgoing_size = 0
+        self._written = 0  # bytes given to the transport so far
+        self._unsent = 0  # bytes that the transport holds, where they are counted
+        self._early = 0  # bytes of answers that are held for an earlier one
+        self._reserved = 0  # bytes of a fetch's answer that is being read
+        self._taken_before = 0
+        self._took_at = 0.0
+        self._slow_sweeps = 0
+        self.fetch_under_way = NO_FETCH
         self._at_end: dict[int, Callable[[], object]] = {}
         self._first_request = processor.first_request
         self._is_paused = False
@@ -75,6 +104,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._frame_size = 0
         self._filled = 0
         self.frame_began: float | None = None
+        self._large_began = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +127,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.state = ConnectionState.CLOSED
             transport.abort()  # type: ignore[attr-defined]
             return
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)  # type: ignore[attr-defined]
+        transport.set_write_buffer_limits(high=COUNTED_FROM, low=0)  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.state = ConnectionState.CLOSED
@@ -106,6 +136,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         for request in self.waiting:
             self._channel.large_handled(request.large_size)
         self.waiting.clear()
+        self._outgoing.clear()
+        self._channel.gone(self)
+        self._channel.unsent_changed(-self._unsent - self._early - self._reserved)
+        self._unsent = self._early = self._reserved = 0
         callbacks, self._at_end = self._at_end, {}
         for callback in callbacks.values():
             callback()
@@ -143,11 +177,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self.hold |= Hold.SLOW_CLIENT
+        self._count_unsent()
 
     def resume_writing(self) -> None:
-        self.hold &= ~Hold.SLOW_CLIENT
-        self.handle_waiting()
+        """All is taken."""
+        self._count_unsent()
 
     # -- what handlers call -------------------------------------------------------------------------------------------
 
@@ -169,13 +203,101 @@ class ClientConnection(asyncio.BufferedProtocol):
             if not self._outgoing:
                 self._channel.flush_soon(self)
             self._outgoing += ready
+            self._outgoing_size += len(ready[0]) if len(ready) == 1 else sum(map(len, ready))
+            if self._outgoing_size > WRITTEN_AT_ONCE:
+                self.flush()
+                if not self.hold & Hold.HAD_ITS_SHARE:
+                    self.hold |= Hold.HAD_ITS_SHARE
+                    self._channel.in_the_next_turn(self)
+        if number == self.fetch_under_way:
+            self._fetch_ended()
+        if order.held_bytes != self._early:
+            self._channel.unsent_changed(order.held_bytes - self._early)
+            self._early = order.held_bytes
         if order.held_bytes > HELD_BYTES_MAX:
             self.hold |= Hold.EARLY_ANSWERS
         elif self.hold & Hold.EARLY_ANSWERS:
             self.hold &= ~Hold.EARLY_ANSWERS
             self.handle_waiting()
-        if self._is_paused and order.in_flight <= self._limits.in_flight_max // 2:
+        if self._is_paused and not self.hold and order.in_flight <= self._limits.in_flight_max // 2:
             self.read_on()
+
+    def wait_with(self, request: Request) -> None:
+        """It is handled when nothing holds it up any more. Meanwhile no more is read, so that what waits is bounded."""
+        self.waiting.append(request)
+        self._pause()
+
+    def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
+        """False: it waits, until the fetch before it is answered or there is room for its answer, and is handled again.
+
+        Kafka handles one request of a connection at a time. Here only fetches wait for each other: their answers are large.
+        """
+        if self.fetch_under_way != NO_FETCH:
+            self.hold |= Hold.ANOTHER_FETCH
+        elif needs_room and self._channel.unsent.is_exhausted:
+            self.hold |= Hold.NO_ROOM
+            self._channel.when_answers_are_taken(self)
+        else:
+            self.fetch_under_way = request.number
+            request.keeps_frame = False
+            return True
+        request.keeps_frame = True
+        self.wait_with(request)
+        return False
+
+    def reserve(self, size: int) -> None:
+        """The fetch that is under way holds so many bytes before it is answered."""
+        if self.fetch_under_way != NO_FETCH and self.state is ConnectionState.OPEN:
+            self._channel.unsent_changed(size - self._reserved)
+            self._reserved = size
+
+    def answer_room(self) -> int:
+        """Bytes that the answer to a fetch may have; 0: none, if that is possible."""
+        unsent = self._channel.unsent
+        return 0 if unsent.is_exhausted else unsent.room()
+
+    def room_again(self) -> None:
+        """There is room for the answer of a fetch that waits for it."""
+        self.hold &= ~Hold.NO_ROOM
+        self.handle_waiting()
+
+    def goes_on(self) -> None:
+        """It had its share of a turn: what it pipelined comes after the requests of others."""
+        self.hold &= ~Hold.HAD_ITS_SHARE
+        if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
+            waiting, self.waiting = self.waiting, deque()
+            self._channel.put_last(waiting)
+        self.handle_waiting()
+
+    def frame_handled(self, request: Request) -> None:
+        """Nobody needs its bytes any more."""
+        size, request.large_size = request.large_size, 0
+        self._channel.large_handled(size)
+
+    def _fetch_ended(self) -> None:
+        self.fetch_under_way = NO_FETCH
+        if self._reserved:
+            self._channel.unsent_changed(-self._reserved)
+            self._reserved = 0
+        if self.hold & Hold.ANOTHER_FETCH:
+            self.hold &= ~Hold.ANOTHER_FETCH
+            self.handle_waiting()
+
+    def _count_unsent(self) -> None:
+        """What the transport holds has changed: counts it, and holds the next requests up while it is too much."""
+        if self._transport is None:
+            return
+        unsent = self._transport.get_write_buffer_size()
+        before, self._unsent = self._unsent, unsent
+        if unsent and not before:
+            self._took_at = self._monotonic()
+            self._taken_before = self._written - unsent
+        self._channel.unsent_changed(unsent - before)
+        if unsent > WRITE_BUFFER_HIGH or (unsent and self._channel.unsent.is_short):
+            self.hold |= Hold.SLOW_CLIENT
+        elif not unsent and self.hold & Hold.SLOW_CLIENT:
+            self.hold &= ~Hold.SLOW_CLIENT
+            self.handle_waiting()
 
     def at_end(self, number: int, callback: Callable[[], object]) -> None:
         """`callback` is called if the connection ends before request `number` is answered."""
@@ -188,7 +310,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Closes this connection only; answers that were written before still leave."""
         if self.state is not ConnectionState.OPEN:
             return
-        log.info("closing the connection of %s: %s", self.peer, reason)
+        self._processor.say("closing the connection of %s: %s", self.peer, reason)
         self.flush()
         self.state = ConnectionState.CLOSING
         if self._transport is not None:
@@ -230,15 +352,19 @@ class ClientConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes the answers that are ready, in one go."""
         parts, self._outgoing = self._outgoing, []
+        size, self._outgoing_size = self._outgoing_size, 0
         transport = self._transport
         if transport is None or not parts:
             return
+        self._written += size
         if len(parts) == 1:
             transport.write(parts[0])
-        elif sum(map(len, parts)) <= JOINED_MAX:
+        elif size <= JOINED_MAX:
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
+        if self._unsent:
+            self._count_unsent()
 
     def _pause(self) -> None:
         self._is_paused = True
@@ -297,6 +423,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._frame = self._buffer[begin:end]
         self._frame_size = size
         self._filled = end - begin
+        self._large_began = self.last_heard
         self._channel.large_grew(self, self._filled)
         if not self._channel.may_read_large(self):
             self._pause()
@@ -321,13 +448,32 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def overdue(self, now: float) -> str:
         """Why it is to be closed now, or nothing."""
+        limits = self._limits
+        if self._frame is not None and self._channel.is_short_of_room and now - self._large_began > LARGE_FRAME_S:
+            return f"a frame did not arrive within {LARGE_FRAME_S:g} s while others waited (queued.max.request.bytes)"
         if self._is_paused or self.hold & Hold.ASYNC_API:
             return ""
-        limits = self._limits
         if self.frame_began is not None and now - self.frame_began > limits.frame_timeout_s:
             return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
         if limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s:
             return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight else ""
+        return ""
+
+    def stalled(self, now: float) -> str:
+        """Why it is to be disconnected for answers that it does not take, or nothing. Asked once per sweep."""
+        if not (self._unsent or self._early) or self._transport is None:
+            self._slow_sweeps = 0
+            return ""
+        self._count_unsent()
+        taken = self._written - self._unsent
+        if taken > self._taken_before or not self._unsent:
+            self._took_at = now
+        self._slow_sweeps = self._slow_sweeps + 1 if taken - self._taken_before < SLOW_BYTES else 0
+        self._taken_before = taken
+        if now - self._took_at > self._limits.answer_timeout_s:
+            return f"it took nothing of its answers for {self._limits.answer_timeout_s:g} s"
+        if self._slow_sweeps >= SLOW_SWEEPS and self._channel.unsent.is_short:
+            return f"{self._unsent + self._early} bytes of answers that it hardly takes (queued.max.response.bytes)"
         return ""
 
 
@@ -355,6 +501,13 @@ class Processor:
         self._released = released
         self.connections: dict[ClientConnection, None] = {}
         self._closing: set[ClientConnection] = set()
+        self._told = 0
+
+    def say(self, text: str, *values: object) -> None:
+        """A line about a connection: not one for each of thousands."""
+        self._told += 1
+        if self._told <= CLOSINGS_TOLD:
+            log.info(text, *values)
 
     def admit(self, connection: ClientConnection) -> bool:
         """Takes a new connection, unless a limit is reached (BAD-34)."""
@@ -372,6 +525,10 @@ class Processor:
     def sweep(self) -> None:
         """Once per `SWEEP_S`: closes what is overdue, and aborts what was closing a sweep ago already."""
         now = self.clock.monotonic()
+        if self._told > CLOSINGS_TOLD:
+            log.info("and %d connections more", self._told - CLOSINGS_TOLD)
+        self._told = 0
+        self.channel.wake_fetches()
         for connection in [c for c in self._closing if c in self.connections]:
             connection.abort()
         self._closing = set()
@@ -379,6 +536,9 @@ class Processor:
             reason = connection.overdue(now) if connection.is_open else ""
             if reason:
                 connection.close(reason)
+            elif stall := connection.stalled(now):
+                self.say("disconnecting %s: %s", connection.peer, stall)
+                connection.abort()
             if connection.state is ConnectionState.CLOSING:
                 self._closing.add(connection)
 

@@ -6,20 +6,29 @@ task or a wake-up per request. A turn handles at most `SLICE` requests, so that 
 Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight,
 and all of them together at most `queued.max.requests` waiting here. Large frames: their bytes count from their arrival
 until they are handled; above `queued.max.request.bytes` only one connection, the oldest with a large frame begun, goes on
-being read until there is room again. Small requests, as those that let waiting producers go on, are never held up by it.
+being read until there is room again, and who has begun one is given LARGE_FRAME_S to send the rest. Small requests, as those
+that let waiting producers go on, are never held up by it. A request that waits with its connection also stops the reading there.
+
+Answers are bounded by `unsent` (`unsent_answers.py`).
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from broker.network.unsent_answers import UnsentAnswers
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import Buffer, RequestHeader, response_header
 
 SLICE = 64
 """Requests handled in one turn of the loop."""
+SLICE_S = 0.01
+"""How long they may take together; one is handled in any case."""
+WOKEN_AT_ONCE = 16
+"""Fetches that wait for room and go on in one turn."""
 
 NO_FRAME = memoryview(b"")
 """In the place of a request's frame that is decoded, so that an answer that waits does not keep it."""
@@ -32,6 +41,21 @@ class Connection(Protocol):
     remote_address: str
     hold: int
     waiting: deque[Request]
+    fetch_under_way: int
+
+    def wait_with(self, request: Request) -> None: ...
+
+    def begin_fetch(self, request: Request, *, needs_room: bool) -> bool: ...
+
+    def reserve(self, size: int) -> None: ...
+
+    def answer_room(self) -> int: ...
+
+    def room_again(self) -> None: ...
+
+    def goes_on(self) -> None: ...
+
+    def frame_handled(self, request: Request) -> None: ...
 
     @property
     def is_open(self) -> bool: ...
@@ -57,7 +81,7 @@ class Connection(Protocol):
 class Request:
     """One request. `frame` is what came after the length; exactly one of the five ways to end it is used."""
 
-    __slots__ = ("connection", "frame", "header", "large_size", "number", "received_at")
+    __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
 
     def __init__(
         self,
@@ -68,13 +92,14 @@ class Request:
         received_at: float,
         large_size: int = 0,
     ) -> None:
-        """`large_size`: bytes to give back to the channel when it was handled."""
+        """`large_size`: bytes to give back to the channel when it was handled; `keeps_frame`: that is still to come."""
         self.connection = connection
         self.number = number
         self.header = header
         self.frame = frame
         self.received_at = received_at
         self.large_size = large_size
+        self.keeps_frame = False
 
     def respond(self, body: Sequence[Buffer]) -> None:
         """Sends the response with this body."""
@@ -129,9 +154,19 @@ class RequestChannel:
     """See the module. `handle` must not block and not raise."""
 
     def __init__(
-        self, turns: Turns, handle: Callable[[Request], None], *, max_requests: int, max_large_bytes: int
+        self,
+        turns: Turns,
+        handle: Callable[[Request], None],
+        *,
+        max_requests: int,
+        max_large_bytes: int,
+        max_unsent_bytes: int = -1,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_large_bytes` -1: no limit."""
+        """`max_large_bytes`, `max_unsent_bytes` -1: no limit."""
+        self.unsent = UnsentAnswers(max_unsent_bytes)
+        self._monotonic = monotonic
+        self._waiting_for_unsent: dict[Connection, None] = {}
         self._turns = turns
         self._handle = handle
         self._max_requests = max_requests
@@ -140,6 +175,7 @@ class RequestChannel:
         self._is_scheduled = False
         self._is_draining = False
         self._with_answers: list[Connection] = []
+        self._had_their_share: list[Connection] = []
         self._waiting_for_room: dict[Connection, None] = {}
         self._large: dict[Connection, int] = {}
         self.large_bytes = 0
@@ -174,6 +210,24 @@ class RequestChannel:
         if not self._is_draining and len(self._with_answers) == 1:
             self._turns.call_soon(self._flush)
 
+    def in_the_next_turn(self, connection: Connection) -> None:
+        """`connection.goes_on()` is called then: it had its share of this one."""
+        if not self._had_their_share:
+            self._turns.call_soon(self._next_shares)
+        self._had_their_share.append(connection)
+
+    def _next_shares(self) -> None:
+        connections, self._had_their_share = self._had_their_share, []
+        for connection in connections:
+            connection.goes_on()
+
+    def put_last(self, requests: deque[Request]) -> None:
+        """Requests that waited with their connection, which had its share before, come after those of others."""
+        self._queue.extend(requests)
+        if not self._is_scheduled and self._queue:
+            self._is_scheduled = True
+            self._turns.call_soon(self._drain)
+
     def _flush(self) -> None:
         ready, self._with_answers = self._with_answers, []
         for connection in ready:
@@ -182,15 +236,21 @@ class RequestChannel:
     def _drain(self) -> None:
         queue = self._queue
         self._is_draining = True
-        for _ in range(min(len(queue), SLICE)):
+        monotonic = self._monotonic
+        ends_at = monotonic() + SLICE_S
+        left = SLICE
+        while queue:
             request = queue.popleft()
             connection = request.connection
             if connection.hold or connection.waiting:
-                connection.waiting.append(request)
-            else:
-                self._handle(request)
-                if request.large_size:
-                    self.large_handled(request.large_size)
+                connection.wait_with(request)
+                continue
+            self._handle(request)
+            if request.large_size and not request.keeps_frame:
+                connection.frame_handled(request)
+            left -= 1
+            if not left or monotonic() > ends_at:
+                break
         self._is_draining = False
         self._flush()
         if queue:
@@ -202,6 +262,31 @@ class RequestChannel:
             for connection in waiting:
                 connection.read_on()
 
+    # -- answers that were not taken ------------------------------------------------------------------------------
+
+    def when_answers_are_taken(self, connection: Connection) -> None:
+        """`connection.room_again()` is called when there is room for another fetch."""
+        self._waiting_for_unsent[connection] = None
+
+    def unsent_changed(self, by: int) -> None:
+        """Of a connection's unsent answers, in bytes."""
+        self.unsent.total += by
+        if self._waiting_for_unsent and by < 0 and not self.unsent.is_exhausted:
+            self._turns.call_soon(self.wake_fetches)
+
+    def wake_fetches(self) -> None:
+        """Those that wait longest. They may have to wait again."""
+        for connection in list(self._waiting_for_unsent)[:WOKEN_AT_ONCE]:
+            if self.unsent.is_exhausted:
+                return
+            del self._waiting_for_unsent[connection]
+            connection.room_again()
+
+    def gone(self, connection: Connection) -> None:
+        """It waits for nothing any more."""
+        self._waiting_for_unsent.pop(connection, None)
+        self._waiting_for_room.pop(connection, None)
+
     # -- large frames --------------------------------------------------------------------------------------------
 
     def may_read_large(self, connection: Connection) -> bool:
@@ -209,6 +294,11 @@ class RequestChannel:
         if self._max_large_bytes < 0 or self.large_bytes < self._max_large_bytes:
             return True
         return next(iter(self._large), connection) is connection
+
+    @property
+    def is_short_of_room(self) -> bool:
+        """Frames wait for room."""
+        return 0 <= self._max_large_bytes <= self.large_bytes
 
     def large_began(self, connection: Connection) -> None:
         self._large[connection] = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from broker.purgatory import DelayedOperation, Verdict
-from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, PartitionRead
+from broker.replication.fetch_reads import NO_ROOM, FetchEntry, FetchParams, FetchReads, PartitionRead
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import TopicPartition
@@ -27,6 +27,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
     """
 
     __slots__ = (
+        "_asked",
         "_entries",
         "_finish_reads",
         "_incomplete",
@@ -47,6 +48,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         finish: Finisher,
     ) -> None:
         super().__init__()
+        self._asked = params
         self._params = params
         self._entries = entries
         self._reads = reads
@@ -69,6 +71,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._purgatory.watch_also(self, tp)
 
     def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
+        self._params = params = self._asked.bounded()
         is_due = False
         touched: list[int] = []
         for key in keys:
@@ -79,7 +82,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
             self._incomplete.discard(index)
             is_due = is_due or is_decisive(read)
             touched.append(index)
-        if is_due or self._total >= self._params.min_bytes:
+        if is_due or self._total >= params.min_bytes:
             return Verdict.DONE
         self._drop_records(index for index in touched if self._reads[index].size)
         return Verdict.WAIT
@@ -87,6 +90,10 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
     def on_complete(self, *, expired: bool) -> None:
         """Answers. At the time-out what was held up, as by a throttle, is looked at once more; what had nothing to read, and
         was not touched since, has no news: of ten thousand such partitions none is read again."""
+        if not self._asked.room.is_open:
+            self._finish_reads(self._entries, self._reads)
+            return
+        self._params = self._asked.bounded()
         again = self._incomplete
         if expired:
             again = again | {index for index, read in enumerate(self._reads) if not read.is_idle}
@@ -101,7 +108,12 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._throttled -= before.throttled_size
         budget = self._params.max_bytes - self._total
         read = self._source.read(
-            self._params, tp, wanted, budget, min_one_batch=self._total <= 0, pending=self._throttled
+            self._params,
+            tp,
+            wanted,
+            budget,
+            min_one_batch=self._total <= 0 and self._params.max_bytes != NO_ROOM,
+            pending=self._throttled,
         )
         self._reads[index] = read
         self._total += read.size

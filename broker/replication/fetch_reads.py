@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from broker.config import INT_MAX
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.replication.replication_throttle import ReplicationThrottle
@@ -16,6 +17,42 @@ from protocol.types import NO_EPOCH, TopicPartition
 ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
+ROOM_OF_FOLLOWERS = 64 * 1024
+"""Bytes that the answer to a follower may have in any case: followers never wait for what clients do not take."""
+
+
+class AnswerRoom(Protocol):
+    """Where the answer goes: a connection."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def answer_room(self) -> int:
+        """Bytes that the answer may have; 0: no records at all."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """So many bytes are held until the answer is given."""
+        ...
+
+
+class Unbounded:
+    """Room for any answer."""
+
+    is_open = True
+
+    def answer_room(self) -> int:
+        return INT_MAX
+
+    def reserve(self, size: int) -> None:
+        """Nobody counts."""
+
+
+UNBOUNDED = Unbounded()
+NO_ROOM = -(2**62)
+"""As `max_bytes`: not even the first batch."""
+
+
 class FetchParams(NamedTuple):
     """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch."""
 
@@ -25,10 +62,21 @@ class FetchParams(NamedTuple):
     min_bytes: int
     max_bytes: int
     isolation_level: int = 0
+    room: AnswerRoom = UNBOUNDED
 
     @property
     def is_follower(self) -> bool:
         return self.replica_id >= 0
+
+    def bounded(self) -> FetchParams:
+        """As it is now: what the answer may have goes by the room that there is, and so does what is enough."""
+        room = self.room.answer_room()
+        if room >= self.max_bytes:
+            return self
+        if self.replica_id >= 0 and room < ROOM_OF_FOLLOWERS:
+            room = ROOM_OF_FOLLOWERS
+        # Of whole batches there may be less than there is room for.
+        return self._replace(max_bytes=min(self.max_bytes, room or NO_ROOM), min_bytes=min(self.min_bytes, room // 2))
 
 
 FetchEntry = tuple[TopicPartition, FetchRequestPartition]
@@ -88,7 +136,13 @@ class FetchReads:
         for tp, wanted in entries:
             budget = params.max_bytes - total
             read = self.read(
-                params, tp, wanted, budget, min_one_batch=total == 0, records_fetch=True, pending=throttled
+                params,
+                tp,
+                wanted,
+                budget,
+                min_one_batch=total == 0 and params.max_bytes != NO_ROOM,
+                records_fetch=True,
+                pending=throttled,
             )
             total += read.size
             throttled += read.throttled_size

@@ -68,13 +68,15 @@ class Fetches:
     ) -> WaitingFetch | None:
         """As `ReplicaManager.fetch`."""
         entries = list(partitions)
+        bounded = params.bounded()
         if len(entries) > large_fetches.LARGE:
-            large = LargeFetch(self._reads, params, entries)
+            params.room.reserve(max(bounded.max_bytes, 0))
+            large = LargeFetch(self._reads, bounded, entries)
             self._spawn(self._read_in_slices(large, params, entries, respond, quiet))
             return large
-        reads = self._reads.read_all(params, entries)
+        reads = self._reads.read_all(bounded, entries)
         self._after_reads()
-        return self._answer_or_park(params, entries, reads, respond, quiet)
+        return self._answer_or_park(params, bounded.min_bytes, entries, reads, respond, quiet)
 
     async def _read_in_slices(
         self,
@@ -97,11 +99,12 @@ class Fetches:
             large.is_completed = True
         if large.is_hurried:
             params = params._replace(max_wait_ms=0)
-        large.parked = self._answer_or_park(params, entries, large.reads, respond, quiet)
+        large.parked = self._answer_or_park(params, large.min_bytes, entries, large.reads, respond, quiet)
 
     def _answer_or_park(
         self,
         params: FetchParams,
+        min_bytes: int,
         entries: list[FetchEntry],
         reads: list[PartitionRead],
         respond: FetchResponder,
@@ -111,15 +114,16 @@ class Fetches:
         rests = quiet is not None and len(quiet) > 0
 
         def finish(asked: list[FetchEntry], found: list[PartitionRead]) -> None:
-            self._finish(asked, found, respond, quiet)
+            self._finish(params, asked, found, respond, quiet)
 
         total = sum(read.size for read in reads)
         is_empty = not entries and not rests
         # What is awake and not among the entries is for the next request.
         is_short = quiet is not None and bool(quiet.woken)
-        if params.max_wait_ms <= 0 or is_short or is_empty or total >= params.min_bytes or any(map(is_decisive, reads)):
+        if params.max_wait_ms <= 0 or is_short or is_empty or total >= min_bytes or any(map(is_decisive, reads)):
             finish(entries, reads)
             return None
+        params.room.reserve(0)  # it holds no records while it is parked
         operation = DelayedFetch(params, entries, reads, self._reads, finish)
         if quiet is not None:
             quiet.parked = operation
@@ -173,6 +177,7 @@ class Fetches:
 
     def _finish(
         self,
+        params: FetchParams,
         entries: list[FetchEntry],
         reads: list[PartitionRead],
         respond: FetchResponder,
@@ -184,12 +189,15 @@ class Fetches:
             self._answer(entries, reads, respond)
             return
         # What happens while the disk is asked touches nobody: nothing may rest after that.
-        self._spawn(self._finish_cold(entries, reads, respond))
+        params.room.reserve(sum(read.size for read in reads))
+        self._spawn(self._finish_cold(params, entries, reads, respond))
 
     async def _finish_cold(
-        self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder
+        self, params: FetchParams, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder
     ) -> None:
         for index, read in enumerate(reads):
+            if not params.room.is_open:
+                return
             if read.cold is not None:
                 tp, wanted = entries[index]
                 reads[index] = await self._reads.read_cold(tp, wanted, read)

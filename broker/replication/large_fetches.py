@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from broker.replication.fetch_reads import FetchEntry, FetchParams, FetchReads, PartitionRead
+from broker.replication.fetch_reads import NO_ROOM, FetchEntry, FetchParams, FetchReads, PartitionRead
 from protocol.types import TopicPartition
 
 READS_IN_A_SLICE = 20
@@ -46,6 +46,11 @@ class LargeFetch:
         """It must not be parked: nobody waits for it any more."""
         self.is_completed = False
 
+    @property
+    def min_bytes(self) -> int:
+        """What is enough to be answered."""
+        return self._params.min_bytes
+
     def complete_now(self) -> bool:
         self.is_hurried = True
         return self.parked is not None and self.parked.complete_now()
@@ -78,7 +83,7 @@ class LargeFetch:
             tp,
             wanted,
             self._params.max_bytes - self._total,
-            min_one_batch=self._total <= 0,
+            min_one_batch=self._total <= 0 and self._params.max_bytes != NO_ROOM,
             records_fetch=records_fetch,
             pending=self._throttled,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
@@ -41,10 +42,29 @@ class OffsetQueries:
     def list_offset(
         self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
     ) -> OffsetAnswer:
-        """Consumers see what is below the HW; with `read_committed` the last stable offset, which is the HW here."""
+        """As `listing_offset`, all at once."""
+        listing = self.listing_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+        done = None
+        while True:
+            try:
+                work = listing.send(done)
+            except StopIteration as end:
+                answer: OffsetAnswer = end.value
+                return answer
+            done = work() if work is not None else None
+
+    def listing_offset(
+        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
+    ) -> Generator[Callable[[], Any] | None, Any, OffsetAnswer]:
+        """Consumers see what is below the HW; with `read_committed` the last stable offset, which is the HW here.
+
+        Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent. Who leads is
+        looked at anew at the end.
+        """
         partition = self._hosted.find(tp)
         log = partition.leader_log(current_leader_epoch)
         _check_replica(partition, replica_id)
+        generation = partition.generation
         limit = partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
         # A fresh leader's HW lags behind what consumers were shown before (INV-16).
         limit_is_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
@@ -58,12 +78,14 @@ class OffsetQueries:
             return NO_MATCH
         try:
             if timestamp == MAX_TIMESTAMP:
-                found = log.max_timestamp_offset()
+                found = yield from log.searching_newest()
             else:
-                found = log.offset_for_timestamp(timestamp, limit)
+                found = yield from log.searching(timestamp, limit)
         except LogDirFailed as error:
             self._disk_failed(partition, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        if partition.generation != generation:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if found is not None and found[1] < limit:
             return found
         if limit_is_behind:

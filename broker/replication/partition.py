@@ -21,6 +21,7 @@ from broker.replication.refused_batches import RefusedBatches
 from broker.replication.replica_state import FollowerState
 from broker.replication.truncation import EpochEnd, has_diverged
 from broker.storage.log import AppendInfo, Log
+from broker.storage.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import PartitionState
 from protocol.types import NO_EPOCH, NO_LEADER, LeaderAndIsr, TopicPartition
@@ -183,8 +184,15 @@ class Partition:
 
     # -- the leader's side ----------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: memoryview, *, acks: int) -> AppendInfo:
-        """Appends a producer's batch. Raises KafkaError (INV-17: nothing is appended below min.insync), LogDirFailed."""
+    def append_as_leader(
+        self,
+        records: memoryview,
+        *,
+        acks: int,
+        allowance: Allowance | None = None,
+        accepted: AcceptedBefore | None = None,
+    ) -> AppendInfo:
+        """Appends a producer's batch. Raises KafkaError (INV-17: nothing is appended below min.insync), LogDirFailed, TakesLong."""
         partition_log = self.leader_log()
         if acks == -1 and len(self.isr) < partition_log.config.min_insync_replicas:
             raise KafkaError(
@@ -194,7 +202,7 @@ class Partition:
         if self._world.refused:
             producers = partition_log.producers.state
             self._world.refused.check(self.tp, records, producers, self._world.clock.monotonic())
-        info = partition_log.append_as_leader(records, self.leader_epoch)
+        info = partition_log.append_as_leader(records, self.leader_epoch, allowance, accepted)
         if len(self.isr) == 1:
             self.advance_high_watermark()
         return info

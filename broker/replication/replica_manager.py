@@ -20,6 +20,7 @@ from broker.event_log import EventLog
 from broker.loop_budget import LoopBudget
 from broker.metadata_cache import MetadataCache
 from broker.purgatory import Purgatory, Timers
+from broker.replication.appends import Appends
 from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
 from broker.replication.directory_failures import DirectoryFailures
 from broker.replication.fetch_reads import FetchParams, FetchReads, FetchResponder
@@ -36,14 +37,13 @@ from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, Role, Surroundings
 from broker.replication.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.record_deletions import RecordDeletions
-from broker.replication.refused_batches import FOR_NOW
 from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_moves import ReplicaMoves
 from broker.replication.replication_throttle import ReplicationThrottle
 from broker.replication.steps import Steps, all_at_once
-from broker.storage.log import LogDirFailed, is_passing
+from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
@@ -59,7 +59,6 @@ from protocol.zk.znodes import topic_id_uuid
 
 log = logging.getLogger(__name__)
 
-ACKS_ALL = -1
 TOUCHED_IN_A_TURN = 400
 """Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
 LOOKS_IN_A_SLICE = 20
@@ -148,6 +147,16 @@ class ReplicaManager:
             self._spawn,
             self.budget,
         )
+        self._appends = Appends(
+            self.partitions,
+            clock,
+            lease.is_suspect,
+            self._surroundings.refused,
+            self._produces,
+            self._appended_to,
+            self._disk_failed,
+            self.budget,
+        )
         self._offsets = OffsetQueries(self.partitions, self._disk_failed)
         self.record_deletions = RecordDeletions(
             self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._fetches.answer_followers
@@ -191,57 +200,17 @@ class ReplicaManager:
 
         It is called before this returns, unless acks is -1 and some append has to wait for its replication.
         """
-        results: list[ProducePartitionResult] = []
-        awaited: dict[TopicPartition, AwaitedAppend] = {}
-        suspect = self._lease.is_suspect()
-        for index, (tp, records) in enumerate(entries):
-            if suspect:
-                self._surroundings.refused.note(tp, records, self._clock.monotonic())
-                results.append(self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            elif tp in awaited:
-                results.append(self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} twice in one request"))
-            else:
-                results.append(self._append_one(index, tp, records, acks, awaited))
-        if not awaited:
-            respond(results)
-            return
-        operation = DelayedProduce(awaited, results, respond, self._lease.is_suspect)
-        self._produces.try_complete_else_watch(operation, tuple(awaited), timeout_ms / 1000)
+        self._appends.append(acks, timeout_ms, entries, respond)
 
-    def _append_one(
+    def append_in_slices(
         self,
-        index: int,
-        tp: TopicPartition,
-        records: memoryview,
         acks: int,
-        awaited: dict[TopicPartition, AwaitedAppend],
-    ) -> ProducePartitionResult:
-        try:
-            partition = self.partitions.find(tp)
-            info = partition.append_as_leader(records, acks=acks)
-        except KafkaError as error:
-            if error.code in FOR_NOW:
-                self._surroundings.refused.note(tp, records, self._clock.monotonic())
-            return self._refused(tp, error.code, error.message, error.record_errors)
-        except LogDirFailed as error:
-            if is_passing(error):
-                self._surroundings.refused.note(tp, records, self._clock.monotonic())
-            self._disk_failed(self.partitions.find(tp), error)
-            return self._refused(tp, ErrorCode.KAFKA_STORAGE_ERROR)
-        self._appended[tp] = None
-        self._look_in_the_next_turn()
-        if acks == ACKS_ALL:
-            # A duplicate waits like the batch that it repeats: its answer promises the same (BUG-11).
-            awaited[tp] = AwaitedAppend(index, partition, info.last_offset + 1, partition.generation)
-        return ProducePartitionResult(
-            tp.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
-        )
-
-    def _refused(
-        self, tp: TopicPartition, error: ErrorCode, message: str = "", records: Sequence[tuple[int, str]] = ()
-    ) -> ProducePartitionResult:
-        hint = self.partitions.leader_hint(tp)
-        return ProducePartitionResult(tp.partition, error, -1, -1, -1, message or None, *hint, record_errors=records)
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> Coroutine[Any, Any, None] | None:
+        """As `append`, for what clients send: `Appends.append_in_slices`."""
+        return self._appends.append_in_slices(acks, timeout_ms, entries, respond)
 
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
@@ -272,8 +241,8 @@ class ReplicaManager:
         `quiet` are the partitions of the same session that rest: those that are woken meanwhile follow in the results.
         Returns the parked operation, if it was: `complete_now` answers it early, as when its connection is gone.
         """
-        if not params.is_follower:
-            params = params._replace(max_bytes=min(params.max_bytes, self._config.fetch_max_bytes))
+        if params.max_bytes > self._config.fetch_max_bytes and not params.is_follower:
+            params = params._replace(max_bytes=self._config.fetch_max_bytes)
         return self._fetches.fetch(params, partitions, respond, quiet)
 
     def begin_fetch(self, quiet: QuietPartitions, replica_epoch: int) -> None:
@@ -299,6 +268,12 @@ class ReplicaManager:
     ) -> tuple[int, int, int]:
         """(timestamp, offset, epoch) for a time in ms, -1 latest, -2 earliest, -3 max timestamp. Raises KafkaError."""
         return self._offsets.list_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+
+    def listing_offset(
+        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
+    ) -> Generator[Callable[[], Any] | None, Any, tuple[int, int, int]]:
+        """As `list_offset`, with stops: `OffsetQueries.listing_offset`."""
+        return self._offsets.listing_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
 
     def offset_for_leader_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = -1
@@ -495,6 +470,10 @@ class ReplicaManager:
     def _touch(self, tp: TopicPartition) -> None:
         """There may be news for those who fetch it: looked at in the next turn of the loop."""
         self._touched[tp] = None
+        self._look_in_the_next_turn()
+
+    def _appended_to(self, tp: TopicPartition) -> None:
+        self._appended[tp] = None
         self._look_in_the_next_turn()
 
     def _look_in_the_next_turn(self) -> None:

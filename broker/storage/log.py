@@ -33,6 +33,7 @@ from broker.storage.log_types import (
     failure_of,
     is_passing,
 )
+from broker.storage.produced_batches import AcceptedBefore, Allowance
 from broker.storage.rolling import must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
@@ -122,15 +123,30 @@ class Log:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int) -> AppendInfo:
+    def accepting(self, records: Buffer, allowance: Allowance) -> produced_batches.Steps:
+        """What `append_as_leader` checks and changes, however long it takes. Its result is for a log of the same `config`."""
+        header = validate_produced(records, max_message_bytes=self.config.max_message_bytes)[0][1]
+        return produced_batches.accepting(records, header, self.config, self._wall_ms, allowance)
+
+    def append_as_leader(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        allowance: Allowance | None = None,
+        accepted: AcceptedBefore | None = None,
+    ) -> AppendInfo:
         """Appends what a producer sent: one batch, validated, with offsets and the leader epoch assigned.
 
-        One that is in the log already is answered as it was, `size_bytes` 0. Raises KafkaError for a batch that is not
-        allowed (nothing is written then), LogDirFailed for the disk.
+        One that is in the log already is answered as it was, `size_bytes` 0. `accepted` is the result of `accepting`, if that
+        was asked for. Raises KafkaError for a batch that is not allowed (nothing is written then), LogDirFailed for the disk,
+        TakesLong for a batch that `accepting` must look at, with this log's settings of now.
         """
         config = self.config
-        header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
-        records, header = produced_batches.accept(records, header, config, self._wall_ms)
+        if accepted is None or accepted.config is not config:
+            header = validate_produced(records, max_message_bytes=config.max_message_bytes)[0][1]
+            records, header = produced_batches.accept(records, header, config, self._wall_ms, allowance)
+        else:
+            records, header = accepted.batch
         size = len(records)
         if size > config.segment_bytes:
             raise KafkaError(
@@ -318,15 +334,34 @@ class Log:
 
         Raises LogDirFailed, KafkaError(CORRUPT_MESSAGE) for a batch that cannot be unpacked.
         """
-        with self._using_disk():
-            found = timestamps.first_since(self._segments, timestamp_ms, self.log_start_offset)
-        return found if found is not None and found[1] < max_offset else None
+        return timestamps.at_once(self.searching(timestamp_ms, max_offset))
+
+    def searching(self, timestamp_ms: int, max_offset: int) -> timestamps.Search:
+        """As `offset_for_timestamp`, with stops. Each batch is looked for in the log as it is then."""
+        offset = 0
+        while True:
+            offset = max(offset, self.log_start_offset)
+            with self._using_disk():
+                batch = timestamps.batch_since(self._segments, timestamp_ms, offset)
+            if batch is None:
+                return None
+            found = yield from timestamps.searching(*batch, timestamp_ms, offset)
+            if found is not None:
+                return found if self.log_start_offset <= found[1] < max_offset else None
+            offset = batch[1].next_offset
+            yield None
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        return timestamps.at_once(self.searching_newest())
+
+    def searching_newest(self) -> timestamps.Search:
+        """As `max_timestamp_offset`, with stops."""
         with self._using_disk():
             newest = timestamps.newest(self._segments)
-        return None if newest == NO_TIMESTAMP else self.offset_for_timestamp(newest, self.log_end_offset)
+        if newest == NO_TIMESTAMP:
+            return None
+        return (yield from self.searching(newest, self.log_end_offset))
 
     # -- cutting --------------------------------------------------------------------------------------------------
 

@@ -22,11 +22,17 @@ Where a topic's settings ask for it, each record is decoded, and the refusal nam
 
 With a `compression.type` other than `producer` the batch is compressed anew when it came in another; then all its records
 are checked.
+
+What takes longer than a turn of the loop may (`accept` then raises TakesLong) is done by `accepting`: unpacking and packing in
+a thread, walks over records with stops. 2 KB of zstd may stand for 64 MiB, or for millions of records, so both are
+limited for each batch, and together for the batches of one request (`Allowance`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, NamedTuple
 
 from broker.config import LONG_MAX, TopicConfig
 from protocol.errors import ErrorCode, KafkaError
@@ -35,57 +41,178 @@ from protocol.kafka.record_batch import (
     HEADER_SIZE,
     BatchHeader,
     Buffer,
-    decode_records,
     parse_header,
     unpacked,
+    unpacked_large,
     with_compression,
     with_max_timestamp,
 )
-from protocol.kafka.record_checks import check_records, last_timestamp_delta
+from protocol.kafka.record_checks import (
+    STEP,
+    TakesLong,
+    check_records,
+    checking_records,
+    last_timestamp_delta,
+    times_and_keys,
+)
 
 RECORDS_CHECKED = 8
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""Of the batches of one request together."""
+RECORDS_MAX = 1_000_000
+"""Of one batch, and of the compressed batches of one request together."""
+UNPACKED_AT_ONCE = 1024 * 1024
+"""Bytes that are unpacked on the loop: 1 to 4 ms."""
+COMPRESSED_AT_ONCE = 64 * 1024
+"""Bytes that are packed on the loop: gzip takes 1 ms for 20 KB at its highest level."""
 RECORD_ERRORS_MAX = 100
 """How many wrong records an answer names."""
 NO_TIMESTAMP = -1
+TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE
+"""Of which a Java producer makes smaller batches."""
 
 LOG_APPEND_TIME = "LogAppendTime"
 PRODUCERS_OWN = "producer"
 _COMPRESSION_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 Accepted = tuple[Buffer, BatchHeader]
+Steps = Generator[Callable[[], Any] | None, Any, Accepted]
+"""Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent."""
 
 
-def accept(batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Callable[[], int]) -> Accepted:
+class AcceptedBefore(NamedTuple):
+    """A batch that was accepted for a log of that `config`."""
+
+    config: TopicConfig
+    batch: Accepted
+
+
+class Allowance:
+    """What the compressed batches of one request may still unpack to."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self) -> None:
+        self.bytes = UNPACKED_BYTES_MAX
+        self.records = RECORDS_MAX
+
+
+def accept(
+    batch: Buffer,
+    header: BatchHeader,
+    config: TopicConfig,
+    wall_ms: Callable[[], int],
+    allowance: Allowance | None = None,
+) -> Accepted:
     """The batch as it is to be appended, but for its offsets, and its header. `wall_ms` is the wall clock.
 
-    Raises KafkaError as the module says; what is refused is not changed.
+    Raises KafkaError as the module says, TakesLong when `accepting` must do it; what is refused is not changed.
     """
     compression = header.attributes & COMPRESSION_MASK
+    count = header.record_count
     data, at = batch, HEADER_SIZE
     if compression:
-        data = unpacked(batch, 0, header, size_max=UNPACKED_BYTES_MAX, too_large=ErrorCode.MESSAGE_TOO_LARGE)
-        at = 0
-    count = header.record_count
+        data, at = _unpacked_at_once(batch, header, allowance), 0
     newest = header.base_timestamp + check_records(data, at, count, RECORDS_CHECKED)
+    if count > (RECORDS_MAX if allowance is None or not compression else allowance.records):
+        raise _too_many(count)
+    if compression and allowance is not None:
+        allowance.records -= count
     if count > RECORDS_CHECKED and (last := last_timestamp_delta(data, count)) is not None:
         newest = max(newest, header.base_timestamp + last)
     if config.looks_at_each_record:
-        _check_each(batch, config, wall_ms())
+        _end(_checking_each(data, at, header, config, wall_ms()))
     if newest != header.max_timestamp and config.message_timestamp_type != LOG_APPEND_TIME:
-        batch, header = _with_right_timestamp(batch, header, data, at)
-    if config.compression_type == PRODUCERS_OWN:
+        batch, header = _end(_with_right_timestamp(batch, header, data, at))
+    if config.compression_type == PRODUCERS_OWN or _COMPRESSION_OF[config.compression_type] == compression:
         return batch, header
-    target = _COMPRESSION_OF[config.compression_type]
-    if target == compression:
-        return batch, header
-    check_records(data, at, count, count)
-    return _compressed_anew(header, bytes(data[at:]), target, config)
+    if len(data) > COMPRESSED_AT_ONCE:
+        raise TakesLong
+    _end(checking_records(data, at, count))
+    return _compressed_anew(header, data, at, config)
 
 
-def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: int) -> Accepted:
+def accepting(
+    batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Callable[[], int], allowance: Allowance
+) -> Steps:
+    """As `accept`, however long it takes. Memory: what the batch unpacks to, and that once more if it is packed anew."""
+    compression = header.attributes & COMPRESSION_MASK
+    count = header.record_count
+    data, at = batch, HEADER_SIZE
+    if compression:
+        _check_allowance(allowance)
+        data, at = (yield partial(unpacked_large, batch, 0, header, size_max=allowance.bytes, too_large=TOO_LARGE)), 0
+        allowance.bytes -= len(data)
+    try:
+        newest = check_records(data, at, count, RECORDS_CHECKED)
+        if count > (allowance.records if compression else RECORDS_MAX):
+            raise _too_many(count)
+        if compression:
+            allowance.records -= count
+        if count > RECORDS_CHECKED and (last := last_timestamp_delta(data, count)) is not None:
+            newest = max(newest, last)
+    except TakesLong:
+        newest = yield from checking_records(data, at, count)
+    if config.looks_at_each_record:
+        yield from _checking_each(data, at, header, config, wall_ms())
+    if header.base_timestamp + newest != header.max_timestamp and config.message_timestamp_type != LOG_APPEND_TIME:
+        batch, header = yield from _with_right_timestamp(batch, header, data, at)
+    if config.compression_type == PRODUCERS_OWN or _COMPRESSION_OF[config.compression_type] == compression:
+        return batch, header
+    yield from checking_records(data, at, count)
+    packed: Accepted = yield partial(_compressed_anew, header, data, at, config)
+    return packed
+
+
+def at_once(steps: Steps) -> Accepted:
+    """The result, without a stop: for a broker's own batches."""
+    try:
+        work = next(steps)
+        while True:
+            work = steps.send(work() if work is not None else None)
+    except StopIteration as end:
+        accepted: Accepted = end.value
+        return accepted
+
+
+def _end(steps: Generator[None, None, Any]) -> Any:
+    """Its result, if it needs no more than one stop. Raises TakesLong."""
+    try:
+        next(steps)
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    raise TakesLong
+
+
+def _unpacked_at_once(batch: Buffer, header: BatchHeader, allowance: Allowance | None) -> Buffer:
+    if allowance is not None:
+        _check_allowance(allowance)
+    if len(batch) > UNPACKED_AT_ONCE:
+        raise TakesLong
+    try:
+        data = unpacked(batch, 0, header, size_max=UNPACKED_AT_ONCE, too_large=TOO_LARGE)
+    except KafkaError as error:
+        if error.code is TOO_LARGE:
+            raise TakesLong from None
+        raise
+    if allowance is not None:
+        allowance.bytes -= len(data)
+    return data
+
+
+def _check_allowance(allowance: Allowance) -> None:
+    if allowance.bytes <= 0:
+        raise KafkaError(TOO_LARGE, f"the batches of one request unpack to more than {UNPACKED_BYTES_MAX} bytes")
+
+
+def _too_many(count: int) -> KafkaError:
+    return KafkaError(TOO_LARGE, f"{count} records: a batch, and the compressed ones of a request, have {RECORDS_MAX}")
+
+
+def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: int) -> Generator[None, None, Accepted]:
     """All records are walked: the header's largest timestamp is theirs, NO_TIMESTAMP if none has one."""
-    newest = header.base_timestamp + check_records(data, at, header.record_count, header.record_count)
+    newest = header.base_timestamp + (yield from checking_records(data, at, header.record_count))
     if newest > LONG_MAX:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"a record's timestamp, {newest}, is no number of 64 bits")
     newest = max(newest, NO_TIMESTAMP)
@@ -95,9 +222,10 @@ def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: 
     return changed, parse_header(changed)
 
 
-def _compressed_anew(header: BatchHeader, data: bytes, compression: int, config: TopicConfig) -> Accepted:
+def _compressed_anew(header: BatchHeader, data: Buffer, at: int, config: TopicConfig) -> Accepted:
+    compression = _COMPRESSION_OF[config.compression_type]
     levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
-    batch = with_compression(header, data, compression, levels[compression])
+    batch = with_compression(header, bytes(data[at:]), compression, levels[compression])
     if len(batch) > config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -106,23 +234,32 @@ def _compressed_anew(header: BatchHeader, data: bytes, compression: int, config:
     return batch, parse_header(batch)
 
 
-def _check_each(batch: Buffer, config: TopicConfig, now_ms: int) -> None:
+def _checking_each(
+    data: Buffer, at: int, header: BatchHeader, config: TopicConfig, now_ms: int
+) -> Generator[None, None, None]:
     """As LogValidator.validateRecord: the key first, then the time."""
+    yield from checking_records(data, at, header.record_count)
     needs_key = "compact" in config.cleanup_policy
     earliest, latest = -LONG_MAX, LONG_MAX
     if config.message_timestamp_type == "CreateTime":
         earliest, latest = now_ms - config.timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
     errors: list[tuple[int, str]] = []
+    count = 0
     code = ErrorCode.INVALID_RECORD
-    for index, record in enumerate(decode_records(batch)):
-        if needs_key and record.key is None:
-            errors.append((index, "a record without a key in a compacted topic"))
-        elif record.timestamp != NO_TIMESTAMP and not earliest <= record.timestamp <= latest:
+    base = header.base_timestamp
+    for delta, time, has_key in times_and_keys(data, at, header.record_count):
+        if needs_key and not has_key:
+            why = "a record without a key in a compacted topic"
+        elif base + time != NO_TIMESTAMP and not earliest <= base + time <= latest:
             code = ErrorCode.INVALID_TIMESTAMP
-            errors.append((index, f"timestamp {record.timestamp} is not within {earliest}..{latest}"))
+            why = f"timestamp {base + time} is not within {earliest}..{latest}"
+        else:
+            why = ""
+        if why:
+            count += 1
+            if len(errors) < RECORD_ERRORS_MAX:
+                errors.append((delta, why))
+        if delta % STEP == STEP - 1:
+            yield
     if errors:
-        raise KafkaError(
-            code,
-            f"{len(errors)} records of the batch are refused, the first: {errors[0][1]}",
-            errors[:RECORD_ERRORS_MAX],
-        )
+        raise KafkaError(code, f"{count} records of the batch are refused, the first: {errors[0][1]}", errors)

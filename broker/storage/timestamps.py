@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
 
 from broker.storage.segment import NO_TIMESTAMP, Segment
-from protocol.kafka.record_batch import decode_records
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import (
+    DECOMPRESSED_SIZE_MAX,
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    unpacked,
+    unpacked_large,
+)
+from protocol.kafka.record_checks import STEP, times_and_keys
 
 Found = tuple[int, int, int]
 """(timestamp in ms, offset, leader epoch) of a record"""
+Search = Generator[Callable[[], Any] | None, Any, Found | None]
+"""Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent."""
+UNPACKED_AT_ONCE = 1024 * 1024
+"""Bytes that are unpacked on the loop; a batch of more is unpacked in a thread."""
 
 
-def first_since(segments: Sequence[Segment], timestamp_ms: int, log_start_offset: int) -> Found | None:
-    """The first record at or after `log_start_offset` with at least that timestamp. Raises OSError, KafkaError."""
+def batch_since(segments: Sequence[Segment], timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
+    """The first batch with records at or after `offset` whose largest timestamp is at least that. Raises OSError, KafkaError."""
     for segment in segments:
-        if segment.newest_timestamp() >= timestamp_ms:
-            found = _first_in(segment, timestamp_ms, log_start_offset)
+        if segment.next_offset > offset and segment.newest_timestamp() >= timestamp_ms:
+            found = _batch_in(segment, timestamp_ms, offset)
             if found is not None:
                 return found
     return None
+
+
+def searching(batch: Buffer, header: BatchHeader, timestamp_ms: int, offset: int) -> Search:
+    """The batch's first record at or after `offset` with at least that timestamp. Raises KafkaError for a broken batch."""
+    data, at = batch, HEADER_SIZE
+    if header.compression:
+        data, at = (yield from _unpacking(batch, header)), 0
+    if header.is_log_append_time:
+        base, is_one_time = header.max_timestamp, True
+    else:
+        base, is_one_time = header.base_timestamp, False
+    for count, (delta, time, _) in enumerate(times_and_keys(data, at, header.record_count), 1):
+        timestamp = base if is_one_time else base + time
+        if timestamp >= timestamp_ms and header.base_offset + delta >= offset:
+            return timestamp, header.base_offset + delta, header.partition_leader_epoch
+        if count % STEP == 0:
+            yield None
+    return None
+
+
+def _unpacking(batch: Buffer, header: BatchHeader) -> Generator[Callable[[], Any], Any, Buffer]:
+    corrupt = ErrorCode.CORRUPT_MESSAGE
+    if len(batch) <= UNPACKED_AT_ONCE:
+        try:
+            return unpacked(batch, 0, header, size_max=UNPACKED_AT_ONCE, too_large=ErrorCode.MESSAGE_TOO_LARGE)
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+    data: Buffer = yield partial(unpacked_large, batch, 0, header, size_max=DECOMPRESSED_SIZE_MAX, too_large=corrupt)
+    return data
+
+
+def at_once(search: Search) -> Found | None:
+    """The result, without a stop."""
+    done = None
+    while True:
+        try:
+            work = search.send(done)
+        except StopIteration as end:
+            found: Found | None = end.value
+            return found
+        done = work() if work is not None else None
 
 
 def newest(segments: Sequence[Segment]) -> int:
@@ -26,18 +83,15 @@ def newest(segments: Sequence[Segment]) -> int:
     return max((segment.newest_timestamp() for segment in segments), default=NO_TIMESTAMP)
 
 
-def _first_in(segment: Segment, timestamp_ms: int, log_start_offset: int) -> Found | None:
-    """The time index tells the offset before which no record has that timestamp; one batch is decoded at the end."""
+def _batch_in(segment: Segment, timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
+    """The time index tells the offset before which no record has that timestamp."""
     segment.load_indexes()
     entry = segment.time_index.entry_before(timestamp_ms)
     if entry is not None and not segment.has_timestamp(*entry):
         segment.rebuild_indexes()
         entry = segment.time_index.entry_before(timestamp_ms)
-    start = segment.position_of(max(entry[1] if entry else 0, log_start_offset), may_block=True)
+    start = segment.position_of(max(entry[1] if entry else 0, offset), may_block=True)
     for position, header in segment.headers(start):
-        if header.max_timestamp < timestamp_ms:
-            continue
-        for record in decode_records(segment.read(position, header.size_in_bytes, may_block=True)):
-            if record.timestamp >= timestamp_ms and record.offset >= log_start_offset:
-                return record.timestamp, record.offset, header.partition_leader_epoch
+        if header.max_timestamp >= timestamp_ms and header.last_offset >= offset:
+            return segment.read(position, header.size_in_bytes, may_block=True), header
     return None

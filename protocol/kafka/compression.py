@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
@@ -15,6 +17,14 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _INT = struct.Struct(">i")
 _SNAPPY_JAVA_MAGIC = b"\x82SNAPPY\x00"
 _TARGET_IS_FULL = "failed to write whole buffer"
+_STREAMS = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
+_BROKEN = (cramjam.DecompressionError, struct.error, ValueError, KeyError)
+
+SNAPPY_RATIO_MAX = 64
+"""Bytes that one byte of snappy stands for, at the most; a copy of 64 bytes takes two or three."""
+BLOCKS_OF_ANY_SIZE = 64
+BLOCK_BYTES_MEAN_MIN = 512
+"""More blocks of snappy-java's stream than that unpack to so much on average; its own have 32 KiB, 1 KiB at the least."""
 
 
 class _UnpacksToTooMuch(Exception):
@@ -59,31 +69,90 @@ def decompress(payload: bytes, compression: int, size_max: int, too_large: Error
     try:
         if compression == 2:
             return _decompress_snappy(payload, size_max)
-        module = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[compression]
-        return _decompress_stream(module, payload, size_max)
+        return _decompress_stream(_STREAMS[compression], payload, size_max)
     except _UnpacksToTooMuch as error:
-        raise KafkaError(too_large, f"{COMPRESSIONS[compression]} payload: {error}") from None
-    except (cramjam.DecompressionError, struct.error, ValueError, KeyError) as error:
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"{COMPRESSIONS[compression]} payload does not unpack: {error}"
-        ) from None
+        raise _too_large(compression, error, too_large) from None
+    except _BROKEN as error:
+        raise _corrupt(compression, error) from None
+
+
+def decompress_large(payload: bytes, compression: int, size_max: int, too_large: ErrorCode) -> memoryview:
+    """As `decompress`, for a thread: nearly all of it is done without the interpreter's lock.
+
+    The target is memory that the system gives page by page: a payload that unpacks to little takes little.
+    """
+    if compression == 0:
+        return memoryview(payload)
+    try:
+        target = memoryview(mmap.mmap(-1, size_max))
+        if compression == 2:
+            return target[: _snappy_into(payload, target)]
+        return target[: int(_STREAMS[compression].decompress_into(payload, target))]
+    except _UnpacksToTooMuch as error:
+        raise _too_large(compression, error, too_large) from None
+    except _BROKEN as error:
+        if _TARGET_IS_FULL in str(error):
+            raise _too_large(compression, _UnpacksToTooMuch(_more_than(size_max)), too_large) from None
+        raise _corrupt(compression, error) from None
+
+
+def _too_large(compression: int, error: Exception, code: ErrorCode) -> KafkaError:
+    return KafkaError(code, f"{COMPRESSIONS[compression]} payload: {error}")
+
+
+def _corrupt(compression: int, error: Exception) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{COMPRESSIONS[compression]} payload does not unpack: {error}")
 
 
 def _decompress_snappy(payload: bytes, size_max: int) -> bytes:
     if not payload.startswith(_SNAPPY_JAVA_MAGIC):
-        _check_size(int(cramjam.snappy.decompress_raw_len(payload)), size_max)
+        _check_snappy_size(payload, size_max)
         return bytes(cramjam.snappy.decompress_raw(payload))
     out = bytearray()
+    for count, block in enumerate(_xerial_blocks(payload)):
+        _check_snappy_size(block, size_max - len(out))
+        out += bytes(cramjam.snappy.decompress_raw(block))
+        _check_blocks(count, len(out))
+    return bytes(out)
+
+
+def _snappy_into(payload: bytes, target: memoryview) -> int:
+    """How many bytes were written."""
+    if not payload.startswith(_SNAPPY_JAVA_MAGIC):
+        _check_snappy_size(payload, len(target))
+        return int(cramjam.snappy.decompress_raw_into(payload, target))
+    at = 0
+    for count, block in enumerate(_xerial_blocks(payload)):
+        _check_snappy_size(block, len(target) - at)
+        at += int(cramjam.snappy.decompress_raw_into(block, target[at:]))
+        _check_blocks(count, at)
+    return at
+
+
+def _xerial_blocks(payload: bytes) -> Iterator[bytes]:
+    """What snappy-java's stream is made of."""
     at = 16
     while at < len(payload):
         (size,) = _INT.unpack_from(payload, at)
-        if size < 0:
-            raise ValueError(f"a block of {size} bytes")
-        block = payload[at + 4 : at + 4 + size]
-        _check_size(len(out) + int(cramjam.snappy.decompress_raw_len(block)), size_max)
-        out += bytes(cramjam.snappy.decompress_raw(block))
+        if not 0 < size <= len(payload) - at - 4:
+            raise ValueError(f"a block of {size} bytes in {len(payload) - at - 4}")
+        yield payload[at + 4 : at + 4 + size]
         at += 4 + size
-    return bytes(out)
+
+
+def _check_blocks(count: int, size: int) -> None:
+    """A block costs about a microsecond, however small it is: a megabyte could have two hundred thousand."""
+    if count >= BLOCKS_OF_ANY_SIZE and size < count * BLOCK_BYTES_MEAN_MIN:
+        raise ValueError(f"{count} blocks of {size} bytes in all")
+
+
+def _check_snappy_size(block: bytes, size_max: int) -> None:
+    """What a block says of itself is not believed when it could not be: no byte of it stands for more than 64."""
+    size = int(cramjam.snappy.decompress_raw_len(block))
+    if size > size_max:
+        raise _UnpacksToTooMuch(_more_than(size_max))
+    if size > SNAPPY_RATIO_MAX * len(block):
+        raise ValueError(f"{len(block)} bytes that say they are {size}")
 
 
 def _decompress_stream(module: Any, payload: bytes, size_max: int) -> bytes:
@@ -104,4 +173,8 @@ def _decompress_stream(module: Any, payload: bytes, size_max: int) -> bytes:
 
 def _check_size(size: int, size_max: int) -> None:
     if size > size_max:
-        raise _UnpacksToTooMuch(f"it unpacks to more than {size_max} bytes")
+        raise _UnpacksToTooMuch(_more_than(size_max))
+
+
+def _more_than(size_max: int) -> str:
+    return f"it unpacks to more than {size_max} bytes"

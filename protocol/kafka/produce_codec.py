@@ -7,12 +7,11 @@ v9 is flexible, v8 has record errors and messages, v10 tells the current leader 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields, unsigned_varint
 from protocol.kafka.wire import (
-    ELEMENTS_MAX,
     INT,
     array_length,
     nullable_string,
@@ -29,6 +28,12 @@ _RESULT_V5 = struct.Struct(">ihqqq")
 _NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
 _NO_ERROR_V9 = b"\x01\x00\x00"  # the same, compact, and no tagged fields
 _CURRENT_LEADER = struct.Struct(">ii")
+
+
+STEP = 1000
+"""Topics and partitions between two stops: about a millisecond."""
+PARTITIONS_MAX = 20_000
+"""Topics and partitions of a request; a broker is made for half as many."""
 
 
 class ProduceRequest(NamedTuple):
@@ -68,10 +73,17 @@ class NodeEndpoint(NamedTuple):
 
 def decode_request(version: int, frame: memoryview, offset: int) -> ProduceRequest:
     """The body from `offset` to the frame's end. Raises MalformedRequest when it is broken or something follows it."""
+    return decode_at_once(version, frame, offset) or _to_its_end(decoding(version, frame, offset))
+
+
+def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceRequest | None:
+    """The commonest requests; None: `decoding` reads it, or says what is wrong with it."""
+    return _decode_single_partition(frame, offset) if version >= 9 else None
+
+
+def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, None, ProduceRequest]:
+    """As `decode_request`, with a stop every `STEP` partitions."""
     flexible = version >= 9
-    single = _decode_single_partition(frame, offset) if flexible else None
-    if single is not None:
-        return single
     transactional_id, at = read_nullable_string(frame, offset, flexible)
     try:
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
@@ -79,13 +91,10 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
         raise MalformedRequest("the frame ends before the topics") from None
     count, at = read_array_length(frame, at + 6, flexible, 2)
     topics = []
-    left = ELEMENTS_MAX
+    read = 0
     for _ in range(count):
         name, at = read_string(frame, at, flexible)
         partition_count, at = read_array_length(frame, at, flexible, 5)
-        left -= partition_count
-        if left < 0:
-            raise MalformedRequest(f"more than {ELEMENTS_MAX} partitions")
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             try:
@@ -96,12 +105,31 @@ def decode_request(version: int, frame: memoryview, offset: int) -> ProduceReque
             if flexible:
                 at = skip_tagged_fields(frame, at)
             partitions.append((index, records))
+            read += 1
+            if read % STEP == 0:
+                if read >= PARTITIONS_MAX:
+                    raise MalformedRequest(f"{PARTITIONS_MAX} partitions or more")
+                yield
         if flexible:
             at = skip_tagged_fields(frame, at)
         topics.append((name, partitions))
+        read += 1
+        if read % STEP == 0:
+            if read >= PARTITIONS_MAX:
+                raise MalformedRequest(f"{PARTITIONS_MAX} topics and partitions or more")
+            yield
     if flexible:
         at = skip_tagged_fields(frame, at)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: ProduceRequest = end.value
+            return request
 
 
 def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from fastcrc.crc32 import iscsi as crc32c
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.compression import COMPRESSIONS, compress, decompress
+from protocol.kafka.compression import COMPRESSIONS, compress, decompress, decompress_large
 
 Buffer = bytes | bytearray | memoryview
 
@@ -338,6 +338,14 @@ def unpacked(batch: Buffer, position: int, header: BatchHeader, *, size_max: int
     """
     payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
     return decompress(payload, header.compression, size_max, too_large)
+
+
+def unpacked_large(
+    batch: Buffer, position: int, header: BatchHeader, *, size_max: int, too_large: ErrorCode
+) -> memoryview:
+    """As `unpacked`, for a thread."""
+    payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
+    return decompress_large(payload, header.compression, size_max, too_large)
 
 
 def with_compression(header: BatchHeader, data: bytes, compression: int, level: int | None = None) -> bytes:

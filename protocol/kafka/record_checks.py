@@ -8,9 +8,15 @@ varints are zigzag: an even number 2n is n, an odd one negative. About 0.45 us a
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import Buffer
 
+STEP = 1000
+"""Records, or headers of records, that are looked at between two stops: about half a millisecond."""
+HEADERS_MAX = 10_000
+"""Of one record; more are refused, since a record is never looked at by halves."""
 RECORD_BYTES_MIN = 7
 """Each of the fields above as one byte."""
 VARINT_BYTES_MAX = 10
@@ -20,19 +26,75 @@ PLACES_TRIED = 8
 """How often the last record's offset delta may be met before it, in its own bytes."""
 
 
+class TakesLong(Exception):
+    """It is more than may be done in one turn of the loop: to be done with stops, or in a thread."""
+
+
 def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int:
     """`data` has from `at` to its end `record_count` records, whose offset deltas count up from 0.
 
     The first `checked` of them are looked at, and that nothing follows the last only if that are all. Returns the largest
     timestamp delta (ms) of those that were looked at. Raises KafkaError(INVALID_RECORD) for what no consumer could read
-    (BAD-12, 13, 18).
+    (BAD-12, 13, 18), TakesLong when they have thousands of headers.
+    """
+    if record_count * RECORD_BYTES_MIN > len(data) - at:
+        _check_room(data, at, record_count)
+    if checked > record_count:
+        checked = record_count
+    newest, at, reached = _walk(data, at, 0, checked, LOWEST_DELTA)
+    if reached < checked:
+        raise TakesLong
+    if record_count <= checked and at != len(data):
+        _check_end(data, at)
+    return newest
+
+
+def checking_records(data: Buffer, at: int, record_count: int) -> Generator[None, None, int]:
+    """As `check_records` of all, with stops at which others can have their turn."""
+    _check_room(data, at, record_count)
+    newest, reached = LOWEST_DELTA, 0
+    while reached < record_count:
+        newest, at, reached = _walk(data, at, reached, min(reached + STEP, record_count), newest)
+        yield
+    _check_end(data, at)
+    return newest
+
+
+def times_and_keys(data: Buffer, at: int, record_count: int) -> Iterator[tuple[int, int, bool]]:
+    """(offset delta, timestamp delta in ms, has a key) of each record. Raises KafkaError(INVALID_RECORD)."""
+    try:
+        for _ in range(record_count):
+            size, at = _raw_varint(data, at)
+            after = at + (size >> 1)
+            time, at = _raw_varint(data, at + 1)
+            number, at = _raw_varint(data, at)
+            key_size = _raw_varint(data, at)[0]
+            yield number >> 1 ^ -(number & 1), time >> 1 ^ -(time & 1), not key_size & 1
+            at = after
+    except IndexError:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the batch ends inside a record") from None
+
+
+def _check_room(data: Buffer, at: int, record_count: int) -> None:
+    if record_count * RECORD_BYTES_MIN > len(data) - at:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(data) - at} bytes do not hold {record_count} records")
+
+
+def _check_end(data: Buffer, at: int) -> None:
+    if at != len(data):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(data) - at} bytes after the last record")
+
+
+def _walk(data: Buffer, at: int, first: int, stop: int, newest: int) -> tuple[int, int, int]:
+    """Looks at the records `first` to `stop` - 1, or fewer when they have many headers.
+
+    Returns the largest timestamp delta of these and `newest`, where the next record begins, and its number.
     """
     end = len(data)
-    if record_count * RECORD_BYTES_MIN > end - at:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{end - at} bytes do not hold {record_count} records")
-    newest = LOWEST_DELTA
+    headers = 0
+    delta = first - 1
     try:
-        for delta in range(min(record_count, checked)):
+        for delta in range(first, stop):
             # Numbers of one and two bytes are read here: a call for each would cost the double.
             size = data[at]
             if size < 0x80:
@@ -78,13 +140,14 @@ def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int
             at += 1
             if count:
                 at = _check_headers(data, at - 1, after, delta)
+                headers += count if count < 0x80 else STEP
             if at != after:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"record {delta} has not the length of its fields")
+            if headers >= STEP:
+                break
     except IndexError:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the batch ends inside a record") from None
-    if at != end and record_count <= checked:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{end - at} bytes after the last record")
-    return newest
+    return newest, at, delta + 1
 
 
 def last_timestamp_delta(data: Buffer, record_count: int) -> int | None:
@@ -133,7 +196,7 @@ def _zigzag(number: int) -> bytes:
 def _check_headers(data: Buffer, at: int, after: int, delta: int) -> int:
     """The end of the headers whose count is at `at`; a name is there, a value may be null."""
     count, at = _raw_varint(data, at)
-    if count & 1 or count >> 1 > after - at:
+    if count & 1 or count >> 1 > min(after - at, HEADERS_MAX):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"record {delta} has an impossible number of headers")
     for _ in range(count >> 1):
         size, at = _raw_varint(data, at)

@@ -82,6 +82,15 @@ class FakeConnection:
     def close(self, reason: str) -> None:
         self.is_open = False
 
+    def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
+        return True
+
+    def answer_room(self) -> int:
+        return 1 << 30
+
+    def reserve(self, size: int) -> None:
+        """Nobody counts."""
+
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         assert not self.sent, "answered twice"
         self.sent = b"".join(bytes(part) for part in parts)

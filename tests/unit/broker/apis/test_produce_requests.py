@@ -28,7 +28,9 @@ class Appends:
     def __init__(self) -> None:
         self.taken: list[TopicPartition] = []
 
-    def append(self, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, Any]], respond: Any) -> None:
+    def append_in_slices(
+        self, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, Any]], respond: Any
+    ) -> None:
         self.taken += [tp for tp, _ in entries]
         respond([ProducePartitionResult(tp.partition, ErrorCode.NONE, 0) for tp, _ in entries])
 

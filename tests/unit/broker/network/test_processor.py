@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.network.connection_state import ConnectionState, Hold
-from broker.network.processor import RECEIVE_BUFFER_SIZE, ClientConnection, Limits, Processor
+from broker.network.processor import RECEIVE_BUFFER_SIZE, WRITE_BUFFER_HIGH, ClientConnection, Limits, Processor
 from broker.network.request_channel import Request, RequestChannel
 
 LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
@@ -39,11 +39,15 @@ class Transport:
         self.writes = 0
         self.is_reading = True
         self.is_closed = False
+        self.unsent = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def get_extra_info(self, name: str) -> tuple[str, int]:
         return ("10.0.0.1", 4711)
 
-    def set_write_buffer_limits(self, high: int) -> None:
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
         pass
 
     def write(self, data: bytes) -> None:
@@ -224,10 +228,12 @@ def test_requests_wait_while_an_async_api_is_at_work() -> None:
 def test_a_client_that_does_not_read_gets_no_more_done() -> None:
     world = World()
     connection, transport = world.connect()
+    transport.unsent = WRITE_BUFFER_HIGH + 1
     connection.pause_writing()
     receive(connection, transport, frame(1))
     world.turns.run()
     assert world.handled == []
+    transport.unsent = 0
     connection.resume_writing()
     world.turns.run()
     assert len(world.handled) == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, TopicConfig
 from broker.storage import produced_batches
-from broker.storage.produced_batches import RECORDS_CHECKED, accept
+from broker.storage.produced_batches import RECORDS_CHECKED, UNPACKED_AT_ONCE, Accepted, Allowance, accept, accepting
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS
 from protocol.kafka.record_batch import (
@@ -25,6 +25,7 @@ from protocol.kafka.record_batch import (
     parse_header,
     with_max_timestamp,
 )
+from protocol.kafka.record_checks import HEADERS_MAX, STEP, TakesLong
 from tests.support.logs import SMALL, open_at
 from tests.support.memory_disk import MemoryDisk
 
@@ -33,15 +34,23 @@ HOUR = 3_600_000
 CONFIG = TopicConfig()
 
 
+def however_long(batch: bytes, config: TopicConfig) -> Accepted:
+    view, header = memoryview(batch), parse_header(batch)
+    try:
+        return accept(view, header, config, lambda: NOW)
+    except TakesLong:
+        return produced_batches.at_once(accepting(view, header, config, lambda: NOW, Allowance()))
+
+
 def taken(batch: bytes, config: TopicConfig = CONFIG) -> bytes:
-    accepted, header = accept(memoryview(batch), parse_header(batch), config, lambda: NOW)
+    accepted, header = however_long(batch, config)
     assert parse_header(accepted) == header
     return bytes(accepted)
 
 
 def refusal(batch: bytes, config: TopicConfig = CONFIG) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
-        accept(memoryview(batch), parse_header(batch), config, lambda: NOW)
+        however_long(batch, config)
     return caught.value
 
 
@@ -86,6 +95,7 @@ def test_a_compressed_payload_cut_short(compression: int) -> None:
 def test_a_bomb(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """BAD-22: 10, upon which a producer splits the batch."""
     monkeypatch.setattr(produced_batches, "UNPACKED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(produced_batches, "UNPACKED_AT_ONCE", 50_000)
     fits = build_batch(records(1, value=bytes(90_000)), compression=compression)
     assert taken(fits) == fits
     bomb = build_batch(records(1, value=bytes(110_000)), compression=compression)
@@ -297,3 +307,80 @@ def test_what_a_log_finds_by_time_though_the_client_gave_no_largest_timestamp() 
     assert log.delete_old_segments(40, 2_000) == 0
     sealed = len(log.segments) - 1
     assert log.delete_old_segments(40, 9_000) == sealed > 0
+
+
+def test_what_takes_long_is_not_done_on_the_loop() -> None:
+    """Each of these would hold it for more than some milliseconds."""
+    large = records(1, value=bytes(UNPACKED_AT_ONCE))
+    many_headers = [("h", None)] * (HEADERS_MAX // 2)
+    for batch, config in [
+        *((build_batch(large, compression=number), CONFIG) for number in range(1, 5)),
+        (with_max_timestamp(build_batch(records(2 * STEP)), NOW + 1), CONFIG),
+        (build_batch(records(2 * STEP)), replace(CONFIG, cleanup_policy="compact")),
+        (build_batch(records(2, headers=many_headers)), CONFIG),
+        (build_batch(records(1, value=bytes(100_000))), replace(CONFIG, compression_type="gzip")),
+    ]:
+        with pytest.raises(TakesLong):
+            accept(memoryview(batch), parse_header(batch), config, lambda: NOW)
+        accepted = however_long(batch, config)[0]
+        assert decode_records(bytes(accepted)) == decode_records(batch)
+
+
+@pytest.mark.parametrize("compression", [0, 4], ids=["none", "zstd"])
+def test_many_records_are_walked_with_stops(compression: int) -> None:
+    batch = bytes(with_max_timestamp(build_batch(records(10 * STEP), compression=compression), NOW + 1))
+    steps = accepting(memoryview(batch), parse_header(batch), CONFIG, lambda: NOW, Allowance())
+    stops, threaded, done = 0, 0, None
+    while True:
+        try:
+            work = steps.send(done)
+        except StopIteration:
+            break
+        stops += 1
+        threaded += work is not None
+        done = work() if work is not None else None
+    assert stops >= 10
+    assert threaded == (compression > 0)
+
+
+def test_the_batches_of_a_request_share_what_they_may_unpack_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produced_batches, "UNPACKED_BYTES_MAX", 1000)
+    small = build_batch(records(1, value=bytes(600)), compression=4)
+    allowance = Allowance()
+    for _ in range(2):
+        accept(memoryview(small), parse_header(small), CONFIG, lambda: NOW, allowance)
+    with pytest.raises(KafkaError) as caught:
+        accept(memoryview(small), parse_header(small), CONFIG, lambda: NOW, allowance)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_the_batches_of_a_request_share_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produced_batches, "RECORDS_MAX", 25)
+    batch, allowance = build_batch(records(10), compression=1), Allowance()
+    for _ in range(2):
+        accept(memoryview(batch), parse_header(batch), CONFIG, lambda: NOW, allowance)
+    for refused in (batch, build_batch(records(26))):
+        with pytest.raises(KafkaError) as caught:
+            accept(memoryview(refused), parse_header(refused), CONFIG, lambda: NOW, allowance)
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_record_of_more_headers_than_any_client_sends() -> None:
+    fits = build_batch(records(1, headers=[("h", None)] * HEADERS_MAX))
+    assert taken(fits) == fits
+    assert refusal(build_batch(records(1, headers=[("h", None)] * (HEADERS_MAX + 1)))).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("block", [b"\x00", b"\x01\x00a"], ids=["empty", "one byte"])
+def test_snappy_of_very_many_very_small_blocks(block: bytes) -> None:
+    """Each costs a call: a megabyte has two hundred thousand."""
+    chunk = struct.pack(">i", len(block)) + block
+    payload = b"\x82SNAPPY\x00" + bytes(8) + chunk * 1000
+    batch = with_payload(build_batch(records(), compression=2), payload)
+    assert refusal(batch).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_snappy_block_that_says_it_is_larger_than_it_could_be() -> None:
+    payload = b"\xff\xff\xff\x0f" + bytes(20)  # 32 MiB
+    batch = with_payload(build_batch(records(), compression=2), payload)
+    assert refusal(batch).code is ErrorCode.CORRUPT_MESSAGE
