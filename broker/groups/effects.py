@@ -9,15 +9,22 @@ from collections.abc import Callable, Iterable
 from broker.groups.group_types import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
 from broker.groups.held_groups import HeldGroup
 from broker.groups.offsets_topic import OffsetsTopic
+from broker.purgatory import Timers
 from protocol.errors import ErrorCode
+
+EFFECTS_AT_ONCE = 100
+"""In one turn of the loop: to answer a member takes about 20 us."""
 
 
 class GroupEffects:
     """Knows who waits under which ticket. `stored(held, number, error)` is told of the outcome of each record."""
 
-    def __init__(self, topic: OffsetsTopic, stored: Callable[[HeldGroup, int, ErrorCode], None]) -> None:
+    def __init__(
+        self, topic: OffsetsTopic, stored: Callable[[HeldGroup, int, ErrorCode], None], timers: Timers
+    ) -> None:
         self._topic = topic
         self._stored = stored
+        self._timers = timers
         self._tickets = itertools.count()
         self._joins: dict[int, Callable[[JoinAnswer], None]] = {}
         self._syncs: dict[int, Callable[[SyncAnswer], None]] = {}
@@ -41,16 +48,25 @@ class GroupEffects:
         return ticket
 
     def run(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
-        """In order, one after the other, also those that follow at once: a sole replica's append is answered before it returns."""
+        """In order, one after the other, also those that follow at once: a sole replica's append is answered before it returns.
+
+        When a large group is answered, others have their turn in between.
+        """
         self._queue.extend((held, effect) for effect in effects)
-        if self._is_running:
-            return
+        if not self._is_running:
+            self._go_on()
+
+    def _go_on(self) -> None:
         self._is_running = True
         try:
-            while self._queue:
+            for _ in range(EFFECTS_AT_ONCE):
+                if not self._queue:
+                    break
                 self._do(*self._queue.popleft())
         finally:
-            self._is_running = False
+            self._is_running = bool(self._queue)
+            if self._queue:
+                self._timers.call_soon(self._go_on)
 
     def _do(self, held: HeldGroup, effect: Effect) -> None:
         match effect:

@@ -151,8 +151,7 @@ class Members:
         self.stop_joining(member)
         if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
             del self._instances[member.instance_id]
-        self._supporters.subtract(protocol_names(member.protocols))
-        self._supporters = +self._supporters
+        self._lose_supporter(member)
         if self.leader == member_id:
             self.leader = next(iter(self.by_id), None)
 
@@ -167,10 +166,17 @@ class Members:
             self._instances[member.instance_id] = new_id
 
     def change_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
-        self._supporters.subtract(protocol_names(member.protocols))
+        self._lose_supporter(member)
         self._supporters.update(protocol_names(protocols))
-        self._supporters = +self._supporters
         member.protocols = protocols
+
+    def _lose_supporter(self, member: Member) -> None:
+        """Names that nobody knows any more are forgotten; of all that are known there may be very many."""
+        supporters = self._supporters
+        for name in protocol_names(member.protocols):
+            supporters[name] -= 1
+            if supporters[name] <= 0:
+                del supporters[name]
 
     # -- who waits
 

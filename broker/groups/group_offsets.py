@@ -10,6 +10,7 @@ collector, which would stand still for a tenth of a second over a million object
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from broker.groups.group_types import CommittedOffset
@@ -22,7 +23,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class PendingCommit:
-    """A commit that is being written."""
+    """A commit that is being written. Equal to nobody but itself."""
 
     __slots__ = ("offsets",)
 
@@ -33,11 +34,12 @@ class PendingCommit:
 class GroupOffsets:
     """Of one group. Empty at first; a load fills it through `of_topic`."""
 
-    __slots__ = ("_by_topic", "_pending", "_tombstones")
+    __slots__ = ("_by_topic", "_pending", "_pending_partitions", "_tombstones")
 
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, StoredOffset]] = {}
-        self._pending: list[PendingCommit] = []
+        self._pending: dict[PendingCommit, None] = {}
+        self._pending_partitions: Counter[TopicPartition] = Counter()
         self._tombstones: dict[
             TopicPartition, int
         ] = {}  # while commits are pending: those before it have come to nothing
@@ -70,14 +72,15 @@ class GroupOffsets:
 
     def is_pending(self, tp: TopicPartition) -> bool:
         """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for those who asked for stable ones (KIP-447)."""
-        return any(tp in commit.offsets for commit in self._pending)
+        return tp in self._pending_partitions
 
     # -- commits --------------------------------------------------------------------------------------------------
 
     def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> PendingCommit:
         """To be called before the append; ends with `complete` or `fail`, each once."""
         commit = PendingCommit(offsets)
-        self._pending.append(commit)
+        self._pending[commit] = None
+        self._pending_partitions.update(commit.offsets.keys())
         return commit
 
     def complete(self, commit: PendingCommit, log_offset: int) -> None:
@@ -96,8 +99,12 @@ class GroupOffsets:
         self._end(commit)
 
     def _end(self, commit: PendingCommit) -> None:
-        # By identity: two commits of the same offsets are equal to nobody but themselves.
-        self._pending.remove(commit)
+        del self._pending[commit]
+        left = self._pending_partitions
+        for tp in commit.offsets:
+            left[tp] -= 1
+            if not left[tp]:
+                del left[tp]
         if not self._pending:
             self._tombstones.clear()
 
