@@ -1,10 +1,11 @@
-"""Requests of every API with one of their arrays filled: with elements that are all the same, or all different."""
+"""Requests of every API with one of their arrays filled."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -57,6 +58,15 @@ NAMED = (
 )
 
 
+class Kind(Enum):
+    """What the elements of the array are."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    SPREAD = "spread"
+    """Different, each in an element of its own of the array around it, and those are the same."""
+
+
 @dataclass(frozen=True)
 class Filled:
     """`path` leads to the array: names of fields."""
@@ -64,22 +74,21 @@ class Filled:
     api_key: ApiKey
     version: int
     path: tuple[str, ...]
-    is_same: bool
+    kind: Kind
 
     def __str__(self) -> str:
-        what = "same" if self.is_same else "different"
-        return f"{self.api_key.name} v{self.version} {'.'.join(self.path)} {what}"
+        return f"{self.api_key.name} v{self.version} {'.'.join(self.path)} {self.kind.value}"
 
     @property
     def is_read_at_once(self) -> bool:
         """Numbers: a thousand are read in 10 us, and nothing is done for each where they are the same, or are brokers."""
         of_nothing = self.path[-1] in ("broker_ids", "replicas") or self.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS
-        return of_nothing or (self.path[-1] in NUMBERED_ARRAYS and self.is_same)
+        return of_nothing or (self.path[-1] in NUMBERED_ARRAYS and self.kind is Kind.SAME)
 
     def frame(self, count: int) -> bytes:
         schema = messages.kio.index.load_request_schema(self.api_key, self.version)
         body = _entity(schema, 0)
-        _fill(schema, body, self.path, count, self.is_same)
+        _fill(schema, body, self.path, count, self.kind)
         header = request_header(self.api_key, self.version, 1, "test", flexible=is_flexible(self.api_key, self.version))
         return header + _written(schema, body)
 
@@ -88,8 +97,9 @@ def all_filled(api_key: ApiKey, version: int) -> Iterator[Filled]:
     """For each array of the request."""
     schema = messages.kio.index.load_request_schema(api_key, version)
     for path in _arrays(schema):
-        for is_same in (True, False):
-            yield Filled(api_key, version, path, is_same)
+        for kind in Kind:
+            if kind is not Kind.SPREAD or len(path) > 1:
+                yield Filled(api_key, version, path, kind)
 
 
 @cache
@@ -123,21 +133,29 @@ def _value(field: Any, number: int) -> Any:
     return None if field.kafka_type == "uuid" else SENSIBLE.get(field.name, 0)
 
 
-def _fill(schema: Any, body: dict[str, Any], path: tuple[str, ...], count: int, is_same: bool) -> None:
-    """The arrays on the way to the last one have one element each."""
+def _fill(schema: Any, body: dict[str, Any], path: tuple[str, ...], count: int, kind: Kind) -> None:
+    """The arrays on the way have one element each, but for the last of them if the elements are to be spread over it."""
     field = next(field for field in by_schema.fields_of(schema) if field.name == path[0])
-    if len(path) > 1:
-        inner = _entity(field.element, 0)
-        _fill(field.element, inner, path[1:], count, is_same)
-        body[path[0]] = [inner]
+    if len(path) == 1:
+        body[path[0]] = _elements(field, [0] * count if kind is Kind.SAME else range(1, count + 1))
         return
-    numbers = [0] * count if is_same else range(1, count + 1)
+    if kind is Kind.SPREAD and len(path) == 2:
+        last = next(last for last in by_schema.fields_of(field.element) if last.name == path[1])
+        body[path[0]] = [
+            _entity(field.element, 0) | {path[1]: _elements(last, [number])} for number in range(1, count + 1)
+        ]
+        return
+    inner = _entity(field.element, 0)
+    _fill(field.element, inner, path[1:], count, kind)
+    body[path[0]] = [inner]
+
+
+def _elements(field: Any, numbers: Sequence[int]) -> list[Any]:
     if field.element is not None:
-        body[path[0]] = [_entity(field.element, number) for number in numbers]
-    elif field.kafka_type == "string":
-        body[path[0]] = ["g" if is_same else f"x{number}" for number in numbers]
-    else:
-        body[path[0]] = list(numbers)
+        return [_entity(field.element, number) for number in numbers]
+    if field.kafka_type == "string":
+        return [f"x{number}" if number else "g" for number in numbers]
+    return list(numbers)
 
 
 def _written(schema: Any, body: dict[str, Any]) -> bytes:
