@@ -23,7 +23,7 @@ MEMBER_ID_FIRST_SINCE = 4
 NO_PROTOCOL_IS_NULL_SINCE = 7
 SKIPPED_ASSIGNMENT_SINCE = 9
 REASON_LENGTH_MAX = 255
-PROTOCOLS_MAX = 100
+PROTOCOLS_MAX = 32
 """Of one member; clients have one to four. More are INVALID_REQUEST: they are compared with those of all other members."""
 
 

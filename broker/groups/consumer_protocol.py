@@ -11,8 +11,9 @@ import struct
 from collections.abc import Iterable
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-TOPICS_MAX = 50_000
-"""In the different subscriptions of a group: to read more would hold the loop. Of a group with more the topics are not known."""
+TOPICS_READ_MAX = 50_000
+"""Names in the subscriptions of one group that are read, in 20 ms; of a group that has more the topics are not known. The same list
+in many subscriptions is read once."""
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
@@ -20,34 +21,37 @@ _LENGTH = struct.Struct(">h")
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     """None if it does not have that form: the group's topics are then not known."""
-    topics = set()
-    try:
-        version, count = _VERSION_AND_COUNT.unpack_from(subscription)
-        if version < 0 or not 0 <= count <= TOPICS_MAX:
-            return None
-        position = _VERSION_AND_COUNT.size
-        for _ in range(count):
-            (length,) = _LENGTH.unpack_from(subscription, position)
-            position += _LENGTH.size
-            if length < 0 or position + length > len(subscription):
-                return None
-            topics.add(subscription[position : position + length].decode())
-            position += length
-    except (struct.error, UnicodeDecodeError):
-        return None
-    return frozenset(topics)
+    return topics_of_all((subscription,))
 
 
 def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """Of a whole group; None if one of them is not known."""
     union: set[str] = set()
-    read = 0
-    for subscription in dict.fromkeys(subscriptions):
-        topics = subscribed_topics(subscription)
-        if topics is None:
+    left = TOPICS_READ_MAX
+    before = b""
+    for subscription in subscriptions:
+        if before and subscription.startswith(before):
+            continue  # The number of topics is in it, so these are the same.
+        try:
+            count, end = _read(subscription, union, left)
+        except (struct.error, UnicodeDecodeError, ValueError):
             return None
-        union |= topics
-        read += len(topics)
-        if read > TOPICS_MAX:
-            return None
+        left -= count
+        before = subscription[:end]
     return frozenset(union)
+
+
+def _read(subscription: bytes, topics: set[str], count_max: int) -> tuple[int, int]:
+    """Adds the topics; returns how many there are, and where they end. Raises struct.error, ValueError."""
+    version, count = _VERSION_AND_COUNT.unpack_from(subscription)
+    if version < 0 or not 0 <= count <= count_max:
+        raise ValueError(f"version {version}, {count} topics")
+    position = _VERSION_AND_COUNT.size
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(subscription, position)
+        position += _LENGTH.size
+        if length < 0 or position + length > len(subscription):
+            raise ValueError(f"a topic of {length} bytes")
+        topics.add(subscription[position : position + length].decode())
+        position += length
+    return count, position

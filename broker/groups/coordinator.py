@@ -81,7 +81,7 @@ class GroupCoordinator:
             world, self._topic, self._groups, self._slices, GroupEvents(self._take, self._loaded, self._unloaded)
         )
         self._removals = GroupRemovals(self._topic, self._groups, world, self._slices, self._kill)
-        self._effects = GroupEffects(self._topic, self._stored, world.timers, world.clock.monotonic)
+        self._effects = GroupEffects(self._topic, self._stored, world.timers)
         self._is_closed = False
         world.lease.on_stall(self._stood_still)
         world.lease.on_trusted(self._timers.arm_again)

@@ -34,6 +34,9 @@ ABSENT_MEMBERS_RETRY_S = 1.0
 EXPIRY_LOOK_S = 0.05
 """The least time between two looks at all members' sessions, so that many that end one after the other are few looks."""
 
+EXPIRED_AT_ONCE = 500
+"""Members whose sessions end in one look; the others at the next."""
+
 Watch = Callable[[GroupState, Cause, GroupState], None]
 """Told of each transition: from, why, to."""
 
@@ -255,7 +258,8 @@ class Generations:
         now_s = self._at.now_s
         for member_id in [name for name, pending in self._members.pending.items() if pending.until_s <= now_s]:
             self._members.remove(member_id)
-        for member in [member for member in self.members.values() if member.expires_s() <= now_s]:
+        expired = [member for member in self.members.values() if member.expires_s() <= now_s]
+        for member in expired[:EXPIRED_AT_ONCE]:
             # To remove the one before may have begun a rebalance, and answered, and so woken, this one.
             if member.expires_s() <= now_s:
                 self._remove_member(member, Cause.SESSION_ENDED)

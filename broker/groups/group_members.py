@@ -182,7 +182,7 @@ class Members:
         self.stop_joining(member)
         if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
             del self._instances[member.instance_id]
-        self._oppose(member.protocols)
+        self._lose_supporter(member)
         if self.leader == member_id:
             self.leader = next(iter(self.by_id), None)
 
@@ -198,16 +198,10 @@ class Members:
         self.count(member)
 
     def change_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
-        self._oppose(member.protocols)
+        self._lose_supporter(member)
         self._supporters.update(protocol_names(protocols))
         member.protocols = protocols
         self.count(member)
-
-    def _oppose(self, protocols: Iterable[Protocol]) -> None:
-        for name in protocol_names(protocols):
-            self._supporters[name] -= 1
-            if self._supporters[name] <= 0:
-                del self._supporters[name]
 
     def assign(self, member: Member, assignment: bytes) -> None:
         change = len(assignment) - len(member.assignment)
@@ -220,6 +214,14 @@ class Members:
         size = member.size()
         self.bytes += size - member.counted_bytes
         member.counted_bytes = size
+
+    def _lose_supporter(self, member: Member) -> None:
+        """Names that nobody knows any more are forgotten; of all that are known there may be very many."""
+        supporters = self._supporters
+        for name in protocol_names(member.protocols):
+            supporters[name] -= 1
+            if supporters[name] <= 0:
+                del supporters[name]
 
     # -- who waits
 

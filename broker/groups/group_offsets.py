@@ -10,6 +10,7 @@ collector, which would stand still for a tenth of a second over a million object
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from sys import getsizeof
 
@@ -24,7 +25,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class PendingCommit:
-    """A commit that is being written."""
+    """A commit that is being written. Equal to nobody but itself."""
 
     __slots__ = ("offsets",)
 
@@ -35,13 +36,13 @@ class PendingCommit:
 class GroupOffsets:
     """Of one group. Empty at first; a load fills it through `of_topic`."""
 
-    __slots__ = ("_by_topic", "_pending", "_pending_of", "_tombstones", "bytes")
+    __slots__ = ("_by_topic", "_pending", "_pending_partitions", "_tombstones", "bytes")
 
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, StoredOffset]] = {}
-        self._pending: list[PendingCommit] = []
-        self._pending_of: dict[TopicPartition, int] = {}
-        """How many pending commits it is in."""
+        self._pending: dict[PendingCommit, None] = {}
+        self._pending_partitions: Counter[TopicPartition] = Counter()
+        """In how many pending commits each is."""
         self.bytes = 0
         """What is committed takes in memory, roughly."""
         self._tombstones: dict[
@@ -76,17 +77,15 @@ class GroupOffsets:
 
     def is_pending(self, tp: TopicPartition) -> bool:
         """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for those who asked for stable ones (KIP-447)."""
-        return tp in self._pending_of
+        return tp in self._pending_partitions
 
     # -- commits --------------------------------------------------------------------------------------------------
 
     def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> PendingCommit:
         """To be called before the append; ends with `complete` or `fail`, each once."""
         commit = PendingCommit(offsets)
-        self._pending.append(commit)
-        of = self._pending_of
-        for tp in commit.offsets:
-            of[tp] = of.get(tp, 0) + 1
+        self._pending[commit] = None
+        self._pending_partitions.update(commit.offsets.keys())
         return commit
 
     def growth(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
@@ -114,13 +113,12 @@ class GroupOffsets:
         self._end(commit)
 
     def _end(self, commit: PendingCommit) -> None:
-        # By identity: two commits of the same offsets are equal to nobody but themselves.
-        self._pending.remove(commit)
+        del self._pending[commit]
+        left = self._pending_partitions
         for tp in commit.offsets:
-            if self._pending_of[tp] > 1:
-                self._pending_of[tp] -= 1
-            else:
-                del self._pending_of[tp]
+            left[tp] -= 1
+            if not left[tp]:
+                del left[tp]
         if not self._pending:
             self._tombstones.clear()
 

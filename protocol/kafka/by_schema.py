@@ -119,7 +119,7 @@ class _Field(typing.NamedTuple):
 
 
 @cache
-def _fields(schema: Any) -> tuple[_Field, ...]:
+def fields_of(schema: Any) -> tuple[_Field, ...]:
     """Those without a tag in wire order, then the tagged ones."""
     hints = typing.get_type_hints(schema)
     found = []
@@ -150,19 +150,21 @@ def _fields(schema: Any) -> tuple[_Field, ...]:
 
 
 def _has_array(schema: Any) -> bool:
-    return any(field.is_array or (field.element is not None and _has_array(field.element)) for field in _fields(schema))
+    return any(
+        field.is_array or (field.element is not None and _has_array(field.element)) for field in fields_of(schema)
+    )
 
 
 @cache
 def _entity_type(schema: Any) -> Any:
-    return namedtuple(schema.__name__, [field.name for field in _fields(schema)])
+    return namedtuple(schema.__name__, [field.name for field in fields_of(schema)])
 
 
 @cache
 def _leaf(schema: Any) -> Read:
     """An entity without arrays."""
     flexible: bool = schema.__flexible__
-    plain = [field for field in _fields(schema) if field.tag is None]
+    plain = [field for field in fields_of(schema) if field.tag is None]
     tagged = _tag_readers(schema)
     make = _entity_type(schema)._make
     groups: list[tuple[struct.Struct | None, Read | None]] = []
@@ -208,7 +210,7 @@ def _entity_steps(schema: Any) -> ReadSteps:
 
         return read_leaf
     steps: list[tuple[Read | None, ReadSteps | None]] = []
-    for field in _fields(schema):
+    for field in fields_of(schema):
         if field.tag is not None:
             continue
         if field.is_array:
@@ -411,7 +413,7 @@ _CONVERTED: Mapping[str, Callable[[int], Any]] = {
 
 def _tag_readers(schema: Any) -> list[tuple[int, Read, Any]]:
     """(tag, how to read it, its value where it is not there). Arrays have no tag in any request that is served."""
-    tagged = [field for field in _fields(schema) if field.tag is not None]
+    tagged = [field for field in fields_of(schema) if field.tag is not None]
     return [(field.tag, _value_reader(field, True), field.default) for field in tagged if field.tag is not None]
 
 
@@ -486,7 +488,7 @@ WriteSteps = Callable[[Any, _Out], Generator[None, None, None]]
 def _leaf_encoder(schema: Any) -> Encode:
     """An entity without arrays."""
     flexible: bool = schema.__flexible__
-    encoders = [_field_encoder(field, flexible) for field in _fields(schema) if field.tag is None]
+    encoders = [_field_encoder(field, flexible) for field in fields_of(schema) if field.tag is None]
     tagged = _tag_encoder(schema) if flexible else None
 
     def encode(body: Mapping[str, Any]) -> bytes:
@@ -509,7 +511,7 @@ def _field_encoder(field: _Field, flexible: bool) -> Callable[[Mapping[str, Any]
 def _entity_writer(schema: Any) -> WriteSteps:
     flexible: bool = schema.__flexible__
     steps: list[tuple[Callable[[Mapping[str, Any]], bytes] | None, _Field, WriteSteps | None]] = []
-    for field in _fields(schema):
+    for field in fields_of(schema):
         if field.tag is not None:
             continue
         if field.is_array:
@@ -610,7 +612,7 @@ def _bytes_encoder(field: _Field, flexible: bool) -> Encode:
 
 def _tag_encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
     """Those that are given and are not as they are where they are left out."""
-    tagged = sorted((field for field in _fields(schema) if field.tag is not None), key=lambda field: field.tag or 0)
+    tagged = sorted((field for field in fields_of(schema) if field.tag is not None), key=lambda field: field.tag or 0)
     if not tagged:
         return lambda body: b"\x00"
     encoders = [(field, _tagged_value_encoder(field)) for field in tagged]
@@ -628,7 +630,7 @@ def _is_said(field: _Field, body: Mapping[str, Any]) -> bool:
     if field.is_array:
         return bool(value)
     if field.element is not None and isinstance(value, Mapping):
-        return any(value.get(inner.name, inner.default) != inner.default for inner in _fields(field.element))
+        return any(value.get(inner.name, inner.default) != inner.default for inner in fields_of(field.element))
     return bool(value != field.default) and value is not None
 
 

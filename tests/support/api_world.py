@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
@@ -99,6 +100,16 @@ class FakeConnection:
         self.answer(number, make())
 
 
+class SteppingClock:
+    """Half a millisecond for each look at it: answers take long."""
+
+    def __init__(self) -> None:
+        self._looks = itertools.count()
+
+    def monotonic(self) -> float:
+        return next(self._looks) / 2000
+
+
 class World:
     """A broker's API context over a ZooKeeper in memory; brokers 1, 2, 3; topic `t` with partitions 0 (1, 2) and 1 (2, 3)."""
 
@@ -120,9 +131,9 @@ class World:
             controller=self.controller,
             topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),
             replica_listener=None,
-            long_answers=LongAnswers(SystemClock().monotonic),
+            long_answers=LongAnswers(lambda: 0.0),
         )
-        """Only what the APIs at hand need; a test may add to it."""
+        """Only what the APIs at hand need; a test may add to it. No answer takes long, as time stands still for them."""
 
     def write_topic(self, name: str, topic_id: uuid.UUID, assignment: Mapping[int, Assignment]) -> None:
         self.zk.ensure(TopicZNode.path(name), TopicZNode.encode(topic_id_text(topic_id), assignment))

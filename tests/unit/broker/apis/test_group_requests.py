@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -30,7 +29,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.types import TopicPartition
-from tests.support.api_world import FakeConnection, World, run, turns_until
+from tests.support.api_world import FakeConnection, SteppingClock, World, run, turns_until
 from tests.support.fake_groups import FakeGroups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -44,16 +43,6 @@ NONE = ErrorCode.NONE
 class FixedClock:
     monotonic = staticmethod(lambda: 0.0)
     wall_ms = staticmethod(lambda: NOW_MS)
-
-
-class SteppingClock(FixedClock):
-    """Half a millisecond for each look at it."""
-
-    def __init__(self) -> None:
-        self._looks = itertools.count()
-
-    def monotonic(self) -> float:  # type: ignore[override]
-        return next(self._looks) / 2000
 
 
 class GroupWorld(World):

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from broker.apis.long_answers import LongAnswers
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.types import TopicPartition
-from tests.support.api_world import World, run
+from tests.support.api_world import SteppingClock, World, run
 
 SERVED = SUPPORTED[ApiKey.LIST_OFFSETS]
 
@@ -55,6 +56,7 @@ def test_partitions_that_are_named_twice(version: int) -> None:
     async def scenario() -> None:
         world = World()
         world.context.replica_manager = Found()
+        world.context.long_answers = LongAnswers(SteppingClock().monotonic)
         rows = [
             {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
             for number in (*range(count), *range(0, count, 2))

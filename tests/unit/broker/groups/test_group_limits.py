@@ -113,7 +113,7 @@ def test_topics_of_too_many_subscriptions_are_not_known(monkeypatch: pytest.Monk
     def subscription(*topics: bytes) -> bytes:
         return b"\0\0" + len(topics).to_bytes(4, "big") + b"".join(len(t).to_bytes(2, "big") + t for t in topics)
 
-    monkeypatch.setattr(consumer_protocol, "TOPICS_MAX", 3)
+    monkeypatch.setattr(consumer_protocol, "TOPICS_READ_MAX", 3)
     assert consumer_protocol.subscribed_topics(subscription(b"a", b"b", b"c", b"d")) is None
     same = [subscription(b"a", b"b")] * 10
     assert consumer_protocol.topics_of_all(same) == {"a", "b"}
