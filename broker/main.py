@@ -181,6 +181,7 @@ class Broker:
             self._creation_zxids,
             keep_out_of_collections,
         )
+        self._control.connections_max = shares.control
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
         self._doubts = LeaderDoubts(self._metadata)
@@ -430,6 +431,7 @@ class Broker:
                 shares = descriptors.shares_of(descriptors.limit_now())
             self._shares = shares
             self._counts.share(shares)
+            self._control.connections_max = shares.control
             self._filesystem.in_use.share = shares.files
             self._filesystem.spare.keep(shares.spare)
 

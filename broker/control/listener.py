@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 128 * 1024**2
 FRAME_TIMEOUT_S = 60.0
+CONNECTIONS_MAX = 256
+"""Of controllers, and of brokers that watch whether this one lives."""
 LARGE_FRAME_BYTES = 64 * 1024
 """A larger frame is unpacked in steps, and others have their turn before it is carried out."""
 
@@ -84,6 +86,9 @@ class ControlListener:
         self._when_registered = when_registered or _at_once
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}
+        self.connections_max = CONNECTIONS_MAX
+        """Set to the control plane's share of the descriptors."""
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the bound port (`port` 0: a free one). Raises OSError when it is taken."""
@@ -125,6 +130,8 @@ class ControlListener:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        self._make_room()
+        self._silent[task] = None
         peer = writer.get_extra_info("peername")
         try:
             while True:
@@ -132,6 +139,7 @@ class ControlListener:
                 if frame is None:
                     return
                 correlation_id, request = await _parse(frame)
+                self._silent.pop(task, None)
                 response = await self.handle(request)
                 writer.write(framing.response_frame(correlation_id, response))
                 await writer.drain()
@@ -147,7 +155,20 @@ class ControlListener:
             log.exception("a control request of %s failed", peer)
         finally:
             self._connections.discard(task)
+            self._silent.pop(task, None)
             writer.close()
+
+
+    def _make_room(self) -> None:
+        """With too many connections, the oldest end that have not asked for anything: a controller must come through (BAD-34).
+
+        Who only watches whether this process lives connects again, and finds that it does (CTL-16).
+        """
+        surplus = len(self._connections) - max(self.connections_max, 1)
+        for oldest in list(self._silent)[: max(surplus, 0)]:
+            del self._silent[oldest]
+            self._connections.discard(oldest)
+            oldest.cancel()
 
 
 async def _none_is_older(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

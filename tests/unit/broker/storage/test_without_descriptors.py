@@ -281,6 +281,6 @@ def test_the_shares_fit_into_the_limit(limit: int) -> None:
     assert shares.clients >= 1
     if limit >= 256:
         assert shares.clients >= limit // 4
-        assert shares.clients + shares.brokers + shares.files + shares.spare + 58 <= limit
+        assert shares.clients + shares.brokers + shares.control + shares.files + shares.spare + 58 <= limit
         assert shares.spare >= 16
         assert shares.brokers >= 32
