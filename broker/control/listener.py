@@ -158,7 +158,6 @@ class ControlListener:
             self._silent.pop(task, None)
             writer.close()
 
-
     def _make_room(self) -> None:
         """With too many connections, the oldest end that have not asked for anything: a controller must come through (BAD-34).
 
