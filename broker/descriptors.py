@@ -3,11 +3,11 @@
 Clients can take only their own share. Files, the connections of brokers and this broker's own connections always have theirs,
 so nobody who connects keeps the broker from opening a log or from replicating.
 
-    limit       clients   brokers   files    spare    own
-    256              86        32      64       16     58
-    1,024           512       128     256       64     64
-    20,000       13,784     1,024   5,000       64    128
-    1,048,576  arise in the same way
+    limit       clients   brokers   control   files     spare   own
+    256              70        32        16      64        16    58
+    1,024           448       128        64     256        64    64
+    20,000       13,528     1,024       256   5,000        64   128
+    1,048,576   784,960     1,024       256   262,144      64   128
 
 Files may use more than their share while others do not use theirs: a log that is written to holds a file until it is synced.
 """
@@ -24,16 +24,18 @@ WANTED_MAX = 1 << 20
 """More than this is not asked for, where the hard limit has no end."""
 BROKERS_MAX = 1024
 SPARE_MAX = 64
+CONTROL_MAX = 256
 OWN_MIN, OWN_MAX = 58, 128
 """Listeners, ZooKeeper, lock files, event log, connections to other brokers."""
 
 
 class DescriptorShares(NamedTuple):
-    """Of `limit` descriptors in all: connections of clients and of brokers, files, and how many are kept free for files."""
+    """Of `limit` descriptors in all: connections of clients, of brokers, to the control listener; files; those kept free for files."""
 
     limit: int
     clients: int
     brokers: int
+    control: int
     files: int
     spare: int
 
@@ -41,10 +43,12 @@ class DescriptorShares(NamedTuple):
 def shares_of(limit: int) -> DescriptorShares:
     """For a limit so small that it cannot be divided, clients still have one connection."""
     brokers = min(limit // 8, BROKERS_MAX)
+    control = min(limit // 16, CONTROL_MAX)
     files = limit // 4
     spare = min(limit // 16, SPARE_MAX)
     own = min(max(limit // 16, OWN_MIN), OWN_MAX)
-    return DescriptorShares(limit, max(limit - brokers - files - spare - own, 1), brokers, files, spare)
+    clients = limit - brokers - control - files - spare - own
+    return DescriptorShares(limit, max(clients, 1), brokers, control, files, spare)
 
 
 def limit_now() -> int:

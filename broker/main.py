@@ -184,6 +184,7 @@ class Broker:
             keep_out_of_collections,
             Confirmation(self._zk, config.broker_id, self._replicas.deposed_below),
         )
+        self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
         self._doubts = LeaderDoubts(self._metadata)
@@ -448,6 +449,7 @@ class Broker:
                 shares = descriptors.shares_of(descriptors.limit_now())
             self._shares = shares
             self._counts.share(shares)
+            self._control.limit_connections(shares.control)
             self._filesystem.in_use.share = shares.files
             self._filesystem.spare.keep(shares.spare)
 

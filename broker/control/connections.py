@@ -66,6 +66,7 @@ class ControlConnections:
         self._answer = answer
         self._server: asyncio.Server | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self.connections_max = CONNECTIONS_MAX
         self._numbers = 0
         self.held_bytes = 0
 
@@ -157,7 +158,7 @@ class ControlConnections:
 
     def _has_place(self) -> bool:
         """For one connection more, after another has gone if there are too many."""
-        if len(self._connections) < CONNECTIONS_MAX:
+        if len(self._connections) < self.connections_max:
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]
         if not untrusted:
@@ -166,7 +167,7 @@ class ControlConnections:
         crowd = max(of_address, key=of_address.__getitem__)
         self._end(
             min((c for c in untrusted if c.address == crowd), key=lambda c: c.number),
-            f"there are {CONNECTIONS_MAX} control connections, and a new one",
+            f"there are {self.connections_max} control connections, and a new one",
         )
         return True
 

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from broker.control.confirmation import Confirmation
-from broker.control.connections import Connection, ControlConnections
+from broker.control.connections import CONNECTIONS_MAX, Connection, ControlConnections
 from broker.control.fencing import BrokerEpochFence, NewestRequest
 from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadCreationZxids, LoadTopicOverrides
 from broker.control.steps import StepByStep
@@ -89,6 +89,10 @@ class ControlListener:
         self._own_broker_epoch = own_broker_epoch
         self._confirmation = confirmation
         self._connections = ControlConnections(self._answer)
+
+    def limit_connections(self, count: int) -> None:
+        """To the control plane's share of the descriptors."""
+        self._connections.connections_max = max(1, min(count, CONNECTIONS_MAX))
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the bound port (`port` 0: a free one). Raises OSError when it is taken."""

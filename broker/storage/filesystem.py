@@ -200,6 +200,7 @@ class FileSystem:
                 if not lacks_descriptor(error):
                     raise
                 self._with_spare(lambda: shutil.rmtree(path))
+                self.spare.fill()
 
     def make_directory(self, path: str) -> None:
         """With its parents; there already is fine."""
@@ -219,7 +220,9 @@ class FileSystem:
         except OSError as error:
             if not lacks_descriptor(error):
                 raise
-        return self._with_spare(lambda: os.listdir(path))
+        names = self._with_spare(lambda: os.listdir(path))
+        self.spare.fill()
+        return names
 
     def space(self, path: str) -> tuple[int, int]:
         """(bytes of the volume that holds the path, bytes of it that can still be written)."""

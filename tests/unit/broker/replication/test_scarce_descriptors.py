@@ -1,0 +1,152 @@
+"""What a replica does for want of a descriptor, or with a path that the disk refuses: it alone, and only as long (FLT-30, LOG-6)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.replication.leadership_changes import Lookup
+from broker.replication.partition import Role
+from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.steps import all_at_once
+from broker.storage.filesystem import FileSystem
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
+
+
+class ScarceDisk(FileSystem):
+    """Files below `path` cannot be opened, with the error `number`."""
+
+    path = "/nowhere"
+    number = errno.EMFILE
+
+    def _open(self, path: str, flags: int, *, is_kept: bool = False) -> int:
+        if path.startswith(ScarceDisk.path):
+            raise OSError(ScarceDisk.number, os.strerror(ScarceDisk.number), path)
+        return super()._open(path, flags, is_kept=is_kept)
+
+
+@pytest.fixture(autouse=True)
+def scarce_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+    monkeypatch.setattr("tests.support.replica_cluster.FileSystem", ScarceDisk)
+    monkeypatch.setattr(ScarceDisk, "path", "/nowhere")
+    monkeypatch.setattr(ScarceDisk, "number", errno.EMFILE)
+
+
+def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    """Brokers 1 and 2; TP is led by 1 and has a record on both."""
+
+    async def main() -> None:
+        cluster = Cluster(directory)
+        try:
+            await cluster.start(1, 2)
+            cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+            cluster.produce(1, "a")
+            await cluster.settle()
+            await scenario(cluster)
+        finally:
+            cluster.close()
+
+    asyncio.run(main())
+
+
+def close_files(node: Node) -> str:
+    """As when they were not used for a while. Returns the log's directory."""
+    log = node.partition().log
+    assert log is not None
+    for segment in log.segments:
+        segment.is_unsynced = False
+        assert segment.rest()
+    return log.directory
+
+
+def take(node: Node, *partitions: int) -> tuple[dict[int, int], list[PartitionState]]:
+    """A LeaderAndIsr for new partitions: (errors by partition, those that are held)."""
+    states = tuple(PartitionState(TP.topic, n, 1, 1, 0, (1,), 0, (1,), is_new=True) for n in partitions)
+    request = LeaderAndIsrRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID})
+    held: list[PartitionState] = []
+    answer = all_at_once(node.manager.applying(request, Lookup(), held))
+    return {row.partition: row.error for row in answer.partitions}, held
+
+
+def test_producers_and_consumers_are_told_to_ask_again(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = cluster.nodes[1]
+        ScarceDisk.path = close_files(node)
+        assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert node.partition().role is Role.LEADER
+        assert node.logs.offline_dirs == ()
+        ScarceDisk.path = "/nowhere"
+        cluster.produce(1, "c")
+        await cluster.settle()
+        assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["a", "c"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_follower_goes_on_once_it_can(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = cluster.nodes[2]
+        ScarceDisk.path = close_files(node)
+        waiting = cluster.produce(1, "b")
+        await cluster.replicate(2, rounds=3)
+        assert node.partition().role is Role.FOLLOWER
+        assert node.logs.offline_dirs == ()
+        assert not waiting
+        ScarceDisk.path = "/nowhere"
+        cluster.pass_time(2.0)
+        await cluster.settle()
+        assert waiting[0].error == ErrorCode.NONE
+        assert node.records() == ["a", "b"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_that_cannot_be_made_now_is_held_and_made_later(tmp_path: Path) -> None:
+    """The controller is not told an error, after which it would never ask again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = cluster.nodes[1]
+        directory = str(node.logs.directories[0])
+        ScarceDisk.path = f"{directory}/{TP.topic}-7/"
+        errors, held = take(node, 6, 7, 8)
+        assert errors == {}
+        assert [state.partition for state in held] == [7]
+        assert node.partition(TP._replace(partition=6)).role is Role.LEADER
+        assert node.partition(TP._replace(partition=8)).role is Role.LEADER
+        assert take(node, 7)[1], "still"
+        ScarceDisk.path = "/nowhere"
+        assert take(node, 7) == ({}, [])
+        assert node.partition(TP._replace(partition=7)).role is Role.LEADER
+        assert node.logs.offline_dirs == ()
+
+    play(tmp_path, scenario)
+
+
+def test_a_path_that_the_disk_refuses_costs_its_partition_alone(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = cluster.nodes[1]
+        ScarceDisk.number = errno.ENAMETOOLONG
+        ScarceDisk.path = f"{node.logs.directories[0]}/{TP.topic}-7/"
+        told: list[bool] = []
+        node.manager.failures.on_failure = lambda: told.append(True)
+        errors, held = take(node, 6, 7, 8)
+        assert errors == {7: ErrorCode.KAFKA_STORAGE_ERROR}
+        assert held == []
+        assert node.partition(TP._replace(partition=7)).role is Role.OFFLINE
+        assert node.partition(TP._replace(partition=8)).role is Role.LEADER
+        assert node.logs.offline_dirs == ()
+        assert told == [True], "others may lead"
+        cluster.produce(1, "b")
+        await cluster.settle()
+        assert cluster.nodes[2].records() == ["a", "b"]
+
+    play(tmp_path, scenario)
