@@ -12,9 +12,14 @@ from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from protocol.numbers import BLANKS, decimal_number, is_plain_number, whole_number
+from protocol.plain_text import shortened
+
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+TOLD_MAX = 200
+"""Characters of a wrong value that its error message repeats."""
 
 
 BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
@@ -61,6 +66,11 @@ class ConfigError(ValueError):
     """A value that is not allowed; the message names key, value and what is allowed."""
 
 
+def _told(text: str) -> str:
+    """A wrong value, as its error message repeats it."""
+    return shortened(repr(text), TOLD_MAX)
+
+
 @lru_cache(maxsize=4096)
 def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     """(partition, broker) of a list `partition:broker,...`; None for `*`, all of them. Raises ConfigError."""
@@ -68,8 +78,8 @@ def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     if items == [EVERY_REPLICA]:
         return None
     pairs = [item.split(":") for item in items]
-    if not all(len(pair) == 2 and all(part.isascii() and part.isdigit() for part in pair) for pair in pairs):
-        raise ConfigError(f"{text!r}: allowed are * and partition:broker,partition:broker,...")
+    if not all(len(pair) == 2 and all(map(is_plain_number, pair)) for pair in pairs):
+        raise ConfigError(f"{_told(text)}: allowed are * and partition:broker,partition:broker,...")
     return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
@@ -87,12 +97,12 @@ def message_format_version(text: str) -> None:
     parts = text.split(".")
     release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
     newest = _NEWEST_IV.get(release)
-    if newest is None or (step and not (step.isascii() and step.isdigit() and int(step) <= newest)):
-        raise ConfigError(f"{text!r}: no version of Kafka, as 3.0-IV1 or 2.8")
+    if newest is None or (step and not (is_plain_number(step) and int(step) <= newest)):
+        raise ConfigError(f"{_told(text)}: no version of Kafka, as 3.0-IV1 or 2.8")
 
 
 def gzip_level(text: str) -> None:
-    if int(text) != -1 and not 1 <= int(text) <= 9:
+    if (level := whole_number(text)) != -1 and not 1 <= level <= 9:
         raise ConfigError(f"{text!r}: allowed are 1 to 9, and -1 for gzip's own default")
 
 
@@ -149,7 +159,7 @@ class BrokerConfig:
     )
 
     # the log
-    log_dirs: str = setting("/tmp/ottla-logs", doc="comma-separated directories")
+    log_dirs: str = setting("", doc="comma-separated directories; must be set")
     log_segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX)
     log_roll_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1)
     log_roll_jitter_ms: int = setting(0, minimum=0)
@@ -492,22 +502,25 @@ def settings_of(config: type) -> Mapping[str, Any]:
 def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
     """`text` as the type of `key`, inside its limits. Raises ConfigError that names key, value and what is allowed."""
     spec = settings_of(config)[key]
-    text = text.strip()
+    text = text.strip(BLANKS)
     kind = spec.type
     value: int | float | bool | str
     if kind == "bool":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}={text!r}: allowed are true and false")
+            raise ConfigError(f"{key}={_told(text)}: allowed are true and false")
         value = text.lower() == "true"
     elif kind in ("int", "float"):
         try:
-            value = int(text) if kind == "int" else float(text)
-        except ValueError:
-            raise ConfigError(f"{key}={text!r}: a {'whole number' if kind == 'int' else 'number'} is needed") from None
+            value = whole_number(text) if kind == "int" else decimal_number(text)
+        except ValueError as error:
+            raise ConfigError(f"{key}={_told(text)}: {error}") from None
         minimum, maximum = spec.metadata["minimum"], spec.metadata["maximum"]
+        if kind == "int":  # without limits of its own it is one of Java's long
+            minimum = -LONG_MAX - 1 if minimum is None else minimum
+            maximum = LONG_MAX if maximum is None else maximum
         if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-            limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-            raise ConfigError(f"{key}={text!r}: allowed is a number {limits}")
+            limits = f"from {minimum}" if maximum in (None, LONG_MAX) else f"from {minimum} to {maximum}"
+            raise ConfigError(f"{key}={_told(text)}: allowed is a number {limits}")
     else:
         value = _parse_text(spec, key, text)
     check = spec.metadata["check"]
@@ -523,5 +536,5 @@ def _parse_text(spec: Any, key: str, text: str) -> str:
     choices = spec.metadata["choices"]
     items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
     if choices is not None and any(item not in choices for item in items):
-        raise ConfigError(f"{key}={text!r}: allowed are {', '.join(choices)}")
+        raise ConfigError(f"{key}={_told(text)}: allowed are {', '.join(choices)}")
     return ",".join(items)

@@ -18,6 +18,7 @@ from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.config_layers import ConfigLayers, believable
 from broker.event_log import EventLog
+from protocol.numbers import is_plain_number
 from protocol.zk.session import NoNode, SessionState, WatchEvent, ZkError, ZooKeeperSession
 from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
 
@@ -235,4 +236,4 @@ def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
 def _number(name: str) -> int:
     """The sequence number of a change node; of another node, which is nobody's, -1."""
     digits = name.rpartition("_")[2]
-    return int(digits) if digits.isascii() and digits.isdigit() else NONE_SEEN
+    return int(digits) if is_plain_number(digits) else NONE_SEEN

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from protocol.numbers import is_plain_number
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
     BadVersion,
@@ -157,7 +158,7 @@ class ClusterStore:
 
     async def brokers(self, watch: WatchCallback) -> dict[int, BrokerInfo]:
         """The live brokers with their epochs; the watch fires at the next change. Rubbish is left out, and told."""
-        ids = sorted(int(name) for name in await self.children(BrokerIdZNode.PARENT, watch) if name.isdigit())
+        ids = sorted(int(name) for name in await self.children(BrokerIdZNode.PARENT, watch) if is_plain_number(name))
         paths = [BrokerIdZNode.path(broker) for broker in ids]
         brokers = {}
         for broker, path, node in zip(ids, paths, await self.get_many(paths), strict=True):

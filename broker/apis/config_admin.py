@@ -19,6 +19,7 @@ from broker.config_layers import DescribedSetting, believable
 from broker.dynamic_configs import BROKERS, CLUSTER_DEFAULT, TOPICS, DynamicConfigs
 from broker.metadata_cache import MetadataCache
 from protocol.errors import ErrorCode, KafkaError
+from protocol.numbers import is_plain_number
 from protocol.zk.session import (
     BadVersion,
     CheckOp,
@@ -152,7 +153,7 @@ class ConfigAdmin:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"resource type {kind} has no settings here: only 2 (topic), 4 (broker)"
             )
-        if name and not (name.isascii() and name.isdigit()):
+        if name and not is_plain_number(name):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be a whole number, but it is {name!r}")
         if name and int(name) != self._own_id:
             raise KafkaError(

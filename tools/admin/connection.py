@@ -13,6 +13,7 @@ import click
 
 from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
 from tools.admin.failures import AdminError
+from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:
     from tools.admin.kafka_admin import KafkaAdmin
@@ -90,9 +91,9 @@ def errors_in_one_line() -> Iterator[None]:
     except AdminError as problem:
         raise click.ClickException(str(problem)) from None
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED)
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    echo_lines(json.dumps(value, indent=2).split("\n"))

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.cluster import ownership
 
 POLL_S = 0.02
@@ -164,7 +165,7 @@ def stop_all(processes: Sequence[ServerProcess], timeout_s: float) -> list[Serve
 
 def _all_pids() -> list[int]:
     try:
-        return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+        return [int(name) for name in os.listdir(PROC) if is_plain_number(name)]
     except OSError:
         return []
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.cluster.java import find_java
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import POLL_S, ServerProcess
@@ -97,7 +98,7 @@ class EmbeddedZooKeeper:
                 port = value.strip()
             elif key.strip() == "clientPortAddress":
                 host = value.strip()
-        if not port.isdigit():
+        if not is_plain_number(port):
             raise ZooKeeperError(f"{self.config_file} has no clientPort=<number>")
         return host, int(port)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from protocol.numbers import is_plain_number
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.session import NoNode, Stat, ZkError, ZooKeeperSession
 from protocol.zk.znodes import (
@@ -96,7 +97,7 @@ class ZooKeeperReader:
         return view
 
     async def _read_brokers(self, view: ZooKeeperView) -> None:
-        ids = sorted(int(name) for name in await self._children(BrokerIdZNode.PARENT) if name.isdigit())
+        ids = sorted(int(name) for name in await self._children(BrokerIdZNode.PARENT) if is_plain_number(name))
         paths = [BrokerIdZNode.path(broker) for broker in ids]
         for broker, path, node in zip(ids, paths, await self._get(paths), strict=True):
             if node is not None:
