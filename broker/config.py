@@ -338,6 +338,12 @@ class BrokerConfig:
         True,
         doc="ottla's own: a broker whose control listener refuses connections is dead, not only when its session ends",
     )
+    broker_stop_timeout_ms: int = setting(
+        25_000,
+        minimum=1000,
+        maximum=INT_MAX,
+        doc="ottla's own: how long a stop may take in all, in ms; logs that are not flushed by then are recovered at the next start",
+    )
     controlled_shutdown_enable: bool = setting(True)
     controlled_shutdown_max_retries: int = setting(3, minimum=0, maximum=INT_MAX)
     controlled_shutdown_retry_backoff_ms: int = setting(5000, minimum=0)

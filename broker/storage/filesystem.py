@@ -31,12 +31,17 @@ class FileSystem:
         self._knows_nowait = hasattr(os, "RWF_NOWAIT")
 
     def open(self, path: str) -> int:
-        """For reading and writing; made when it is not there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """For reading and writing; made when it is not there. Raises OSError (ELOOP) for a symbolic link."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
     def create(self, path: str) -> int:
-        """As `open`, and what was in the file before is gone."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        """As `open`, but always a new, empty file. What had the name is removed: of a symbolic link the link, not what it leads to."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o644)
+        except FileExistsError:
+            os.unlink(path)
+            return os.open(path, flags, 0o644)
 
     def reopen(self, path: str) -> int:
         """A file that is there, for reading and writing. Raises FileNotFoundError."""

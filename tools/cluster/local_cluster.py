@@ -316,12 +316,14 @@ class LocalCluster:
         return self.pid(broker_id) is not None and not self.is_paused(broker_id)
 
     def _spawn(self, broker: BrokerDirectory) -> None:
+        process = self._process(broker.id)
         command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
+        command += ["--log-file", str(process.log_file)]
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
             environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would win over each broker's file
-        self._process(broker.id).start(command, environment)
+        process.start(command, environment)
 
     def _start_zookeeper(self) -> None:
         """The embedded one is started without waiting for it; another one must be there."""

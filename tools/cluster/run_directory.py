@@ -20,6 +20,7 @@ from tools.admin.bootstrap import client_endpoints, parse_properties
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.private_files import write_anew
 
 DEFAULT_DIRECTORY = Path("ottla-cluster")
 BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,10})")
@@ -85,7 +86,7 @@ class BrokerDirectory:
         }
         self.path.mkdir(parents=True)
         lines = "".join(f"{key}={value}\n" for key, value in properties.items())
-        self.config_file.write_text(HEADER.format(broker_id=self.id) + lines)
+        write_anew(self.config_file, HEADER.format(broker_id=self.id) + lines)
 
     def properties(self) -> dict[str, str]:
         """The settings as they are in the file now. Raises ClusterError."""
