@@ -12,9 +12,14 @@ from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from protocol.numbers import BLANKS, decimal_number, is_plain_number, whole_number
+from protocol.plain_text import shortened
+
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+TOLD_MAX = 200
+"""Characters of a wrong value that its error message repeats."""
 
 
 BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
@@ -67,6 +72,11 @@ LIST_IS_SHORT = 1024
 """Characters. The replicas in a list take twenty times its bytes: of long lists few are kept."""
 
 
+def _told(text: str) -> str:
+    """A wrong value, as its error message repeats it."""
+    return shortened(repr(text), TOLD_MAX)
+
+
 def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     """(partition, broker) of a list `partition:broker,...`; None for `*`, all of them. Raises ConfigError."""
     return _in_short_list(text) if len(text) <= LIST_IS_SHORT else _in_long_list(text)
@@ -87,8 +97,8 @@ def _in_list(text: str) -> frozenset[tuple[int, int]] | None:
     if items == [EVERY_REPLICA]:
         return None
     pairs = [item.split(":") for item in items]
-    if not all(len(pair) == 2 and all(part.isascii() and part.isdigit() for part in pair) for pair in pairs):
-        raise ConfigError(f"{text!r}: allowed are * and partition:broker,partition:broker,...")
+    if not all(len(pair) == 2 and all(map(is_plain_number, pair)) for pair in pairs):
+        raise ConfigError(f"{_told(text)}: allowed are * and partition:broker,partition:broker,...")
     return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
@@ -106,12 +116,12 @@ def message_format_version(text: str) -> None:
     parts = text.split(".")
     release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
     newest = _NEWEST_IV.get(release)
-    if newest is None or (step and not (step.isascii() and step.isdigit() and int(step) <= newest)):
-        raise ConfigError(f"{text!r}: no version of Kafka, as 3.0-IV1 or 2.8")
+    if newest is None or (step and not (is_plain_number(step) and int(step) <= newest)):
+        raise ConfigError(f"{_told(text)}: no version of Kafka, as 3.0-IV1 or 2.8")
 
 
 def gzip_level(text: str) -> None:
-    if int(text) != -1 and not 1 <= int(text) <= 9:
+    if (level := whole_number(text)) != -1 and not 1 <= level <= 9:
         raise ConfigError(f"{text!r}: allowed are 1 to 9, and -1 for gzip's own default")
 
 
@@ -168,7 +178,7 @@ class BrokerConfig:
     )
 
     # the log
-    log_dirs: str = setting("/tmp/ottla-logs", doc="comma-separated directories")
+    log_dirs: str = setting("", doc="comma-separated directories; must be set")
     log_segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX)
     log_roll_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1)
     log_roll_jitter_ms: int = setting(0, minimum=0)
@@ -372,6 +382,12 @@ class BrokerConfig:
         True,
         doc="ottla's own: a broker whose control listener refuses connections is dead, not only when its session ends",
     )
+    broker_stop_timeout_ms: int = setting(
+        25_000,
+        minimum=1000,
+        maximum=INT_MAX,
+        doc="ottla's own: how long a stop may take in all, in ms; logs that are not flushed by then are recovered at the next start",
+    )
     controlled_shutdown_enable: bool = setting(True)
     controlled_shutdown_max_retries: int = setting(3, minimum=0, maximum=INT_MAX)
     controlled_shutdown_retry_backoff_ms: int = setting(5000, minimum=0)
@@ -538,22 +554,25 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
     spec = settings_of(config)[key]
     if len(text) > VALUE_LENGTH_MAX:
         raise ConfigError(f"{key}: a value of {len(text)} characters, at most {VALUE_LENGTH_MAX} are taken")
-    text = text.strip()
+    text = text.strip(BLANKS)
     kind = spec.type
     value: int | float | bool | str
     if kind == "bool":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}={text!r}: allowed are true and false")
+            raise ConfigError(f"{key}={_told(text)}: allowed are true and false")
         value = text.lower() == "true"
     elif kind in ("int", "float"):
         try:
-            value = int(text) if kind == "int" else float(text)
-        except ValueError:
-            raise ConfigError(f"{key}={text!r}: a {'whole number' if kind == 'int' else 'number'} is needed") from None
+            value = whole_number(text) if kind == "int" else decimal_number(text)
+        except ValueError as error:
+            raise ConfigError(f"{key}={_told(text)}: {error}") from None
         minimum, maximum = spec.metadata["minimum"], spec.metadata["maximum"]
+        if kind == "int":  # without limits of its own it is one of Java's long
+            minimum = -LONG_MAX - 1 if minimum is None else minimum
+            maximum = LONG_MAX if maximum is None else maximum
         if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-            limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-            raise ConfigError(f"{key}={text!r}: allowed is a number {limits}")
+            limits = f"from {minimum}" if maximum in (None, LONG_MAX) else f"from {minimum} to {maximum}"
+            raise ConfigError(f"{key}={_told(text)}: allowed is a number {limits}")
     else:
         value = _parse_text(spec, key, text)
     check = spec.metadata["check"]
@@ -569,5 +588,5 @@ def _parse_text(spec: Any, key: str, text: str) -> str:
     choices = spec.metadata["choices"]
     items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
     if choices is not None and any(item not in choices for item in items):
-        raise ConfigError(f"{key}={text!r}: allowed are {', '.join(choices)}")
+        raise ConfigError(f"{key}={_told(text)}: allowed are {', '.join(choices)}")
     return ",".join(items)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.config import BrokerConfig, ConfigError, parse_value, settings_of
+from protocol.numbers import whole_number
 
 ENVIRONMENT_PREFIX = "KAFKA_"
 
@@ -45,6 +46,8 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
 """Keys of ordinary Kafka files that mean nothing here: taken without a word."""
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
 _KEY_END = re.compile(r"[ \t\f=:]")
 
 
@@ -85,7 +88,7 @@ def load(
 def parse_properties(text: str, name: str) -> Iterable[Setting]:
     """Settings of a Java properties file: comments, `=`, `:` or blank between, escapes, and lines that go on after a backslash."""
     pending, first_line = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(" \t\f")
         if not pending:
             if not line or line[0] in "#!":
@@ -126,10 +129,9 @@ def _unescape(text: str, where: str) -> str:
         at += 1
         if char == "u":
             digits = text[at : at + 4]
-            try:
-                out.append(chr(int(digits, 16)))
-            except ValueError:
-                raise ConfigError(f"{where}: \\u{digits} is no character") from None
+            if not _HEX.fullmatch(digits):
+                raise ConfigError(f"{where}: \\u{digits} is no character")
+            out.append(chr(int(digits, 16)))
             at += 4
         else:
             out.append(_ESCAPES.get(char, char))
@@ -185,7 +187,7 @@ def _scaled(key: str, target: str, text: str, factor: int, where: str) -> Any:
     if factor == 1:
         return _parse(target, text, where)
     try:
-        number = int(text)
+        number = whole_number(text)
     except ValueError:
         raise ConfigError(f"{where}: {key}={text!r}: a whole number is needed") from None
     try:
@@ -201,7 +203,10 @@ def _check_together(config: BrokerConfig) -> None:
     if not config.zookeeper_connect:
         raise ConfigError("zookeeper.connect is not set: host:port[,host:port...][/chroot]")
     if not config.log_directories:
-        raise ConfigError("log.dirs is empty: name at least one directory")
+        raise ConfigError(
+            "log.dirs is not set: name the directories for this broker's data, as log.dirs=/var/lib/ottla "
+            "(there is no default: a directory under /tmp could be somebody else's)"
+        )
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         raise ConfigError(
             f"group.min.session.timeout.ms={config.group_min_session_timeout_ms} is more than "

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from broker.config import BrokerConfig, ConfigError
+from protocol.numbers import is_plain_number
 from protocol.types import Endpoint
 
 DEFAULT_CONTROL_LISTENER = "CONTROLLER"
@@ -125,7 +126,7 @@ def _parse_list(key: str, text: str, protocols: dict[str, str]) -> dict[str, End
 def _parse_endpoint(key: str, part: str, protocols: dict[str, str]) -> Endpoint:
     name, separator, address = part.partition("://")
     host, colon, port = address.rpartition(":")
-    if not separator or not colon or not port.isdigit() or int(port) > PORT_MAX or not name.strip():
+    if not separator or not colon or not is_plain_number(port) or int(port) > PORT_MAX or not name.strip():
         raise ConfigError(f"{key}={part!r}: allowed is NAME://host:port with a port from 0 to {PORT_MAX}")
     name = name.strip().upper()
     if host.startswith("[") and host.endswith("]"):

@@ -19,14 +19,13 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from broker import config_sources, descriptors, registration
+from broker import config_sources, descriptors, registration, server_log
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
@@ -62,6 +61,8 @@ from broker.replication.lease import LeadershipLease
 from broker.replication.log_dir_events import LogDirEvents
 from broker.replication.replica_manager import ReplicaManager
 from broker.request_handler import RequestHandler
+from broker.server_log import ServerLogHandler
+from broker.stopping import StopTime, end_process, unless_stopped
 from broker.storage.filesystem import FileSystem
 from broker.storage.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log_directory import LogDirectoryError
@@ -91,6 +92,10 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 GC_THRESHOLDS = (50_000, 5, 200)
 """Requests make many short-lived objects and no cycles: the default would look for garbage hundreds of times a second. The second
 generation has at most 300,000 objects, which takes 15 ms: a large request makes as many, and they live until it is answered."""
+
+
+UMASK = 0o027
+"""What the owner's group may not write, and others not even read: records, offsets, and who has asked for what."""
 
 
 class PortInUse(Exception):
@@ -195,7 +200,23 @@ class Broker:
             )
         self._cluster_id = ""
         self._stop = asyncio.Event()
+        self._stop_time = StopTime(config.broker_stop_timeout_ms / 1000, clock.monotonic)
+        self.unflushed = False
+        """The stop was over before all logs were flushed."""
         self._fatal: LogDirectoryError | BrokerIdInUse | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """A thread still opens or flushes logs after `run`: the interpreter would wait for it."""
+        return self.unflushed or self._log_manager.is_loading
+
+    def hurry(self) -> None:
+        """Stops without waiting for other brokers."""
+        self._stop_time.hurry()
+
+    def server_log_failed(self, reason: str) -> None:
+        """The server log cannot be written: the event log says so."""
+        self._events.write("server_log_failed", reason=reason)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -203,7 +224,9 @@ class Broker:
         """Starts, serves until `stop` is set, stops. Raises what `main` has a line for when it cannot start or go on."""
         self._stop = stop
         try:
-            await self._open()
+            if not await unless_stopped(self._open(), stop):
+                log.info("stopped while it was starting")
+                return
             async with asyncio.TaskGroup() as background:
                 tasks = [
                     background.create_task(self._lease.run(self._zk)),
@@ -212,13 +235,16 @@ class Broker:
                     background.create_task(self._configs.run()),
                     background.create_task(self._follow_descriptor_limit()),
                 ]
-                await self._join(stop)
-                await stop.wait()
+                if await unless_stopped(self._join(stop), stop):
+                    await stop.wait()
+                self._stop_time.begin()
                 await self._leave()
                 for task in tasks:
                     task.cancel()
         finally:
+            self._stop_time.begin()
             await self._close()
+            self._stop_time.over()
         if self._fatal is not None:
             raise self._fatal
 
@@ -355,7 +381,7 @@ class Broker:
             await acceptor.serve()
         names = self._listeners.client_names
         addresses = " ".join(str(self._listeners.advertised[name]) for name in names)
-        print(f"ottla broker {config.broker_id} ready: {addresses}", file=sys.stderr, flush=True)
+        server_log.say(f"ottla broker {config.broker_id} ready: {addresses}")
 
     async def _wait_for_metadata(self, stop: asyncio.Event) -> None:
         """Until the controller has told this broker of the cluster: a client must not be told that there is none."""
@@ -375,22 +401,24 @@ class Broker:
 
     async def _leave(self) -> None:
         """Hands over what it leads and answers who waits (STA-2)."""
-        assert self._registration is not None
         log.info("stopping")
         self._events.write("stopping")
         self._replicas.begin_stop()
-        may_ask = self._config.controlled_shutdown_enable and self._fatal is None
+        is_known = self._broker_epoch() != registration.NO_EPOCH
+        may_ask = self._config.controlled_shutdown_enable and self._fatal is None and is_known
         if may_ask and self._zk.state is SessionState.CONNECTED:
-            await self._ask_to_leave()
-        await self._groups.close()
-        self._registration.stop_watching()
+            await self._stop_time.hand_over(self._ask_to_leave())
+        step = self._stop_time.step
+        await step("giving up the groups", self._groups.close())
+        if self._registration is not None:
+            self._registration.stop_watching()
         if self._peers is not None:
             self._peers.close()
         for acceptor in self._acceptors.values():
             acceptor.stop_accepting()
-        await self._controller.stop()
-        await self._control.close()
-        await self._replicas.shutdown()
+        await step("resigning as controller", self._controller.stop())
+        await step("closing the control listener", self._control.close())
+        await step("stopping the replicas", self._replicas.shutdown())
 
     async def _ask_to_leave(self) -> None:
         # Over a connection of its own: on the one that the controller in this process has to this very broker, the
@@ -406,6 +434,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Gives back whatever was taken, also after a start that failed half-way."""
+        step = self._stop_time.step
         if self._registration is not None:
             self._registration.stop_watching()
         if self._peers is not None:
@@ -413,17 +442,18 @@ class Broker:
         for acceptor in self._acceptors.values():
             acceptor.close()
         if self._handler is not None:
-            await self._handler.close()
-        await self._groups.close()
-        await self._controller.stop()
-        await self._control.close()
-        await self._log_dir_events.close()
+            await step("ending the requests", self._handler.close())
+        await step("giving up the groups", self._groups.close())
+        await step("resigning as controller", self._controller.stop())
+        await step("closing the control listener", self._control.close())
+        await step("announcing failed directories", self._log_dir_events.close())
         self._network.close()
         # From here on the loop serves nobody, and threads that close ten thousand logs may keep it waiting.
         self._watchdog.close()
-        await self._log_manager.shutdown()
+        flushing = "flushing the logs (the next start recovers those that are not flushed)"
+        self.unflushed = not await self._stop_time.flush(flushing, self._log_manager.shutdown())
         self._filesystem.spare.close()
-        await self._zk.close()
+        await self._stop_time.farewell("closing the ZooKeeper session", self._zk.close())
         if self._metrics is not None:
             self._metrics.close()
         self._events.write("stopped")
@@ -556,22 +586,33 @@ def _port_errors(endpoint: Endpoint) -> Iterator[None]:
         raise PortInUse(f"{endpoint.listener} cannot listen at {where}: {error.strerror or error}") from None
 
 
-def set_up_logging() -> None:
-    """To stderr, one line each, with ISO times."""
-    logging.Formatter.default_time_format = "%Y-%m-%dT%H:%M:%S"
-    logging.Formatter.default_msec_format = "%s.%03dZ"
-    logging.Formatter.converter = time.gmtime
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
-
-
-async def serve(config: BrokerConfig, event_log_path: Path | None, given: Mapping[str, str]) -> None:
+async def serve(
+    config: BrokerConfig, event_log_path: Path | None, given: Mapping[str, str], handler: ServerLogHandler
+) -> None:
     """Runs a broker until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    broker = Broker(config, SystemClock(), event_log_path, given)
+
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set():
+            log.info("%s: the broker is stopping already", number.name)
+            if number is signal.SIGINT:
+                broker.hurry()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await Broker(config, SystemClock(), event_log_path, given).run(stop)
+        loop.add_signal_handler(number, asked, number)
+    handler.on_failure = lambda reason: loop.call_soon_threadsafe(broker.server_log_failed, reason)
+    telling = asyncio.create_task(handler.run())
+    try:
+        await broker.run(stop)
+    finally:
+        telling.cancel()
+        handler.on_failure = lambda reason: None
+        handler.tell_left_out()
+    if broker.is_at_work:
+        end_process(int(broker.unflushed))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -579,6 +620,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="server.properties; KAFKA_* variables come after it"
     )
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="where output goes, rotated; default: stderr")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="a setting that wins")
     return parser.parse_args(arguments)
 
@@ -586,8 +628,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command. Exit code 1, with one line that says why, when the broker cannot start."""
     asked = parse_arguments(arguments)
-    set_up_logging()
+    os.umask(os.umask(UMASK) | UMASK)
     try:
+        handler = server_log.set_up(asked.log_file)
         text = asked.config.read_text(encoding="utf-8") if asked.config is not None else None
         name = str(asked.config) if asked.config is not None else ""
         loaded = config_sources.load(text, name, os.environ, asked.override)
@@ -597,7 +640,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         descriptors.raise_limit()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.collect()  # what the imports have left
-        uvloop.run(serve(loaded.config, event_log_path, loaded.given))
+        uvloop.run(serve(loaded.config, event_log_path, loaded.given, handler))
     except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, PortInUse) as error:
         _fail(str(error))
     except (OSError, UnicodeDecodeError) as error:
@@ -606,8 +649,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BaseExceptionGroup as group:
         known, others = group.split((ZkError, BrokerIdInUse, ConfigError, LogDirectoryError))
         if known is None or others is not None:
-            raise
+            log.critical("the broker ends by errors that nobody has foreseen", exc_info=True)
+            sys.exit(1)
         _fail(str(_first(known)))
+    except Exception:
+        log.critical("the broker ends by an error that nobody has foreseen", exc_info=True)
+        sys.exit(1)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -616,5 +663,5 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _fail(reason: str) -> None:
-    print(f"ottla broker: {reason}", file=sys.stderr, flush=True)
+    server_log.say(f"ottla broker: {reason}")
     sys.exit(1)

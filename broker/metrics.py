@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from broker.config import ConfigError
 from broker.loop_watchdog import BUCKETS_S, TurnTimes
+from protocol.numbers import is_plain_number
 
 REQUESTS_MAX = 8
 """Threads that answer at a time; who comes then is not answered. A scrape takes milliseconds."""
@@ -107,6 +108,6 @@ class MetricsServer:
 def parse_listener(text: str) -> tuple[str, int]:
     """(host, port) of `host:port`; port 0 is a free one. Raises ConfigError."""
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not host or not is_plain_number(port) or int(port) > 65535:
         raise ConfigError(f"metrics.listener={text!r}: allowed is host:port, for example 127.0.0.1:9404")
     return host.strip("[]"), int(port)

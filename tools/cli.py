@@ -11,6 +11,9 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from protocol.plain_text import escaped_lines
+from tools.terminal import echo
+
 INTERRUPTED = 130
 
 
@@ -59,8 +62,11 @@ class LazyGroup(click.Group):
         """A Ctrl-C that no command has taken, such as one while modules are imported, is exit code 130 (click's is 1)."""
         try:
             return super().invoke(ctx)
+        except click.ClickException as problem:
+            vars(problem)["message"] = escaped_lines(problem.message)  # it may repeat what a cluster has said
+            raise
         except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
+            echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -4,6 +4,7 @@ A process that was stopped (SIGSTOP, a frozen container) past its session wakes 
 It cannot know before ZooKeeper has told it, and its first I/O callbacks may run before any timer. So every piece of
 work asks the lease, and the lease compares the clock with its last tick:
 
+* the clock goes on while the machine is suspended (`Clock.since_boot`): the session ends meanwhile, as after a SIGSTOP;
 * ticks come every 100 ms while the loop runs; a gap above the limit means that the process stood still. The limit is
   below what a session needs to expire: the session's last heartbeat is at most a third of its time-out old.
 * then the lease is *suspect* until a round trip to ZooKeeper, begun after the gap, has succeeded in the same session;
@@ -46,11 +47,11 @@ class LeadershipLease:
     """Hot: `is_suspect` is asked once per request."""
 
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
-        self._monotonic = clock.monotonic
+        self._since_boot = clock.since_boot
         self._limit_s = min(session_timeout_ms / 2000, LIMIT_S_MAX)
         self._proof_holds_s = session_timeout_ms / 2000
-        self._proven_at = clock.monotonic()
-        self._last_tick = clock.monotonic()
+        self._proven_at = clock.since_boot()
+        self._last_tick = clock.since_boot()
         self._suspect = False
         self._stalls = 0
         self._session_id: int | None = None
@@ -67,23 +68,23 @@ class LeadershipLease:
 
     def is_suspect(self) -> bool:
         """True while nothing may be acknowledged."""
-        if self._monotonic() - self._last_tick > self._limit_s:
+        if self._since_boot() - self._last_tick > self._limit_s:
             self._note_stall()
         return self._suspect
 
     def is_proven(self) -> bool:
         """True while a round trip to ZooKeeper, not long ago, has shown that the session lives."""
-        return self._monotonic() - self._proven_at <= self._proof_holds_s
+        return self._since_boot() - self._proven_at <= self._proof_holds_s
 
     def prove(self, began: float) -> None:
-        """The session lived after `began`, monotonic seconds."""
+        """The session lived after `began`, seconds since boot."""
         self._proven_at = max(self._proven_at, began)
 
     def tick(self, session_id: int | None = None) -> None:
         """The loop runs. While all is well, `session_id` is the session that a later confirmation must be of."""
         if not self.is_suspect():
             self._session_id = session_id
-        self._last_tick = self._monotonic()
+        self._last_tick = self._since_boot()
 
     def reset(self) -> None:
         """Every leadership was given up: nothing is left to doubt. The next tick learns the new session."""
@@ -92,7 +93,7 @@ class LeadershipLease:
 
     async def confirm(self, session: SessionHeartbeat) -> bool:
         """One attempt to trust again, by one round trip. False: still suspect."""
-        stalls, began = self._stalls, self._monotonic()
+        stalls, began = self._stalls, self._since_boot()
         await session.heartbeat()
         # A gap during the round trip, or another session: what came back proves nothing about now.
         # Without a known session everything was given up before, and `reset` has come with it.
@@ -106,7 +107,7 @@ class LeadershipLease:
     async def run(self, session: SessionHeartbeat) -> None:
         """Ticks until cancelled; confirms when suspect, and regularly. Nothing is led before it runs: the wait for ZooKeeper was no
         standstill."""
-        self._last_tick = asked_at = self._monotonic()
+        self._last_tick = asked_at = self._since_boot()
         confirming: asyncio.Task[None] | None = None
         try:
             while True:
@@ -130,7 +131,7 @@ class LeadershipLease:
             log.warning("leaderships stay suspended: ZooKeeper does not confirm the session (%s)", error)
 
     def _note_stall(self) -> None:
-        now = self._monotonic()
+        now = self._since_boot()
         gap_s, self._last_tick = now - self._last_tick, now
         self._stalls += 1
         self._suspect = True

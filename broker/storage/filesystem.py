@@ -36,12 +36,17 @@ class FileSystem:
         self._knows_nowait = hasattr(os, "RWF_NOWAIT")
 
     def open(self, path: str) -> int:
-        """For reading and writing; made when it is not there."""
-        return self._open(path, os.O_RDWR | os.O_CREAT)
+        """For reading and writing; made when it is not there. Raises OSError (ELOOP) for a symbolic link."""
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
     def create(self, path: str) -> int:
-        """As `open`, and what was in the file before is gone."""
-        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        """As `open`, but always a new, empty file. What had the name is removed: of a symbolic link the link, not what it leads to."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            return self._open(path, flags)
+        except FileExistsError:
+            os.unlink(path)
+            return self._open(path, flags)
 
     def reopen(self, path: str) -> int:
         """A file that is there, for reading and writing. Raises FileNotFoundError."""

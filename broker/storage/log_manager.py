@@ -62,6 +62,8 @@ class LogManager:
         schedule: LogSchedule = DEFAULT_SCHEDULE,
         producer_expiration: ProducerExpiration = DEFAULT_EXPIRATION,
     ) -> None:
+        self.is_loading = False
+        """A thread opens logs. It still does when `start` was cancelled."""
         self.on_log_dir_failure: Callable[[str], None] = lambda directory: None
         self.high_watermark_of: Callable[[TopicPartition], int] | None = None
         self._directories = [LogDirectory(filesystem, path) for path in log_dirs]
@@ -99,6 +101,7 @@ class LogManager:
 
         When it raises, everything is given back; only directories whose logs were all opened are closed cleanly.
         """
+        self.is_loading = True
         try:
             loop = asyncio.get_running_loop()
             failures = await loop.run_in_executor(None, log_opening.acquire_all, self._filesystem, self._directories)
@@ -110,8 +113,10 @@ class LogManager:
                     f"no log directory can be used: {reasons}: set log.dirs to one that can be written"
                 )
         except Exception:
+            self.is_loading = False
             await self.shutdown()
             raise
+        self.is_loading = False
 
     async def _load(self, directory: LogDirectory) -> str | None:
         """Opens all logs of a directory; returns why not when the disk refuses. Raises LogDirectoryError."""
@@ -275,7 +280,9 @@ class LogManager:
         for found in self._all():
             found.close()
         for directory in self._directories:
-            directory.release()
+            # While a thread still repairs its logs, no other process may have it: the end of this one gives it back.
+            if directory.is_loaded or not self.is_loading:
+                directory.release()
         self._logs.clear()
 
     # -- logs -----------------------------------------------------------------------------------------------------

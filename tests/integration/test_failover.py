@@ -9,7 +9,6 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -21,6 +20,7 @@ from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, assert_once_and_in_order, read_everything
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import events_of
 
 pytestmark = pytest.mark.integration
 
@@ -282,10 +282,7 @@ def test_a_leader_paused_for_less_than_its_session_only_delays(
 
 def test_the_event_logs_tell_the_story(cluster: LocalCluster, topic: str) -> None:
     """RUN-3: every broker wrote elections, epochs and LeaderAndIsr as JSON lines."""
-    import json
-
     kinds = set()
     for broker in cluster.broker_ids:
-        for line in (Path(cluster.directory) / f"broker-{broker}" / "events.jsonl").read_text().splitlines():
-            kinds.add(json.loads(line)["kind"])
+        kinds |= {row["kind"] for row in events_of(cluster.broker_directory(broker) / "events.jsonl")}
     assert {"registered", "controller_elected", "leader_elected", "leader_and_isr", "isr_change"} <= kinds

@@ -6,7 +6,6 @@ The session time-out is so long that it cannot help; where it must help, the tes
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import signal
 import time
@@ -23,6 +22,7 @@ from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.network_cluster import NetworkCluster, why_not
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import events_of
 
 pytestmark = pytest.mark.integration
 
@@ -103,10 +103,7 @@ def czxid(zk: ZooKeeperView, broker: int) -> int | None:
 def events(cluster: LocalCluster, kind: str) -> list[dict[str, Any]]:
     rows = []
     for broker in cluster.broker_ids:
-        for line in (Path(cluster.directory) / f"broker-{broker}" / "events.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            if row["kind"] == kind:
-                rows.append(row)
+        rows += [row for row in events_of(cluster.broker_directory(broker) / "events.jsonl") if row["kind"] == kind]
     return rows
 
 

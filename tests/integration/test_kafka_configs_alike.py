@@ -40,6 +40,7 @@ OTHERWISE = READ_AT_THE_START | {
 """Written differently in the file that both read, or with a default of our own."""
 OWN = {
     "broker.fast.failure.detection",
+    "broker.stop.timeout.ms",
     "follower.replication.throttled.rate",
     "group.memory.max.bytes",
     "leader.replication.throttled.rate",

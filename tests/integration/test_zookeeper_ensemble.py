@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.zookeeper import ZooKeeperEnsemble
+from tools.cluster.log_parts import events_of
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +45,6 @@ def test_a_rolling_restart(tmp_path: Path, new_cluster: ClusterFactory) -> None:
         finally:
             zk.close()
         for broker in cluster.broker_ids:
-            events = (cluster.broker_directory(broker) / "events.jsonl").read_text().splitlines()
-            states = [json.loads(line)["state"] for line in events if '"zookeeper_session"' in line]
+            events = events_of(cluster.broker_directory(broker) / "events.jsonl")
+            states = [row["state"] for row in events if row["kind"] == "zookeeper_session"]
             assert "expired" not in states

@@ -33,6 +33,7 @@ from protocol.kafka.record_batch import iter_batches
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.load import BackgroundProducer, assert_once_and_in_order, read_everything
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import lines_of
 
 SESSION_S = 3.0
 SETTINGS = {
@@ -347,8 +348,8 @@ def tracebacks(cluster: LocalCluster) -> list[str]:
     return [
         f"broker {broker}: {line}"
         for broker in cluster.broker_ids
-        for line in (cluster.broker_directory(broker) / "server.log").read_text(errors="replace").splitlines()
-        if line.startswith("Traceback") or " ERROR " in line
+        for line in lines_of(cluster.broker_directory(broker) / "server.log")
+        if line.lstrip().startswith("Traceback") or " ERROR " in line
     ]
 
 

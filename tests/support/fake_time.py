@@ -32,6 +32,8 @@ class FakeTime:
 
     def __init__(self, start: float = 1000.0) -> None:
         self.now = start
+        self.suspended_s = 0.0
+        """How long the machine was suspended, which `monotonic` does not see."""
         self._soon: deque[FakeHandle] = deque()
         self._later: list[tuple[float, int, FakeHandle]] = []
         self._order = itertools.count()
@@ -39,8 +41,11 @@ class FakeTime:
     def monotonic(self) -> float:
         return self.now
 
+    def since_boot(self) -> float:
+        return self.now + self.suspended_s
+
     def wall_ms(self) -> int:
-        return int(self.now * 1000)
+        return int((self.now + self.suspended_s) * 1000)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> FakeHandle:
         handle = FakeHandle(callback, args)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from protocol.numbers import is_plain_number
 from tools.admin.cluster_view import ClusterView
 from tools.admin.completion import complete_brokers, complete_topics
 from tools.admin.config_values import (
@@ -27,6 +28,7 @@ from tools.admin.config_values import (
 from tools.admin.connection import connect, connect_python, connection_options, errors_in_one_line, print_json
 from tools.admin.failures import AdminError
 from tools.admin.topic_views import ids_text
+from tools.terminal import echo
 
 if TYPE_CHECKING:
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
@@ -84,7 +86,7 @@ def describe(
         else:
             for entity, configs in described.items():
                 for line in entity_lines(entity, configs, everything=everything):
-                    click.echo(line)
+                    echo(line)
 
 
 @config.command()
@@ -131,7 +133,7 @@ def alter(
         if output == "json":
             print_json({"entity_type": entity.kind, "entity_name": entity.name or None, "changed": changes})
         else:
-            click.echo(f"Completed updating config for {entity}.")
+            echo(f"Completed updating config for {entity}.")
 
 
 def check_entity(entity_type: str, entity_name: str | None, entity_default: bool) -> None:
@@ -140,7 +142,7 @@ def check_entity(entity_type: str, entity_name: str | None, entity_default: bool
         raise click.UsageError("--entity-name and --entity-default exclude each other.")
     if entity_default and entity_type != BROKERS:
         raise click.UsageError("--entity-default is of brokers.")
-    if entity_type == BROKERS and entity_name is not None and not entity_name.isdigit():
+    if entity_type == BROKERS and entity_name is not None and not is_plain_number(entity_name):
         raise click.UsageError(f"--entity-name {entity_name!r}: a broker id is needed.")
 
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from protocol.plain_text import escaped
 from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
 from tools.admin.failures import AdminError
+from tools.terminal import echo, echo_lines
 
 if TYPE_CHECKING:
     from tools.admin.kafka_admin import KafkaAdmin
@@ -88,11 +90,11 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except AdminError as problem:
-        raise click.ClickException(str(problem)) from None
+        raise click.ClickException(escaped(str(problem))) from None
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED)
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    echo_lines(json.dumps(value, indent=2).split("\n"))

@@ -13,6 +13,8 @@ from tools.admin.connection import connect, connect_python, connection_options, 
 from tools.admin.failures import AdminError
 from tools.admin.input_files import read_file, source_name
 from tools.admin.reassign_plan import PlanError, parse_partitions
+from tools.numbers import IntRange
+from tools.terminal import echo
 
 NOT_NEEDED = "ELECTION_NOT_NEEDED"
 FAILURES_SHOWN_MAX = 3
@@ -27,7 +29,7 @@ FAILURES_SHOWN_MAX = 3
 )
 @click.option("--all-topic-partitions", is_flag=True, help="wherever it is needed")
 @click.option("--topic", metavar="TOPIC", help="with --partition", shell_complete=complete_topics)
-@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="with --topic")
+@click.option("--partition", type=IntRange(min=0), metavar="P", help="with --topic")
 @click.option(
     "--path-to-json-file",
     "file",
@@ -104,11 +106,11 @@ def _echo(
 ) -> None:
     if elected:
         names = ", ".join(map(str, elected))
-        click.echo(f"Successfully completed leader election ({election_type.upper()}) for partitions {names}")
+        echo(f"Successfully completed leader election ({election_type.upper()}) for partitions {names}")
     if not_needed:
-        click.echo(f"Valid replica already elected for partitions {', '.join(map(str, not_needed))}")
+        echo(f"Valid replica already elected for partitions {', '.join(map(str, not_needed))}")
     if not (elected or not_needed or failures):
-        click.echo("No partition needs this election.")
+        echo("No partition needs this election.")
 
 
 def _failure_line(failures: Mapping[TopicPartition, tuple[str, str]]) -> str:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import click
 
+from protocol.numbers import whole_number
 from protocol.types import Assignment, TopicPartition
 from tools.admin.cluster_view import ClusterView
 from tools.admin.completion import complete_brokers
@@ -42,6 +43,8 @@ from tools.admin.reassign_report import batch_line, print_event, watching
 from tools.admin.reassign_run import FAILED, Cleared, Outcome, Reassignments, progress_json
 from tools.admin.reassign_throttles import moves
 from tools.admin.topic_views import ids_text
+from tools.numbers import IntRange
+from tools.terminal import echo, echo_lines
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -117,24 +120,24 @@ def generate(
     if output == "json":
         print_json({"current": plan_json(current), "proposed": plan_json(proposed)})
     else:
-        click.echo(f"Current partition replica assignment\n{plan_text(current)}\n")
-        click.echo(f"Proposed partition reassignment configuration\n{plan_text(proposed)}")
+        echo_lines(["Current partition replica assignment", plan_text(current), ""])
+        echo_lines(["Proposed partition reassignment configuration", plan_text(proposed)])
 
 
 @reassign.command()
 @plan_option
-@click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES/S", help="each broker moves at most so much")
+@click.option("--throttle", type=IntRange(min=1), metavar="BYTES/S", help="each broker moves at most so much")
 @click.option(
     "--replica-alter-log-dirs-throttle",
     "directory_throttle",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     metavar="BYTES/S",
     help="each broker moves at most so much between its log directories",
 )
 @click.option(
     "--additional", is_flag=True, help="although other reassignments are under way; also changes the throttle"
 )
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="N partitions at a time, each batch waited for")
+@click.option("--batch", type=IntRange(min=1), metavar="N", help="N partitions at a time, each batch waited for")
 @click.option("--watch", is_flag=True, help="stay and show the progress until all is done, then remove the throttles")
 @preserve_option
 @connection_options
@@ -172,8 +175,8 @@ def execute(
         directory_moves.announce(directories)
         originals = {partition: original_replicas(views[partition], under_way.get(partition)) for partition in plan}
         if output == "text":
-            click.echo(f"Current partition replica assignment\n\n{plan_text(originals)}\n")
-            click.echo("Save this to use as the --reassignment-json-file option during rollback")
+            echo_lines(["Current partition replica assignment", "", plan_text(originals), ""])
+            echo("Save this to use as the --reassignment-json-file option during rollback")
         if throttle is not None:
             reassignments.set_throttles(moves(todo, originals, under_way), throttle, cluster.live_brokers)
         if output == "text":
@@ -197,11 +200,11 @@ def execute(
 def _echo_throttles(throttle: int | None, directory_throttle: int | None, *, is_watched: bool) -> None:
     """As Kafka's tool says it."""
     if (throttle, directory_throttle) != (None, None) and not is_watched:
-        click.echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
+        echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
     if throttle is not None:
-        click.echo(f"The inter-broker throttle limit was set to {throttle} B/s")
+        echo(f"The inter-broker throttle limit was set to {throttle} B/s")
     if directory_throttle is not None:
-        click.echo(f"The replica-alter-dir throttle limit was set to {directory_throttle} B/s")
+        echo(f"The replica-alter-dir throttle limit was set to {directory_throttle} B/s")
 
 
 def _move_directories(
@@ -214,9 +217,9 @@ def _move_directories(
         rows = [outcome.as_json() for outcome in outcomes]
         print_event("log_dirs", replicas=rows, refused={str(replica): why for replica, why in refused.items()})
     elif started:
-        click.echo(f"Successfully started log directory moves for: {', '.join(map(str, started))}")
+        echo(f"Successfully started log directory moves for: {', '.join(map(str, started))}")
         for outcome in outcomes if is_watched else ():
-            click.echo(outcome.sentence)
+            echo(outcome.sentence)
     if refused:
         raise AdminError(f"not started: {'; '.join(refused.values())}")
 
@@ -246,7 +249,7 @@ def _execute(
             }
         )
     elif started:
-        click.echo(batch_line(1, 1, started))
+        echo(batch_line(1, 1, started))
     _raise_refused(refused)
 
 
@@ -268,7 +271,7 @@ def _execute_and_watch(
     except KeyboardInterrupt:
         again = "FILE" if file == STDIN else file
         later = "" if batch is None else " Later batches were not started: run the same execute again for them."
-        click.echo(
+        echo(
             f"\nThe move goes on without this command.{later} `ottla reassign list` shows it, "
             f"`ottla reassign verify --reassignment-json-file {again}` too and removes throttles at the end.",
             err=True,
@@ -305,10 +308,10 @@ def verify(
             rows = [outcome.as_json() for outcome in outcomes]
             print_json({"partitions": rows, **replicas, **_cleared_json(cleared)})
         else:
-            click.echo("Status of partition reassignment:")
+            echo("Status of partition reassignment:")
             _echo_outcomes(outcomes)
             for outcome in moved:
-                click.echo(outcome.sentence)
+                echo(outcome.sentence)
             _echo_cleared(cleared)
         _exit_if_failed(outcomes)
         lost = [outcome for outcome in moved if not outcome.is_done and not outcome.is_under_way]
@@ -340,9 +343,9 @@ def cancel(
         if output == "json":
             print_json({"cancelled": [str(partition) for partition in cancelled], **_cleared_json(cleared)})
         elif cancelled:
-            click.echo(f"Successfully cancelled partition reassignments for: {partitions_text(cancelled)}")
+            echo(f"Successfully cancelled partition reassignments for: {partitions_text(cancelled)}")
         elif not active:
-            click.echo("None of the specified partition reassignments are active.")
+            echo("None of the specified partition reassignments are active.")
         if output == "text":
             _echo_cleared(cleared)
         _raise_refused(refused)
@@ -372,20 +375,20 @@ def list_moves(bootstrap_server: str | None, command_config: Path | None, output
         )
         return
     if not under_way:
-        click.echo("No partition reassignments found.")
+        echo("No partition reassignments found.")
         return
-    click.echo("Current partition reassignments:")
+    echo("Current partition reassignments:")
     for partition, move in under_way.items():
         adding = f" adding: {ids_text(move.adding)}." if move.adding else ""
         removing = f" removing: {ids_text(move.removing)}." if move.removing else ""
         how_far = f" {progress[partition]}" if partition in progress else ""
-        click.echo(f"{partition}: replicas: {ids_text(move.replicas)}.{adding}{removing}{how_far}")
+        echo(f"{partition}: replicas: {ids_text(move.replicas)}.{adding}{removing}{how_far}")
 
 
 def parse_broker_list(text: str) -> list[int]:
     """`0,1,2`. Raises UsageError for what is no id, and for an id that is doubled."""
     try:
-        brokers = [int(broker) for broker in text.split(",")]
+        brokers = [whole_number(broker) for broker in text.split(",")]
     except ValueError:
         raise click.UsageError(f"--broker-list {text!r}: broker ids like 1,2,3 are needed.") from None
     if len(set(brokers)) != len(brokers):
@@ -427,11 +430,11 @@ def _cleared_json(cleared: Cleared) -> dict[str, object]:
 
 def _echo_cleared(cleared: Cleared) -> None:
     if cleared.brokers:
-        click.echo(f"Clearing broker-level throttles on brokers {ids_text(cleared.brokers)}")
+        echo(f"Clearing broker-level throttles on brokers {ids_text(cleared.brokers)}")
     if cleared.topics:
-        click.echo(f"Clearing topic-level throttles on topics {','.join(cleared.topics)}")
+        echo(f"Clearing topic-level throttles on topics {','.join(cleared.topics)}")
     if cleared.unreachable:
-        click.echo(
+        echo(
             f"Warning: brokers {ids_text(cleared.unreachable)} did not answer: run verify again when they do, so that "
             "their throttles are removed",
             err=True,
@@ -440,7 +443,7 @@ def _echo_cleared(cleared: Cleared) -> None:
 
 def _echo_outcomes(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
-        click.echo(outcome.sentence)
+        echo(outcome.sentence)
 
 
 def _raise_refused(refused: Mapping[TopicPartition, str]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import click
 from tqdm import tqdm
 
 from protocol.types import TopicPartition
@@ -16,6 +15,7 @@ from tools.admin.reassign_plan import partitions_text
 from tools.admin.reassign_progress import Overall
 from tools.admin.reassign_run import Report, progress_json
 from tools.admin.topic_views import ids_text
+from tools.terminal import echo
 
 BAR_FORMAT = "|{bar:24}| {desc}"
 
@@ -54,13 +54,13 @@ class LineReport:
         self._told: object = None
 
     def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
-        click.echo(batch_line(number, count, partitions))
+        echo(batch_line(number, count, partitions))
 
     def moved(self, overall: Overall, dead_brokers: Sequence[int]) -> None:
         state = (overall.partitions_done, int(overall.percent), tuple(dead_brokers))
         if state != self._told:
             self._told = state
-            click.echo(progress_line(overall, dead_brokers))
+            echo(progress_line(overall, dead_brokers))
 
 
 class BarReport:
@@ -72,7 +72,7 @@ class BarReport:
     def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None:
         line = batch_line(number, count, partitions)
         if self._bar is None:
-            click.echo(line)
+            echo(line)
         else:
             self._bar.write(line)
 
@@ -113,4 +113,4 @@ class JsonReport:
 
 
 def print_event(event: str, **facts: Any) -> None:
-    click.echo(json.dumps({"event": event, **facts}))
+    echo(json.dumps({"event": event, **facts}))

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from protocol.numbers import whole_number
 from protocol.types import Assignment, TopicPartition
 from tools.admin.completion import complete_topics
 from tools.admin.config_values import ChangeError, merge_changes
@@ -28,6 +29,8 @@ from tools.admin.topic_views import (
     select_topics,
     with_moves,
 )
+from tools.numbers import IntRange
+from tools.terminal import echo
 
 
 @click.group()
@@ -37,10 +40,8 @@ def topic() -> None:
 
 @topic.command()
 @topic_argument
-@click.option("--partitions", type=click.IntRange(min=1), help="default: the brokers' num.partitions")
-@click.option(
-    "--replication-factor", type=click.IntRange(1, 32767), help="default: the brokers' default.replication.factor"
-)
+@click.option("--partitions", type=IntRange(min=1), help="default: the brokers' num.partitions")
+@click.option("--replication-factor", type=IntRange(1, 32767), help="default: the brokers' default.replication.factor")
 @click.option("--replica-assignment", metavar="1:2:3,2:3:1,...", help="broker ids of each partition, the leader first")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="a topic config; may be repeated")
 @click.option("--if-not-exists", is_flag=True, help="a topic that exists is no error")
@@ -84,7 +85,7 @@ def create(
     if output == "json":
         print_json({"topic": name, "created": created})
     else:
-        click.echo(f"Created topic {name}." if created else f"Topic {name} exists already.")
+        echo(f"Created topic {name}." if created else f"Topic {name} exists already.")
 
 
 @topic.command("list")
@@ -108,7 +109,7 @@ def list_topics(
         print_json([{"topic": name, "partition_count": counts[name]} for name in names])
     else:
         for name in names:
-            click.echo(name)
+            echo(name)
 
 
 @topic.command()
@@ -155,12 +156,12 @@ def describe(
     else:
         for view in views:
             for line in describe_lines(view, why):
-                click.echo(line)
+                echo(line)
 
 
 @topic.command()
 @topic_argument
-@click.option("--partitions", type=click.IntRange(min=1), help="the new count, above the present one")
+@click.option("--partitions", type=IntRange(min=1), help="the new count, above the present one")
 @click.option(
     "--replica-assignment",
     metavar="1:2:3,2:3:1,...",
@@ -214,7 +215,7 @@ def alter(
         count = present if total is None else total
         print_json({"topic": name, "altered": present is not None, "partition_count": present and count})
     else:
-        click.echo(f"Altered topic {name}." if present is not None else f"Topic {name} does not exist.")
+        echo(f"Altered topic {name}." if present is not None else f"Topic {name} does not exist.")
 
 
 @topic.command()
@@ -257,9 +258,9 @@ def delete(
             print_json({"deleted": deleted, "missing": missing, "failures": failures})
         else:
             for name in deleted:
-                click.echo(f"Deleted topic {name}.")
+                echo(f"Deleted topic {name}.")
             for name in missing if if_exists else ():
-                click.echo(f"Topic {name} does not exist.")
+                echo(f"Topic {name} does not exist.")
         if missing and not if_exists:
             failures.append(f"no such topic: {', '.join(missing)}; `ottla topic list` shows the topics")
         if failures:
@@ -279,7 +280,7 @@ def check_partition_count(topic: str, present: int, total: int | None) -> None:
 def parse_replica_assignment(text: str) -> list[list[int]]:
     """`1:2:3,2:3:1` -> [[1, 2, 3], [2, 3, 1]]. Raises UsageError for doubled or unequal replicas, as Kafka does."""
     try:
-        assignment = [[int(broker_id) for broker_id in replicas.split(":")] for replicas in text.split(",")]
+        assignment = [[whole_number(broker_id) for broker_id in replicas.split(":")] for replicas in text.split(",")]
     except ValueError:
         raise click.UsageError(f"--replica-assignment {text!r}: broker ids like 1:2:3,2:3:1 are needed.") from None
     for partition, replicas in enumerate(assignment):
@@ -335,7 +336,7 @@ def _print_overridden(views: Sequence[TopicView], output: str) -> None:
         print_json([{**describe_json(view, {}), "partitions": []} for view in overridden])
         return
     for view in overridden:
-        click.echo(header_line(view))
+        echo(header_line(view))
 
 
 def _print_partitions(views: Sequence[TopicView], kind: PartitionFilter, live: frozenset[int], output: str) -> None:
@@ -348,7 +349,7 @@ def _print_partitions(views: Sequence[TopicView], kind: PartitionFilter, live: f
         print_json([{"topic": view.topic, **partition_json(partition)} for view, partition in found])
         return
     for view, partition in found:
-        click.echo(partition_line(view, partition))
+        echo(partition_line(view, partition))
 
 
 def _require_configs(views: Sequence[TopicView], option: str) -> None:

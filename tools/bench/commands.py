@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
+from protocol.numbers import is_plain_number
 from protocol.zk.session import ZkError, ZooKeeperUnavailable
 from tools.bench import scale
 from tools.bench.bench_cluster import ClusterShape
@@ -23,6 +24,7 @@ from tools.cluster.ports import NoFreePorts, free_ports
 from tools.cluster.processes import stop_all
 from tools.cluster.tables import aligned
 from tools.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
+from tools.numbers import IntRange
 
 ZOOKEEPER_HEAP = "-Xmx1500m"
 """Two hundred thousand nodes and what is written to them."""
@@ -42,16 +44,16 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         words = str(value).split(",")
-        if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+        if not all(is_plain_number(word.strip()) and int(word) > 0 for word in words):
             self.fail(f"{value!r}: whole numbers from 1, with commas between them, for example 1000,10000", param, ctx)
         return tuple(map(int, words))
 
 
 @bench.command("controller")
 @click.option("--partitions", type=Sizes(), default="1000,10000,100000", show_default=True, help="Sizes to measure.")
-@click.option("--replication-factor", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--brokers", type=click.IntRange(2), default=3, show_default=True, help="Brokers that only acknowledge.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="The middle one is shown.")
+@click.option("--replication-factor", type=IntRange(1), default=3, show_default=True)
+@click.option("--brokers", type=IntRange(2), default=3, show_default=True, help="Brokers that only acknowledge.")
+@click.option("--rounds", type=IntRange(1), default=3, show_default=True, help="The middle one is shown.")
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def controller_command(
     partitions: Sequence[int], replication_factor: int, brokers: int, rounds: int, output: str

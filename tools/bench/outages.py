@@ -27,6 +27,7 @@ from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.ownership import own_servers
 from tools.cluster.tables import aligned
 from tools.cluster.zookeeper import ZooKeeperError
+from tools.numbers import IntRange
 
 PARTITIONS = 4
 CALM_S = 1.0
@@ -140,9 +141,9 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> lis
 
 
 @click.command()
-@click.option("--seed", type=int, default=None, help="Chooses victims and moments; a random one is printed.")
+@click.option("--seed", type=IntRange(), default=None, help="Chooses victims and moments; a random one is printed.")
 @click.option("--faults", callback=_names, default=",".join(FAULTS), help="Names with commas between them.")
-@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Of each fault.")
+@click.option("--samples", type=IntRange(1), default=1, show_default=True, help="Of each fault.")
 @click.option("--tuned", is_flag=True, help="Short back-offs of the client, instead of librdkafka's defaults.")
 def main(seed: int | None, faults: list[str], samples: int, tuned: bool) -> None:
     """How long acks=all is out, per fault: ours (median / worst, in seconds) beside the goal and real Kafka 3.9.1."""

@@ -20,6 +20,7 @@ import uvloop
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tools.numbers import IntRange
 
 PRODUCE_VERSION = 9
 CLIENT_ID = "bench"
@@ -137,7 +138,7 @@ async def run(
 @click.option("--record-bytes", default=100, show_default=True)
 @click.option("--acks", type=click.Choice(["1", "-1"]), default="1", show_default=True)
 @click.option("--seconds", default=5.0, show_default=True)
-@click.option("--pid", type=int, help="The broker's process: prints what CPU it used.")
+@click.option("--pid", type=IntRange(), help="The broker's process: prints what CPU it used.")
 def main(
     bootstrap_server: str,
     topic: str,

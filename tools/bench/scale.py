@@ -27,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tools.bench.produce_load import cpu_seconds
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import LogReader, events_of
 from tools.cluster.ownership import own_servers
 
 BROKERS = (1, 2, 3)
@@ -121,7 +122,7 @@ class LoopTurns:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._counts: dict[int, dict[float, float]] = {}
-        self._positions: dict[int, int] = {}
+        self._readers: dict[int, LogReader] = {}
 
     def look(self) -> tuple[float, str]:
         """(upper bound of the longest turn since the last look in ms, which call it was if that is known)"""
@@ -159,14 +160,12 @@ class LoopTurns:
         }
 
     def _held(self, broker: int) -> Iterator[tuple[float, str]]:
-        path = self._cluster.broker_directory(broker) / "events.jsonl"
-        with path.open("rb") as file:
-            file.seek(self._positions.get(broker, 0))
-            for line in file:
-                if b'"loop_held"' in line:
-                    row = json.loads(line)
-                    yield row["ms"], " < ".join(row["stack"])
-            self._positions[broker] = file.tell()
+        if broker not in self._readers:
+            self._readers[broker] = LogReader(self._cluster.broker_directory(broker) / "events.jsonl")
+        for line in self._readers[broker].new_lines():
+            if b'"loop_held"' in line:
+                row = json.loads(line)
+                yield row["ms"], " < ".join(row["stack"])
 
 
 class ScaleBench:
@@ -400,11 +399,7 @@ class ScaleBench:
         if self._turns is None:
             return 0.0
         opened = [
-            [
-                row["seconds"]
-                for line in path.read_text().splitlines()
-                if (row := json.loads(line))["kind"] == "logs_opened"
-            ]
+            [row["seconds"] for row in events_of(path) if row["kind"] == "logs_opened"]
             for path in (self._data(broker).parent / "events.jsonl" for broker in BROKERS)
         ]
         return float(max(seconds[-1] for seconds in opened))

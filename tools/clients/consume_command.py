@@ -21,6 +21,8 @@ from tools.clients.record_format import DEFAULT, TOKENS, BadFormat, record_forma
 from tools.clients.records import ReadRecord
 from tools.clients.starts import EARLIEST, LATEST, NoStart, Start, parse_start
 from tools.clients.stop_signals import StopSignals
+from tools.numbers import IntRange
+from tools.terminal import echo, for_terminal
 
 if TYPE_CHECKING:
     from tools.clients.kafka_consumer import KafkaConsumer
@@ -50,14 +52,12 @@ class Limits:
     "--from-beginning", is_flag=True, help="from the first record on; a group: where it has committed nothing"
 )
 @click.option("--offset", metavar="START", help="from there on; default: from the end on, only what is new")
-@click.option(
-    "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="only this one; may be repeated"
-)
+@click.option("--partition", "partitions", type=IntRange(min=0), multiple=True, help="only this one; may be repeated")
 @click.option(
     "--group", metavar="GROUP", help="read as a member, and commit what was printed", shell_complete=complete_groups
 )
-@click.option("--max-messages", type=click.IntRange(min=1), metavar="NUMBER", help="end after so many")
-@click.option("--timeout-ms", type=click.IntRange(min=1), metavar="MS", help="end when none came for so long")
+@click.option("--max-messages", type=IntRange(min=1), metavar="NUMBER", help="end after so many")
+@click.option("--timeout-ms", type=IntRange(min=1), metavar="MS", help="end when none came for so long")
 @click.option("--exit-at-end", is_flag=True, help="end when everything there is has been read")
 @click.option(
     "--format", "template", default=DEFAULT, show_default=True, metavar="TOKENS|json", help="how to print one"
@@ -110,7 +110,7 @@ def consume(
             group=group,
             from_beginning=from_beginning,
             isolation_level=isolation_level,
-            warn=lambda text: click.echo(f"Warning: {text}", err=True),
+            warn=lambda text: echo(f"Warning: {text}", err=True),
         )
         with contextlib.closing(consumer):
             known = consumer.partitions()
@@ -119,7 +119,7 @@ def consume(
             else:
                 consumer.assign(_chosen(topic, partitions, known), start)
             count = _Reading(consumer, limits, render, signals, commits=group is not None).run()
-        click.echo(f"Processed a total of {count} messages", err=True)
+        echo(f"Processed a total of {count} messages", err=True)
         if max_messages is not None and count < max_messages and not signals.count and not exit_at_end:
             raise AdminError(f"only {count} of {max_messages} messages came, and no other within {timeout_ms} ms")
     if signals.count:
@@ -167,8 +167,10 @@ class _Reading:
     def _print(self, records: Sequence[tuple[ReadRecord, Any]]) -> None:
         """Only what has left us is stored for the commit."""
         output = sys.stdout.buffer
+        is_terminal = sys.stdout.isatty()
         for record, _ in records:
-            output.write(self.render(record))
+            data = self.render(record)
+            output.write(for_terminal(data.decode(errors="backslashreplace")).encode() if is_terminal else data)
         output.flush()
         self.count += len(records)
         if self.commits:

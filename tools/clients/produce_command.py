@@ -21,6 +21,8 @@ from tools.clients.record_format import BadFormat, unescape
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
 from tools.clients.records import Header, Record
 from tools.clients.stop_signals import StopSignals
+from tools.numbers import IntRange
+from tools.terminal import echo
 
 if TYPE_CHECKING:
     from tools.clients.kafka_producer import KafkaProducer
@@ -39,7 +41,7 @@ GRACE_S = 5.0
 @click.option("--parse-headers", is_flag=True, help="a line begins with NAME:VALUE,NAME:VALUE and a tab")
 @click.option("--null-value", metavar="TEXT", help="a value, or key, of this text is null (a tombstone)")
 @click.option("--json-lines", is_flag=True, help="lines are JSON, as `ottla consume --format json` prints them")
-@click.option("--partition", type=click.IntRange(min=0), help="default: the key decides, as Java's producers have it")
+@click.option("--partition", type=IntRange(min=0), help="default: the key decides, as Java's producers have it")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="who acknowledges")
 @click.option(
     "--compression",
@@ -50,7 +52,7 @@ GRACE_S = 5.0
 )
 @click.option(
     "--timeout-ms",
-    type=click.IntRange(min=1, max=2**31 - 1),
+    type=IntRange(min=1, max=2**31 - 1),
     default=30_000,
     show_default=True,
     help="a record that is not acknowledged by then has failed",
@@ -95,13 +97,13 @@ def produce(
         raise click.UsageError("--json-lines has keys, headers and nulls of its own: leave the other options out.")
     parse = json_parser(rules) if json_lines else line_parser(rules)
     with errors_in_one_line(), _opened(file) as stream, StopSignals() as signals:
-        deliveries = Deliveries(topic, lambda text: click.echo(text, err=True))
+        deliveries = Deliveries(topic, lambda text: echo(text, err=True))
         producer = _producer(
             servers(bootstrap_server), command_config, acks, compression, timeout_ms, deliveries, verbose
         )
         _check_partition(topic, partition, producer.partition_count(topic))
         if stream.isatty():
-            click.echo("A record a line; Ctrl-D ends.", err=True)
+            echo("A record a line; Ctrl-D ends.", err=True)
         problem = _send_lines(producer, topic, stream, file, parse, deliveries, signals)
         _await_deliveries(producer, timeout_ms / 1000, signals)
     _report(deliveries, output, signals, problem)
@@ -121,7 +123,7 @@ def _producer(
     def delivered(outcome: Outcome, line: int, what: str) -> None:
         deliveries.add(outcome, line, what)
         if verbose and outcome in (Outcome.ACKNOWLEDGED, Outcome.SENT):
-            click.echo(f"line {line}: {what}", err=True)
+            echo(f"line {line}: {what}", err=True)
 
     return KafkaProducer(
         bootstrap_servers,
@@ -180,7 +182,7 @@ def _await_deliveries(producer: KafkaProducer, timeout_s: float, signals: StopSi
     deadline = time.monotonic() + timeout_s + GRACE_S
     while left := producer.serve(WAIT_S):
         if signals.count and not told:
-            click.echo(f"Waiting for {left} acknowledgements; Ctrl-C gives them up.", err=True)
+            echo(f"Waiting for {left} acknowledgements; Ctrl-C gives them up.", err=True)
             told = True
         if signals.count > seen or time.monotonic() > deadline:
             producer.give_up()
@@ -192,12 +194,12 @@ def _report(deliveries: Deliveries, output: str, signals: StopSignals, problem: 
     if output == "json":
         print_json(deliveries.as_json())
     else:
-        click.echo(deliveries.summary())
+        echo(deliveries.summary())
     failures = [text for text in (problem, deliveries.failures() if deliveries.failed else None) if text]
     if failures:
-        click.echo(f"Error: {'; '.join(failures)}", err=True)
+        echo(f"Error: {'; '.join(failures)}", err=True)
     if signals.count:
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(signals.exit_code)
     if failures:
         sys.exit(1)

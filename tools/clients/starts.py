@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from protocol.numbers import is_plain_number
 from tools.groups.points_in_time import NoTime, parse_datetime_ms
 
 OFFSET_MAX = 2**63 - 1
@@ -43,7 +44,7 @@ def parse_start(text: str) -> Start:
     if text.startswith("@"):
         return Start(StartKind.TIME, _time(text.removeprefix("@")))
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) > OFFSET_MAX:
+    if not is_plain_number(digits) or len(digits) > 19 or int(digits) > OFFSET_MAX:
         raise NoStart(
             f"{text!r}: give an offset, -N for the last N records, earliest, latest, or @TIME "
             "(milliseconds since 1970, or 2026-11-21T10:00)"
@@ -53,7 +54,7 @@ def parse_start(text: str) -> Start:
 
 def _time(text: str) -> int:
     # Eight digits are a date, as in 20261121.
-    if text.isascii() and text.isdigit() and 10 <= len(text) <= 15:
+    if is_plain_number(text) and 10 <= len(text) <= 15:
         return int(text)
     try:
         return parse_datetime_ms(text)

@@ -16,11 +16,15 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
+from protocol.numbers import is_plain_number
+from protocol.plain_text import escaped
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.admin.connection import server_options
 from tools.cluster.health_commands import health, remote_status
 from tools.cluster.local_cluster import DEFAULT_DIRECTORY, ClusterError, LocalCluster, NotServing
 from tools.cluster.views import cluster_json, node_table
+from tools.numbers import IntRange
+from tools.terminal import echo, echo_lines
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -60,9 +64,7 @@ cluster.add_command(health)
 
 @cluster.command()
 @directory_option
-@click.option(
-    "--brokers", type=click.IntRange(1, 1000), help=f"how many, for a new cluster  [default: {BROKERS_DEFAULT}]"
-)
+@click.option("--brokers", type=IntRange(1, 1000), help=f"how many, for a new cluster  [default: {BROKERS_DEFAULT}]")
 @click.option(
     "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="another ZooKeeper than one of the cluster's own"
 )
@@ -97,8 +99,8 @@ def start(
             raise
         try:
             for warning in local.unknown_settings():
-                click.echo(f"Warning: {warning}", err=True)
-            click.echo(json.dumps(cluster_json(local)) if output == "json" else "\n".join(started_lines(local)))
+                echo(f"Warning: {warning}", err=True)
+            echo_lines([json.dumps(cluster_json(local))] if output == "json" else started_lines(local))
             if foreground:
                 stay(local)
         except BaseException:
@@ -131,10 +133,10 @@ def status(
     with errors_in_one_line():
         view = cluster_json(local)
         if output == "json":
-            click.echo(json.dumps(view))
+            echo(json.dumps(view))
         else:
-            click.echo("\n".join(node_table(view, with_state=True)))
-            click.echo(f"\nbootstrap servers: {view['bootstrap_servers']}")
+            echo_lines(node_table(view, with_state=True))
+            echo_lines(["", f"bootstrap servers: {view['bootstrap_servers']}"])
     if any(node["state"] != "running" for node in view["nodes"]):
         sys.exit(1)
 
@@ -148,7 +150,7 @@ def stop(directory: Path) -> None:
         if not local.exists():
             raise ClusterError(f"there is no cluster in {directory}")
         if not local.running():
-            click.echo(f"The cluster in {directory} does not run.")
+            echo(f"The cluster in {directory} does not run.")
             return
         stop_and_say(local)
 
@@ -166,22 +168,22 @@ def destroy(directory: Path, yes: bool) -> None:
             count = len(local.broker_ids)
             click.confirm(f"Remove the cluster in {directory}, {count} brokers with all their data?", abort=True)
         local.destroy()
-        click.echo(f"Removed the cluster in {directory}.")
+        echo(f"Removed the cluster in {directory}.")
 
 
 @cluster.command("restart-broker")
-@click.argument("broker_id", type=int, metavar="ID")
+@click.argument("broker_id", type=IntRange(), metavar="ID")
 @directory_option
 def restart_broker(broker_id: int, directory: Path) -> None:
     """Stop a broker if it runs, and start it again with its port and data."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         local.restart_broker(broker_id)
-        click.echo(f"Broker {broker_id} serves at {local.address(broker_id)} (pid {local.pid(broker_id)}).")
+        echo(f"Broker {broker_id} serves at {local.address(broker_id)} (pid {local.pid(broker_id)}).")
 
 
 @cluster.command()
-@click.argument("broker_id", type=int, metavar="ID")
+@click.argument("broker_id", type=IntRange(), metavar="ID")
 @click.option("--signal", "name", default="KILL", show_default=True, help="name or number")
 @directory_option
 def kill(broker_id: int, name: str, directory: Path) -> None:
@@ -193,29 +195,29 @@ def kill(broker_id: int, name: str, directory: Path) -> None:
             local.kill(broker_id)
         else:
             local.signal(broker_id, number)
-        click.echo(f"Sent {number.name} to broker {broker_id}.")
+        echo(f"Sent {number.name} to broker {broker_id}.")
 
 
 @cluster.command()
-@click.argument("broker_id", type=int, metavar="ID")
+@click.argument("broker_id", type=IntRange(), metavar="ID")
 @directory_option
 def pause(broker_id: int, directory: Path) -> None:
     """Let a broker stand still (SIGSTOP)."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         local.pause(broker_id)
-        click.echo(f"Broker {broker_id} stands still; `ottla cluster resume {broker_id}` lets it go on.")
+        echo(f"Broker {broker_id} stands still; `ottla cluster resume {broker_id}` lets it go on.")
 
 
 @cluster.command()
-@click.argument("broker_id", type=int, metavar="ID")
+@click.argument("broker_id", type=IntRange(), metavar="ID")
 @directory_option
 def resume(broker_id: int, directory: Path) -> None:
     """Let a paused broker go on (SIGCONT)."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         local.resume(broker_id)
-        click.echo(f"Broker {broker_id} goes on.")
+        echo(f"Broker {broker_id} goes on.")
 
 
 @click.command()
@@ -248,7 +250,7 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, str]:
 def parse_signal(text: str) -> signal.Signals:
     """`KILL`, `SIGKILL`, `kill` or `9`. Raises click.UsageError."""
     with contextlib.suppress(ValueError):
-        if text.isdigit():
+        if is_plain_number(text):
             return signal.Signals(int(text))
     name = text.upper().removeprefix("SIG")
     if name not in SIGNALS:
@@ -270,13 +272,13 @@ def started_lines(local: LocalCluster) -> list[str]:
 
 def stay(local: LocalCluster) -> None:
     """Until Ctrl-C. Says when a node ends."""
-    click.echo("Ctrl-C stops the cluster.")
+    echo("Ctrl-C stops the cluster.")
     running = {process.name for process in local.running()}
     while running:
         time.sleep(WATCH_S)
         now = {process.name for process in local.running()}
         for name in sorted(running - now):
-            click.echo(f"{name} has ended; its log is in {local.directory}", err=True)
+            echo(f"{name} has ended; its log is in {local.directory}", err=True)
         running = now
     raise ClusterError("all nodes of the cluster have ended")
 
@@ -286,10 +288,10 @@ def stop_and_say(local: LocalCluster) -> None:
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for name in local.stop():
-            click.echo(f"{name} did not stop by itself and was killed", err=True)
+            echo(f"{name} did not stop by itself and was killed", err=True)
     finally:
         signal.signal(signal.SIGINT, earlier)
-    click.echo("Stopped.")
+    echo("Stopped.")
 
 
 @contextlib.contextmanager
@@ -298,9 +300,9 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(escaped(str(error))) from None
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(130)
 
 

@@ -14,6 +14,8 @@ from tools.admin.connection import connect, connect_python, connection_options, 
 from tools.admin.failures import AdminError
 from tools.admin.leaderless import causes
 from tools.cluster.health import Health, assess, health_json, health_lines, status_json, status_lines, unreachable
+from tools.numbers import FloatRange
+from tools.terminal import echo, echo_lines
 
 WATCH_S = 1.0
 
@@ -21,7 +23,7 @@ WATCH_S = 1.0
 @click.command()
 @click.option("--watch", is_flag=True, help="stay, and tell every change")
 @click.option("--exit-when-healthy", is_flag=True, help="stay until the cluster is healthy")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="stay no longer than so many seconds")
+@click.option("--timeout", type=FloatRange(min=0), metavar="S", help="stay no longer than so many seconds")
 @connection_options
 def health(
     watch: bool,
@@ -75,7 +77,7 @@ def remote_status(bootstrap_server: str | None, command_config: Path | None, out
     if output == "json":
         print_json(status)
     else:
-        click.echo("\n".join(status_lines(status)))
+        echo_lines(status_lines(status))
     if not found.is_healthy:
         sys.exit(1)
 
@@ -95,6 +97,6 @@ def _tell(now: Health, output: str) -> None:
     if output == "json":
         print_json(health_json(now))
         return
-    click.echo("\n".join(health_lines(now)))
+    echo_lines(health_lines(now))
     if now.unreachable is not None:
-        click.echo(now.unreachable, err=True)
+        echo(now.unreachable, err=True)

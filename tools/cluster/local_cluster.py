@@ -33,7 +33,8 @@ from tools.cluster.zookeeper import ZooKeeperError, class_path
 __all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
 
 READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
+"""Above a broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.03
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
@@ -316,12 +317,14 @@ class LocalCluster:
         return self.pid(broker_id) is not None and not self.is_paused(broker_id)
 
     def _spawn(self, broker: BrokerDirectory) -> None:
+        process = self._process(broker.id)
         command = [sys.executable, "-m", "broker", "--config", str(broker.config_file)]
+        command += ["--log-file", str(process.log_file)]
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
             environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would win over each broker's file
-        self._process(broker.id).start(command, environment)
+        process.start(command, environment)
 
     def _start_zookeeper(self) -> None:
         """The embedded one is started without waiting for it; another one must be there."""

@@ -13,15 +13,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.cluster import ownership
+from tools.cluster.log_parts import LogReader, parts_of
+from tools.cluster.process_handle import ProcessHandle
+from tools.private_files import open_log, server_umask, write_anew
 
 POLL_S = 0.02
 KILL_TIMEOUT_S = 10.0
 PROC = Path("/proc")
+PID_MAX = 2**22
 OVER = ("Z", "X", "?")
 """Process states, as ps shows them, in which nothing is left but an exit code to fetch."""
 
@@ -40,8 +45,8 @@ class ServerProcess:
 
     def __post_init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._last_pid: int | None = None
-        self._log_start = 0
+        self._seen: ProcessHandle | None = None
+        self._since_start = LogReader(self.log_file)
 
     @property
     def pid_file(self) -> Path:
@@ -53,8 +58,8 @@ class ServerProcess:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Starts it in a session of its own, so that a Ctrl-C here does not reach it; output is added to `server.log`."""
-        with self.log_file.open("ab") as log:
-            self._log_start = log.seek(0, os.SEEK_END)
+        self._since_start.skip()
+        with open(open_log(self.log_file), "ab") as log:
             self._child = ownership.start(
                 lambda before_exec: subprocess.Popen(
                     list(command),
@@ -64,29 +69,40 @@ class ServerProcess:
                     cwd=self.directory,
                     env=dict(environment),
                     start_new_session=True,
+                    umask=server_umask(),
                     preexec_fn=before_exec,
                 )
             )
-        self.pid_file.write_text(f"{self._child.pid}\n")
+        write_anew(self.pid_file, f"{self._child.pid}\n")
         return self._child.pid
 
     def pid(self) -> int | None:
         """The pid if it runs (a paused one runs), else None."""
-        pid = self._find()
-        if pid is not None:
-            self._last_pid = pid
-        return pid
+        handle = self._find()
+        return None if handle is None else handle.pid
 
-    def _find(self) -> int | None:
-        if self._child is not None:
-            if self._child.poll() is None:
-                return self._child.pid
+    def _find(self) -> ProcessHandle | None:
+        """The process, held before it was looked at: its pid may be another program's a moment later."""
+        if self._child is not None and self._child.poll() is not None:
             self._child = None
+        if self._seen is not None and self._seen.is_over() is False and self._is_this(self._seen.pid):
+            return self._seen
+        for pid in self._candidates():
+            with contextlib.suppress(ProcessLookupError):
+                handle = ProcessHandle(pid)
+                if (self._child is not None and pid == self._child.pid) or self._is_this(pid):
+                    self._seen = handle
+                    return handle
+        return None
+
+    def _candidates(self) -> Iterator[int]:
+        if self._child is not None:
+            yield self._child.pid
         with contextlib.suppress(OSError, ValueError):
-            pid = int(self.pid_file.read_text())
-            if self._is_this(pid):
-                return pid
-        return next((pid for pid in _all_pids() if self._is_this(pid)), None)
+            written = self.pid_file.read_text().strip()
+            if is_plain_number(written) and 0 < int(written) <= PID_MAX:
+                yield int(written)
+        yield from _all_pids()
 
     def is_paused(self) -> bool:
         """True while stopped by SIGSTOP."""
@@ -95,24 +111,18 @@ class ServerProcess:
 
     def send(self, number: signal.Signals) -> bool:
         """Sends a signal; False when it does not run."""
-        pid = self.pid()
-        if pid is None:
-            return False
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            return False
-        return True
+        handle = self._find()
+        return handle is not None and handle.send(number)
 
     def wait_gone(self, timeout_s: float) -> bool:
         """Waits for its end. False when it still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         # A process that ends loses its command line first and closes its sockets a moment later.
-        while self.pid() is not None or (self._last_pid is not None and _state(self._last_pid) not in OVER):
+        while self.pid() is not None or (self._seen is not None and not _is_over(self._seen)):
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_S)
-        self._last_pid = None
+        self._seen = None
         with contextlib.suppress(FileNotFoundError):
             self.pid_file.unlink()
         return True
@@ -125,22 +135,21 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """The last line of its log that is not empty."""
-        try:
-            with self.log_file.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - 8192))
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        for part in reversed(parts_of(self.log_file)):
+            try:
+                with part.open("rb") as log:
+                    log.seek(max(0, log.seek(0, os.SEEK_END) - 8192))
+                    lines = log.read().decode(errors="replace").splitlines()
+            except OSError:
+                continue
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            if said:
+                return said
+        return ""
 
     def words_since_start(self) -> list[str]:
-        """The lines of its log since `start` was called here; all lines when it was not."""
-        try:
-            with self.log_file.open("rb") as log:
-                log.seek(self._log_start)
-                return log.read().decode(errors="replace").splitlines()
-        except OSError:
-            return []
+        """The lines of its log since `start` was called here, or since this was asked last; all lines when it was not."""
+        return [line.decode(errors="replace").rstrip("\n") for line in self._since_start.new_lines()]
 
     def _is_this(self, pid: int) -> bool:
         arguments = _arguments(pid)
@@ -162,9 +171,14 @@ def stop_all(processes: Sequence[ServerProcess], timeout_s: float) -> list[Serve
     return late
 
 
+def _is_over(handle: ProcessHandle) -> bool:
+    is_over = handle.is_over()
+    return _state(handle.pid) in OVER if is_over is None else is_over
+
+
 def _all_pids() -> list[int]:
     try:
-        return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+        return [int(name) for name in os.listdir(PROC) if is_plain_number(name)]
     except OSError:
         return []
 

@@ -15,13 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.admin.bootstrap import client_endpoints, parse_properties
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import ServerProcess
 from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.private_files import write_anew
 
 DEFAULT_DIRECTORY = Path("ottla-cluster")
-BROKER_DIRECTORY = re.compile(r"broker-(\d+)")
+BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,10})")
 BROKER_MARKER = "broker"
 REPLICATION_FACTOR_MAX = 3
 
@@ -84,7 +86,7 @@ class BrokerDirectory:
         }
         self.path.mkdir(parents=True)
         lines = "".join(f"{key}={value}\n" for key, value in properties.items())
-        self.config_file.write_text(HEADER.format(broker_id=self.id) + lines)
+        write_anew(self.config_file, HEADER.format(broker_id=self.id) + lines)
 
     def properties(self) -> dict[str, str]:
         """The settings as they are in the file now. Raises ClusterError."""
@@ -111,7 +113,7 @@ class BrokerDirectory:
         found = []
         for listener in self.properties().get("listeners", "").split(","):
             host, _, port = listener.partition("://")[2].strip().rpartition(":")
-            if port.isdigit() and int(port):
+            if is_plain_number(port) and int(port):
                 found.append((host.strip("[]"), int(port)))
         return found
 
@@ -168,6 +170,6 @@ class RunDirectory:
 def parse_address(text: str, where: Path) -> tuple[str, int]:
     """`host:port`. Raises ClusterError."""
     host, _, port = text.rpartition(":")
-    if not port.isdigit():
+    if not is_plain_number(port):
         raise ClusterError(f"{where}: {text!r} is no host:port")
     return host.strip("[]") or LOCAL_HOST, int(port)

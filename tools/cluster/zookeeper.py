@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
 
+from protocol.numbers import is_plain_number
 from tools.cluster.java import find_java
 from tools.cluster.ports import LOCAL_HOST
 from tools.cluster.processes import POLL_S, ServerProcess
+from tools.private_files import write_anew
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JARS = (
@@ -43,7 +45,7 @@ maxSessionTimeout=60000
 dataDir={data}
 clientPortAddress={host}
 clientPort={port}
-maxClientCnxns=0
+maxClientCnxns=4096
 admin.enableServer=false
 4lw.commands.whitelist=srvr,ruok,stat,mntr,dump,cons
 preAllocSize=4096
@@ -53,13 +55,19 @@ autopurge.purgeInterval=1
 
 LOGGING = """\
 status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %-5p %m (%c{1})%n
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %-5p %enc{{%m}}{{CRLF}} (%c{{1}})%n
+appender.file.policies.type = SizeBasedTriggeringPolicy
+appender.file.policies.size = 32MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.fileIndex = min
+appender.file.strategy.max = 4
 rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
+rootLogger.appenderRef.file.ref = file
 """
 
 
@@ -82,10 +90,10 @@ class EmbeddedZooKeeper:
         """Writes the configuration. Files that are there are kept."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.config_file.exists():
-            self.config_file.write_text(ZOO_CFG.format(data=self.directory / "data", host=LOCAL_HOST, port=port))
+            write_anew(self.config_file, ZOO_CFG.format(data=self.directory / "data", host=LOCAL_HOST, port=port))
         logging = self.directory / "log4j2.properties"
         if not logging.exists():
-            logging.write_text(LOGGING)
+            write_anew(logging, LOGGING.format(log=self.directory / "server.log"))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -97,7 +105,7 @@ class EmbeddedZooKeeper:
                 port = value.strip()
             elif key.strip() == "clientPortAddress":
                 host = value.strip()
-        if not port.isdigit():
+        if not is_plain_number(port):
             raise ZooKeeperError(f"{self.config_file} has no clientPort=<number>")
         return host, int(port)
 

@@ -32,6 +32,7 @@ from tools.groups.group_views import (
 )
 from tools.groups.reset_command import reset_offsets
 from tools.groups.reset_plan import parse_selection, select_partitions
+from tools.terminal import echo
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
@@ -135,7 +136,7 @@ def delete(
             print_json({"deleted": deleted, "failures": failures})
         elif deleted:
             quoted = ", ".join(f"'{name}'" for name in deleted)
-            click.echo(f"Deletion of requested consumer groups ({quoted}) was successful.")
+            echo(f"Deletion of requested consumer groups ({quoted}) was successful.")
         if failures:
             raise AdminError("; ".join(failures))
 
@@ -220,10 +221,10 @@ def _print_groups(groups: Sequence[GroupView], part: str, rows: dict[str, list[O
     """One table for each group, an empty line between them."""
     for index, view in enumerate(groups):
         if index:
-            click.echo()
+            echo()
         said = remark(view)
         if said is not None:
-            click.echo(said, err=True)
+            echo(said, err=True)
         if part == OFFSETS:
             _print(offset_lines(rows[view.group], verbose=verbose))
         elif part == MEMBERS:
@@ -234,7 +235,7 @@ def _print_groups(groups: Sequence[GroupView], part: str, rows: dict[str, list[O
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 def _words(text: str | None, known: Sequence[str], option: str) -> list[str]:

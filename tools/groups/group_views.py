@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from protocol.plain_text import escaped
 from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
 
@@ -128,7 +129,7 @@ def remark(group: GroupView) -> str | None:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
     """Left-aligned columns of at least `widths` characters, one blank between them; None is printed as `-`."""
-    lines = [header, *([MISSING if value in (None, "") else str(value) for value in row] for row in rows)]
+    lines = [header, *([MISSING if value in (None, "") else escaped(str(value)) for value in row] for row in rows)]
     fitted = [max(least, *(len(line[column]) for line in lines)) for column, least in enumerate(widths)]
     for line in lines:
         yield " ".join(f"{value:<{width}}" for value, width in zip(line, fitted, strict=True)).rstrip()

@@ -32,6 +32,8 @@ from tools.groups.reset_plan import (
     reset_lines,
     select_partitions,
 )
+from tools.numbers import IntRange
+from tools.terminal import echo, echo_data
 
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
@@ -65,8 +67,8 @@ class Wish:
 @click.option("--to-earliest", is_flag=True, help="to the first record that is still there")
 @click.option("--to-latest", is_flag=True, help="to the end")
 @click.option("--to-current", is_flag=True, help="to the committed offset; the end where there is none")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="to this offset")
-@click.option("--shift-by", type=int, metavar="NUMBER", help="so many records on, or back with a minus")
+@click.option("--to-offset", type=IntRange(min=0), metavar="OFFSET", help="to this offset")
+@click.option("--shift-by", type=IntRange(), metavar="NUMBER", help="so many records on, or back with a minus")
 @click.option(
     "--to-datetime", metavar="TIME", help="to the first record since 2026-11-21T10:15:00.000 (UTC, or with +01:00)"
 )
@@ -128,7 +130,7 @@ def reset_offsets(
         plans, failures = _plans(client, chosen, wish)
         for plan in plans:
             for warning in plan.warnings:
-                click.echo(f"Warning: {warning}", err=True)
+                echo(f"Warning: {warning}", err=True)
         done = _execute(client, plans, failures) if execute else plans
         rows = [row for plan in done for row in plan.rows]
         _print_rows(rows, output, export=export, with_group=len(chosen) > 1 or all_groups, executed=execute)
@@ -247,11 +249,11 @@ def _execute(client: KafkaGroups, plans: Sequence[ResetPlan], failures: list[str
 
 def _print_rows(rows: Sequence[ResetRow], output: str, *, export: bool, with_group: bool, executed: bool) -> None:
     if export:
-        click.echo(export_text(rows, with_group=with_group), nl=False)
+        echo_data(export_text(rows, with_group=with_group))
     elif output == "json":
         print_json({"executed": executed, "offsets": [reset_json(row) for row in rows]})
     elif rows:
         for line in reset_lines(rows):
-            click.echo(line)
+            echo(line)
     if rows and not executed:
-        click.echo(DRY_RUN, err=True)
+        echo(DRY_RUN, err=True)

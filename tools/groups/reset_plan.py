@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from protocol.numbers import is_plain_number
 from protocol.types import TopicPartition
 from tools.admin.failures import AdminError
 from tools.groups.group_views import table
@@ -192,7 +193,7 @@ def parse_reset_file(text: str, source: str, groups: Sequence[str]) -> dict[str,
 def _number(text: str) -> int:
     """Raises ValueError for anything but digits, and for what no offset can be."""
     text = text.strip()
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > OFFSET_MAX:
+    if not is_plain_number(text) or len(text) > 19 or int(text) > OFFSET_MAX:
         raise ValueError(text)
     return int(text)
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import click
 
+from protocol.numbers import is_plain_number
 from tools.admin.bootstrap import DEFAULT_CONTROL_PLANE_LISTENER, run_directory_zookeeper
 from tools.admin.completion import complete_topics
 from tools.admin.connection import errors_in_one_line, format_option, print_json
@@ -17,6 +18,7 @@ from tools.inspect.broker_view import Address, BrokerView, live_brokers, read_br
 from tools.inspect.comparison import Row, compare, comparison_json, comparison_lines
 from tools.inspect.log_commands import log_command, verify
 from tools.inspect.zookeeper_view import ZooKeeperReader, ZooKeeperView, client_address
+from tools.terminal import echo_lines
 
 ATTEMPTS = 4
 PAUSE_S = 0.5
@@ -60,7 +62,7 @@ def znodes(
     if output == "json":
         print_json(comparison_json(rows, view, differences_only=differences_only))
     else:
-        click.echo("\n".join(comparison_lines(rows, view, differences_only=differences_only)))
+        echo_lines(comparison_lines(rows, view, differences_only=differences_only))
     if view.rubbish or any(row.is_different for row in rows):
         sys.exit(1)
 
@@ -102,7 +104,7 @@ def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[in
         return addresses
     for server in bootstrap_server.split(","):
         host, separator, port = server.strip().rpartition(":")
-        if not separator or not port.isdigit():
+        if not separator or not is_plain_number(port):
             raise AdminError(f"--bootstrap-server {server}: host:port is needed")
         told = live_brokers((host, int(port)))
         if told is not None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from fastcrc.crc32 import iscsi as crc32c
 
 from protocol.kafka.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, crc_is_valid, parse_header
+from protocol.numbers import is_plain_number
 from protocol.types import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -204,7 +205,7 @@ def meta(log_dir: Path) -> dict[str, str]:
     if any("=" not in line for line in lines):
         raise BadFile("a line is not key=value")
     found = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
-    if found.get("version") != "0" or not found.get("broker.id", "").isdigit():
+    if found.get("version") != "0" or not is_plain_number(found.get("broker.id", "")):
         raise BadFile("version=0 and a broker.id are needed")
     return found
 

@@ -16,6 +16,8 @@ from tools.cluster.run_directory import RunDirectory
 from tools.inspect import disk_files, log_dump
 from tools.inspect.disk_checks import Finding, LogFacts, settled
 from tools.inspect.replica_comparison import compare
+from tools.numbers import IntRange
+from tools.terminal import echo, echo_lines
 
 INSIDE = "a partition's directory, as DIR/orders-0, or one of its .log files"
 
@@ -24,7 +26,7 @@ INSIDE = "a partition's directory, as DIR/orders-0, or one of its .log files"
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--records", is_flag=True, help="the records of each batch: time, key, value, headers")
 @click.option(
-    "--from-offset", type=click.IntRange(min=0), default=0, metavar="OFFSET", help="from the batch on that holds it"
+    "--from-offset", type=IntRange(min=0), default=0, metavar="OFFSET", help="from the batch on that holds it"
 )
 @format_option
 def log_command(paths: Sequence[Path], records: bool, from_offset: int, output: str) -> None:
@@ -36,7 +38,7 @@ def log_command(paths: Sequence[Path], records: bool, from_offset: int, output: 
         return
     for number, content in enumerate(contents):
         lines = log_dump.directory_lines(content) if "segments" in content else log_dump.segment_lines(content)
-        click.echo("\n".join([*([""] if number else []), *lines]))
+        echo_lines([*([""] if number else []), *lines])
 
 
 def _content(path: Path, records: bool, from_offset: int) -> dict[str, object]:
@@ -91,8 +93,8 @@ def verify(directories: Sequence[Path], cluster: Path | None, output: str) -> No
         )
     else:
         for finding in findings:
-            click.echo(str(finding))
-        click.echo(
+            echo(str(finding))
+        echo(
             f"{count} logs, {batches} batches, {compared} partitions compared between replicas: {len(findings)} findings"
         )
     if findings:

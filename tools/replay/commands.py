@@ -10,9 +10,11 @@ from typing import Any
 
 import click
 
+from tools.numbers import FloatRange, IntRange
+
 WEEK_A_MINUTE = 7.0 * 24 * 60
 WHOLE_YEAR_DAYS = 365
-POSITIVE = click.FloatRange(min=0, min_open=True)
+POSITIVE = FloatRange(min=0, min_open=True)
 DAY = click.DateTime(formats=["%Y-%m-%d"])
 
 
@@ -52,7 +54,7 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that choose a part of the year."""
     for option in (
         click.option("--year", is_flag=True, help="The whole year 2013, 655,867 events."),
-        click.option("--days", type=click.IntRange(1, WHOLE_YEAR_DAYS), default=7, show_default=True, help="How many."),
+        click.option("--days", type=IntRange(1, WHOLE_YEAR_DAYS), default=7, show_default=True, help="How many."),
         click.option("--start-day", type=DAY, default="2013-01-01", show_default="2013-01-01", help="The first day."),
     ):
         command = option(command)
@@ -71,7 +73,7 @@ speed_option = click.option(
 @click.command()
 @trace_options
 @speed_option
-@click.option("--brokers", type=click.IntRange(1, 20), default=3, show_default=True, help="Brokers to start.")
+@click.option("--brokers", type=IntRange(1, 20), default=3, show_default=True, help="Brokers to start.")
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Kill a leader in the middle.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="demo-out", show_default=True, help="Results."
@@ -149,8 +151,8 @@ def trace_flights(year: bool, days: int, start_day: datetime, out: Path) -> None
 @click.option("--bootstrap-server", help="The cluster. [default: $OTTLA_BOOTSTRAP_SERVER, else ./ottla-cluster]")
 @click.option("--topic", default="departures", show_default=True, help="An existing topic, which gets the events.")
 @speed_option
-@click.option("--producers", type=click.IntRange(1, 1000), default=2, show_default=True, help="Producing tasks.")
-@click.option("--readers", type=click.IntRange(1, 1000), default=2, show_default=True, help="Reading tasks.")
+@click.option("--producers", type=IntRange(1, 1000), default=2, show_default=True, help="Producing tasks.")
+@click.option("--readers", type=IntRange(1, 1000), default=2, show_default=True, help="Reading tasks.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="replay-out", show_default=True, help="Results."
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tools.private_files import write_anew
 
 OPERATIONS_DDL = (
     "op string, client string, task int, event_id bigint, scheduled double, sent double, answered double, "
@@ -159,6 +160,4 @@ class OutputDirectory:
 def write_json(path: Path, content: Any) -> None:
     """Writes all of it or nothing: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(path.suffix + ".new")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(unfinished, path)
+    write_anew(path, json.dumps(content, indent=2) + "\n")

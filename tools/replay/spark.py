@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.cluster.java import find_java
+from tools.cluster.process_handle import ProcessHandle
 from tools.replay.clients import ReplayError
 from tools.replay.plan import PARENT_PIPE_VARIABLE, OutputDirectory
 
@@ -114,7 +115,9 @@ class SparkJob:
         # Spark's Python workers make a group of their own; they end with their JVM, but not when they are stuck.
         for process in processes_of_session(session):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                handle = ProcessHandle(process)
+                if process in processes_of_session(session):  # still: its pid may be another process's by then
+                    handle.send(signal.SIGKILL)
         if self._process.stdin is not None:
             self._process.stdin.close()
         shutil.rmtree(self._output.scratch, ignore_errors=True)

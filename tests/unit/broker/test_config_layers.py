@@ -104,7 +104,7 @@ KAFKAS: dict[str, tuple[str | None, int, list[tuple[str, str, int]]]] = {
 
 def test_older_keys_are_described_as_kafka_describes_them() -> None:
     text = "log.retention.minutes=90\nlog.retention.hours=2\nlog.roll.hours=3\nlog.roll.ms=5000000\n"
-    text += "log.message.timestamp.type=CreateTime\nbroker.id=1\nzookeeper.connect=z:1"
+    text += "log.message.timestamp.type=CreateTime\nbroker.id=1\nzookeeper.connect=z:1\nlog.dirs=/d"
     loaded = load(text, "file", {}, [])
     assert loaded.config.log_retention_ms == 90 * 60_000, "minutes win over hours, wherever they stand"
     layers = ConfigLayers(loaded.config, given=loaded.given)

@@ -25,10 +25,11 @@ from broker.config import (
 from broker.config_sources import environment_key, parse_properties
 
 ENOUGH = "broker.id=1\nzookeeper.connect=localhost:2181\n"
+SOMEWHERE = {"KAFKA_LOG_DIRS": "/data"}
 
 
 def load(text: str = "", environment: dict[str, str] | None = None, *overrides: str) -> config_sources.LoadedConfig:
-    return config_sources.load(ENOUGH + text, "server.properties", environment or {}, overrides)
+    return config_sources.load(ENOUGH + text, "server.properties", {**SOMEWHERE, **(environment or {})}, overrides)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,23 @@ def test_defaults_are_kafkas() -> None:
     assert config.log_retention_ms == 7 * 24 * 3600 * 1000
 
 
+def test_there_is_no_default_directory_that_anybody_could_have_made() -> None:
+    with pytest.raises(ConfigError, match=r"log\.dirs is not set: .*log\.dirs=/"):
+        config_sources.load(ENOUGH, "f", {}, ())
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0b", "\x1c"])
+def test_only_newlines_end_a_line(separator: str) -> None:
+    """As in Java: a value that hides another separator of lines sets nothing else."""
+    assert load(f"broker.rack=a{separator}num.partitions=7").config.num_partitions == 1
+
+
 def test_older_keys() -> None:
-    assert load("log.dir=/a").config.log_directories == ("/a",)
-    assert load("log.dir=/a\nlog.dirs=/b, /c").config.log_directories == ("/b", "/c")
+    assert config_sources.load(ENOUGH + "log.dir=/a", "f", {}, ()).config.log_directories == ("/a",)
+    assert config_sources.load(ENOUGH + "log.dir=/a\nlog.dirs=/b, /c", "f", {}, ()).config.log_directories == (
+        "/b",
+        "/c",
+    )
     assert load("log.retention.hours=2").config.log_retention_ms == 7_200_000
     assert load("log.retention.minutes=-1").config.log_retention_ms == -1
 
@@ -129,6 +144,14 @@ def test_variables_of_the_jvm_are_ignored(name: str) -> None:
         ("log.cleanup.policy=keep", ["log.cleanup.policy", "delete, compact"]),
         ("log.retention.hours=x", ["log.retention.hours", "'x'"]),
         ("broker.id=-2", ["broker.id"]),
+        ("log.retention.hours=1_0", ["log.retention.hours", "'1_0'"]),
+        ("log.retention.ms=1_0", ["log.retention.ms", "'1_0'", "whole number"]),
+        ("log.retention.ms=9223372036854775808", ["log.retention.ms", "allowed is a number from -1"]),
+        ("log.retention.ms=\\u0661", ["log.retention.ms", "whole number"]),
+        ("log.retention.ms=" + "1" * 5000, ["log.retention.ms", "more characters", "whole number"]),
+        ("log.cleaner.min.cleanable.ratio=nan", ["log.cleaner.min.cleanable.ratio", "'nan'"]),
+        ("log.cleaner.io.max.bytes.per.second=Infinity", ["log.cleaner.io.max.bytes.per.second", "a number"]),
+        ("compression.gzip.level=1_0", ["compression.gzip.level"]),
         ("offsets.topic.num.partitions=0", ["offsets.topic.num.partitions", "'0'", "from 1 to"]),
         ("offsets.topic.compression.codec=5", ["offsets.topic.compression.codec", "'5'", "from 0 to 4"]),
         (
@@ -145,7 +168,7 @@ def test_a_bad_value_names_place_key_value_and_what_is_allowed(text: str, parts:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "broker.id=1", "zookeeper.connect=a:1", "broker.id=1\nzookeeper.connect=a:1\nlog.dirs="]
+    "text", ["", "broker.id=1", "zookeeper.connect=a:1", ENOUGH, ENOUGH + "log.dirs=", ENOUGH + "log.dirs= , "]
 )
 def test_what_must_be_there(text: str) -> None:
     with pytest.raises(ConfigError, match=r"broker\.id|zookeeper\.connect|log\.dirs"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time as clock_module
 
 import pytest
 
+from broker.clock import SystemClock
 from broker.replication.lease import LeadershipLease
 from protocol.zk.session import ConnectionLoss
 from tests.support.fake_time import FakeTime
@@ -45,6 +47,24 @@ def test_a_gap_above_the_limit_makes_it_suspect(session_timeout_ms: int, gap_s: 
     lease.tick(5)
     time.now += gap_s
     assert lease.is_suspect() is suspect
+
+
+def test_a_suspended_machine_is_a_gap() -> None:
+    """CLOCK_MONOTONIC stands still meanwhile; the session does not."""
+    time = FakeTime()
+    lease = LeadershipLease(time, 6000)
+    lease.tick(5)
+    time.suspended_s += 600
+    assert lease.is_suspect()
+    assert not lease.is_proven()
+
+
+def test_the_system_clock_counts_a_suspension_where_the_system_tells_it() -> None:
+    clock = SystemClock()
+    before = clock.since_boot()
+    assert clock.since_boot() >= before
+    if hasattr(clock_module, "CLOCK_BOOTTIME"):
+        assert abs(clock_module.clock_gettime(clock_module.CLOCK_BOOTTIME) - before) < 60
 
 
 def test_the_tick_itself_sees_the_gap() -> None:

@@ -148,3 +148,22 @@ def test_a_lock_and_that_of_a_kafka_exclude_each_other(tmp_path: Path) -> None:
             files.lock(path)
         other.stdin.close()
     files.close(files.lock(path))
+
+
+def test_a_planted_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
+    target, path = tmp_path / "target", tmp_path / "meta.properties"
+    target.write_text("mine")
+    (tmp_path / "meta.properties.tmp").symlink_to(target)
+    filesystem = FileSystem()
+    filesystem.write_atomically(str(path), b"new")
+    filesystem.write_new(str(tmp_path / "meta.properties.tmp"), b"left over")
+    filesystem.write_atomically(str(path), b"newer")
+    assert (target.read_text(), path.read_bytes()) == ("mine", b"newer")
+    assert not path.is_symlink()
+
+
+def test_a_link_in_place_of_a_log_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError):
+        FileSystem().lock(str(tmp_path / "lock"))
+    assert not (tmp_path / "target").exists()

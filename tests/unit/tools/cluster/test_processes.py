@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.cluster.process_handle import ProcessHandle
 from tools.cluster.processes import ServerProcess, stop_all
 
 WAIT = "import signal, sys; print('ready', flush=True); signal.pause()"
@@ -100,3 +101,44 @@ def test_output_is_kept_over_restarts(server: ServerProcess) -> None:
     assert server.wait_gone(TIMEOUT_S)
     assert server.last_words() == "said"
     assert server.log_file.read_text().startswith("ready\n")
+
+
+def test_a_process_that_was_held_is_signalled_and_no_other_that_gets_its_pid() -> None:
+    """The handle is taken before the process is looked at; one that has ended is not signalled, whoever has its pid then."""
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    handle = ProcessHandle(child.pid)
+    child.wait()
+    assert handle.is_over() in (True, None)
+    assert not handle.send(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1", str(2**70), "1_0", "", "\u0661"])
+def test_a_broken_pid_file_names_nobody(server: ServerProcess, text: str) -> None:
+    server.pid_file.write_text(text)
+    assert server.pid() is None
+    assert not server.send(signal.SIGKILL)
+
+
+def test_where_there_is_no_pidfd_the_pid_must_do(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    pid = start(server, WAIT)
+    assert another(server).pid() == pid
+    another(server).kill()
+    assert server.pid() is None
+
+
+def test_files_are_not_written_through_links(server: ServerProcess, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    server.pid_file.symlink_to(target)
+    (tmp_path / "pid.tmp").symlink_to(target)
+    start(server, "import os; os.umask(os.umask(0)); print(open('made', 'w')); " + WAIT)
+    assert target.read_text() == "mine"
+    assert (tmp_path / "made").stat().st_mode & 0o027 == 0
+    assert server.log_file.stat().st_mode & 0o007 == 0
+    server.kill()
+    server.log_file.unlink()
+    server.log_file.symlink_to(target)
+    with pytest.raises(OSError):
+        server.start([sys.executable, "-c", "print('x')"], os.environ)
+    assert target.read_text() == "mine"

@@ -1,0 +1,92 @@
+"""A file that lines are added to, and that is put aside when it is full: `name`, then `name.1` (the newest of the old ones), `name.2`, ...
+
+So what a client can make a broker write never fills a disk: at most `bytes_max * (old_files + 1)` bytes. Whoever reads the
+file reads the old ones first (`tools/cluster/log_parts.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+MIB = 1024 * 1024
+
+
+class Rotation(NamedTuple):
+    """A file of `bytes_max` bytes is put aside; of those put aside `old_files` are kept."""
+
+    bytes_max: int
+    old_files: int
+
+
+EVENT_LOG_ROTATION = Rotation(64 * MIB, 4)
+SERVER_LOG_ROTATION = Rotation(32 * MIB, 4)
+
+
+class RotatedFile:
+    """Appends whole lines, each with one write to the kernel, so that a killed process leaves whole lines."""
+
+    def __init__(self, path: Path, rotation: Rotation) -> None:
+        self.path = path
+        self._rotation = rotation
+        self._fd = -1
+        self._size = 0
+        self._is_torn = False
+
+    def append(self, line: bytes) -> None:
+        """Adds a line that ends in a newline. Raises OSError, after which the next call tries again from the start."""
+        try:
+            if self._fd < 0:
+                self._open()
+            if self._size and self._size + len(line) > self._rotation.bytes_max:
+                self.close()
+                put_aside(self.path, self._rotation.old_files)
+                self._open()
+            data = b"\n" + line if self._is_torn else line
+            written = os.write(self._fd, data)
+            self._size += written
+            # A full disk takes a part of a line. What comes next must not be glued to it.
+            self._is_torn = written != len(data)
+            if self._is_torn:
+                self._size += os.write(self._fd, data[written:])
+                self._is_torn = False
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _open(self) -> None:
+        self._fd = open_to_append(self.path)
+        self._size = os.fstat(self._fd).st_size
+        self._is_torn = self._size > 0 and not _ends_a_line(self.path)
+
+
+def open_to_append(path: Path) -> int:
+    """A descriptor of the file, made when it is not there. Raises OSError (ELOOP) for a symbolic link."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+
+
+def put_aside(path: Path, old_files: int) -> None:
+    """The file becomes `.1`, `.1` becomes `.2`, and so on; the oldest is overwritten. Raises OSError."""
+    names = [path, *(_aside(path, number + 1) for number in range(old_files))]
+    for newer, older in reversed(list(itertools.pairwise(names))):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(newer, older)
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,114 @@
+"""How long a stop takes at most (`broker.stop.timeout.ms`), whoever does not answer: controller, disk, ZooKeeper.
+
+Docker sends SIGKILL some time after SIGTERM (`stop_grace_period`). What has not been flushed by then is recovered at the next start
+either way; but a broker that ends by itself has told its clients, written its checkpoints, and closed its ZooKeeper session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_SHARE = 0.4
+"""Of the whole time: for moving the leaderships away."""
+BEFORE_FLUSH_SHARE = 0.6
+"""Of the whole time: for all that comes before the logs are flushed, which gets the rest."""
+FAREWELL_S = 2.0
+"""At the end of the time: for closing the ZooKeeper session."""
+STUCK_LOOP_S = 3.0
+"""How long after the time the kernel's timer ends a process whose loop is stuck, and prints where."""
+
+
+class StopTime:
+    """`begin` once; then each step gets what is left for it."""
+
+    def __init__(self, timeout_s: float, monotonic: Callable[[], float]) -> None:
+        self._timeout_s = timeout_s
+        self._monotonic = monotonic
+        self._began: float | None = None
+        self._hand_over: asyncio.Task[object] | None = None
+
+    def begin(self) -> None:
+        """The stop begins; again is nothing new."""
+        if self._began is None:
+            self._began = self._monotonic()
+            faulthandler.dump_traceback_later(self._timeout_s + STUCK_LOOP_S, exit=True)
+
+    @staticmethod
+    def over() -> None:
+        """The stop is done."""
+        faulthandler.cancel_dump_traceback_later()
+
+    def hurry(self) -> None:
+        """A person does not want to wait for others: the hand-over ends."""
+        if self._hand_over is not None:
+            self._hand_over.cancel()
+
+    async def hand_over(self, work: Coroutine[None, None, object]) -> None:
+        """Lets the controller move leaderships away, in its share of the time."""
+        self._hand_over = asyncio.ensure_future(work)
+        await asyncio.wait((self._hand_over,), timeout=self._left_s(self._timeout_s * HAND_OVER_SHARE))
+        if not self._hand_over.done():
+            log.warning("leaderships are not all handed over in time: stopping all the same")
+            self._hand_over.cancel()
+        await asyncio.gather(self._hand_over, return_exceptions=True)
+        if not self._hand_over.cancelled() and (error := self._hand_over.exception()) is not None:
+            log.error("leaderships could not be handed over", exc_info=error)
+
+    async def step(self, what: str, work: Coroutine[None, None, object]) -> bool:
+        """One of those before the flush. False when the work did not end in time. Raises what it raises."""
+        return await self._until(self._timeout_s * BEFORE_FLUSH_SHARE, what, work)
+
+    async def flush(self, what: str, work: Coroutine[None, None, object]) -> bool:
+        """As `step`, with nearly all the time that is left."""
+        return await self._until(self._timeout_s - FAREWELL_S, what, work)
+
+    async def farewell(self, what: str, work: Coroutine[None, None, object]) -> bool:
+        """As `step`, to the end of the time."""
+        return await self._until(self._timeout_s, what, work)
+
+    async def _until(self, share_s: float, what: str, work: Coroutine[None, None, object]) -> bool:
+        try:
+            async with asyncio.timeout(self._left_s(share_s)):
+                await work
+        except TimeoutError:
+            log.error("%s: not done within broker.stop.timeout.ms=%d", what, self._timeout_s * 1000)
+            return False
+        return True
+
+    def _left_s(self, share_s: float) -> float:
+        assert self._began is not None
+        return max(0.0, self._began + share_s - self._monotonic())
+
+
+async def unless_stopped(work: Coroutine[None, None, object], stop: asyncio.Event) -> bool:
+    """Does the work. False when `stop` was set first: then it was cancelled. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    if task.cancelled():
+        return False
+    await task
+    return True
+
+
+def end_process(exit_code: int) -> None:
+    """Ends it although threads are at work, for which the interpreter would wait: one that waits for a disk, or recovers a log.
+
+    That is no worse than a crash. The directories they work on have no marker of a clean stop.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -1,0 +1,34 @@
+"""Text from outside, made fit for one line of a log or a terminal.
+
+A client chooses its client id, group id and member id, the names it asks for and the values it sets. A newline in one of them would forge
+a line of the log, an escape sequence would command the terminal that shows it, a bidi control would reorder what a person reads.
+"""
+
+from __future__ import annotations
+
+
+def escaped(text: str) -> str:
+    r"""`text` with all that is not printable written as Python does: `\n`, `\x1b`, `\u2028`, `\udc80`.
+
+    Not printable are control characters (C0, DEL, C1), line and paragraph separators, bidi controls and other invisible characters,
+    surrogates, and blanks other than the space. A backslash stays as it is: paths and regular expressions have them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def escaped_lines(text: str) -> str:
+    """As `escaped`, but newlines stay: for texts that are made of lines, such as a traceback."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def shortened(text: str, length_max: int) -> str:
+    """At most `length_max` characters of `text`, and how many were left out."""
+    if len(text) <= length_max:
+        return text
+    return f"{text[:length_max]}... ({len(text) - length_max:,} more characters)"
+
+
+def _escape(char: str) -> str:
+    return repr(char)[1:-1]

@@ -1,0 +1,72 @@
+"""What commands print: nothing of a cluster's commands the terminal; numbers in options are strict."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tools import terminal
+from tools.cli import main
+from tools.cluster.tables import aligned
+from tools.groups.group_views import table
+from tools.numbers import FloatRange, IntRange
+
+EVIL = "g\x1b]0;owned\x07\n2026 ERROR forged\u202e"
+TOOLS = Path(terminal.__file__).parent
+
+
+def test_a_line_stays_one_line_and_keeps_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.echo(f"Topic: {EVIL}\tPartitions: 1")
+    terminal.echo(EVIL, err=True)
+    out, err = capsys.readouterr()
+    assert out == "Topic: g\\x1b]0;owned\\x07\\n2026 ERROR forged\\u202e\tPartitions: 1\n"
+    assert err.count("\n") == 1
+
+
+def test_tables_are_as_wide_as_what_is_shown() -> None:
+    lines = [*aligned([["GROUP", "X"], [EVIL, "1"]]), *table(["GROUP", "X"], [[EVIL, 1]], [1, 1])]
+    assert all(line.isprintable() for line in lines)
+    assert lines[0].index("X") == lines[1].index("1", lines[1].index("u202e"))
+
+
+def test_data_is_raw_for_programs_and_escaped_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.echo_data("a\x1b\t1\n")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    terminal.echo_data("a\x1b\t1\n")
+    assert capsys.readouterr().out == "a\x1b\t1\n" + "a\\x1b\t1\n"
+
+
+def test_an_error_of_a_command_is_one_line() -> None:
+    result = CliRunner().invoke(main, ["group", "describe", "--state", "--members", "--format", EVIL])
+    assert result.exit_code == 2
+    assert "\x1b" not in result.output
+
+
+def test_commands_print_through_the_terminal_module_only() -> None:
+    """The demo and the benches show their own figures; a completion script is for a shell."""
+    for folder in ("admin", "clients", "cluster", "groups", "inspect"):
+        for file in (TOOLS / folder).glob("*.py"):
+            assert not re.search(r"click\.(echo|secho)|(?<![_\w.])print\(", file.read_text()), file
+
+
+def test_no_option_takes_numbers_that_only_python_reads() -> None:
+    for file in TOOLS.rglob("*.py"):
+        if file.name != "numbers.py":
+            assert not re.search(
+                r"click\.(Int|Float)(Range)?\b|click\.(INT|FLOAT)|type=(int|float)\b", file.read_text()
+            ), file
+
+
+@pytest.mark.parametrize("text", ["1_0", "٣", "nan", "inf", "0x1", ""])
+def test_a_strict_number(text: str) -> None:
+    for kind in (IntRange(0), IntRange(), FloatRange(min=0)):
+        with pytest.raises(click.BadParameter, match="not a valid"):
+            kind.convert(text, None, None)
+    assert IntRange(1).convert(" 7", None, None) == 7
+    assert FloatRange(min=0).convert("0.5", None, None) == 0.5

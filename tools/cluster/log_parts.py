@@ -1,0 +1,71 @@
+"""Reading the logs of a run directory, which the servers rotate: `server.log.2`, `server.log.1`, `server.log`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files that hold what was written to `path`, the oldest first."""
+    pattern = re.compile(re.escape(path.name) + r"\.([1-9][0-9]{0,3})")
+    old = []
+    with contextlib.suppress(OSError):
+        old = [(int(match[1]), entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
+    return [entry for _, entry in sorted(old, reverse=True)] + ([path] if path.exists() else [])
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Every line that is kept, without its newline."""
+    for line in LogReader(path).new_lines():
+        yield line.decode(errors="replace").rstrip("\n")
+
+
+def events_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of an event log. A line that a crash tore, or that is being written, is left out."""
+    for line in LogReader(path).new_lines():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                yield row
+
+
+class LogReader:
+    """Reads on where it stopped, also when the file was rotated meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = 0
+        self._position = 0
+
+    def skip(self) -> None:
+        """What is there is not read."""
+        with contextlib.suppress(FileNotFoundError):
+            status = self._path.stat()
+            self._inode, self._position = status.st_ino, status.st_size
+
+    def new_lines(self) -> Iterator[bytes]:
+        """The lines that were added since. One that is cut off by a rotation is what is left of it."""
+        for number, part in enumerate(self._unread()):
+            with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if number or inode != self._inode:
+                    self._inode, self._position = inode, 0
+                file.seek(self._position)
+                for line in file:
+                    self._position += len(line)
+                    yield line
+
+    def _unread(self) -> list[Path]:
+        """The part that was read last, and those after it; all where it is not kept any more."""
+        parts = parts_of(self._path)
+        for number, part in enumerate(parts):
+            with contextlib.suppress(FileNotFoundError):
+                if part.stat().st_ino == self._inode:
+                    return parts[number:]
+        return parts

@@ -1,0 +1,55 @@
+"""A hold on one process that does not come to mean another one when its pid is given out again.
+
+Linux: a pidfd. Elsewhere, and on a Linux before 5.3, there is only the pid: it is used as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+
+
+class ProcessHandle:
+    """Of the process that has the pid when this is made. Look at what it is *afterwards*: then it is that one which is signalled."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises ProcessLookupError when there is no such process."""
+        self.pid = pid
+        self._fd = -1
+        if hasattr(os, "pidfd_open"):
+            try:
+                self._fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                raise
+            except OSError:  # an old kernel, or a container that forbids the call
+                self._fd = -1
+
+    def send(self, number: signal.Signals) -> bool:
+        """False when the process is gone."""
+        try:
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, number)
+            else:
+                os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def is_over(self) -> bool | None:
+        """True when it has ended, whether or not its exit code was fetched. None where that cannot be told."""
+        if self._fd < 0:
+            return None
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
