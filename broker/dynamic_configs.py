@@ -29,6 +29,8 @@ CLUSTER_DEFAULT = "<default>"
 TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 """Others cannot be topics, and some not even paths: asking ZooKeeper for them would fail for ever."""
 CHANGE_KEPT_MS = 15 * 60 * 1000
+CHANGES_MAX = 10_000
+"""Of more the oldest go before their time. Each change lists them all; a broker that was away for so many has a new session."""
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
 NONE_SEEN = -1
@@ -128,10 +130,12 @@ class DynamicConfigs:
 
     async def _purge(self, names: Iterable[str]) -> None:
         """Removes what every broker has long seen; who was away for so long reads everything anyhow."""
-        names = list(names)[:PURGED_AT_ONCE]
+        all_names = list(names)
+        too_many = len(all_names) - CHANGES_MAX
+        names = all_names[:PURGED_AT_ONCE]
         found = await self._zk.get_many([f"{ConfigChangeZNode.PARENT}/{name}" for name in names])
-        for name, node in zip(names, found, strict=True):
-            if node is not None and self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
+        for at, (name, node) in enumerate(zip(names, found, strict=True)):
+            if node is not None and (at < too_many or self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS):
                 with contextlib.suppress(NoNode):
                     await self._zk.delete(f"{ConfigChangeZNode.PARENT}/{name}")
 
