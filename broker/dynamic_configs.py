@@ -36,6 +36,8 @@ TOPICS = "topics"
 BROKERS = "brokers"
 CLUSTER_DEFAULT = "<default>"
 CHANGE_KEPT_MS = 15 * 60 * 1000
+CHANGES_MAX = 10_000
+"""Of more the oldest go before their time. Each change lists them all; a broker that was away for so many has a new session."""
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
@@ -137,12 +139,13 @@ class DynamicConfigs:
     async def _purge(self, names: Sequence[str]) -> None:
         """Removes what every broker has long seen; who was away for so long reads everything anyhow."""
         self._unremovable.intersection_update(names)
+        too_many = len(names) - CHANGES_MAX
         removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
         found = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in removable], self._zk.get_many)
-        for name, node in zip(removable, found, strict=True):
+        for at, (name, node) in enumerate(zip(removable, found, strict=True)):
             if isinstance(node, ZkError):
                 self._unremovable.add(name)
-            elif node is not None and self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
+            elif node is not None and (at < too_many or self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS):
                 try:
                     await self._zk.delete(f"{ConfigChangeZNode.PARENT}/{name}")
                 except (ConnectionLoss, SessionExpired):

@@ -196,6 +196,11 @@ class MetadataCache:
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
         return self._topic_names.get(topic_id)
 
+    @property
+    def listeners(self) -> int:
+        """How many are told of each update."""
+        return len(self._listeners)
+
     def on_change(self, listener: Callable[[list[TopicPartition]], None]) -> Callable[[], None]:
         """Calls `listener(changed partitions)` after every update. Returns the function that ends it."""
         self._listeners.append(listener)

@@ -4,7 +4,8 @@ A handler parks an operation and returns; it never waits (BUG-26). What happens 
 watermark, a leadership change) checks the operations that watch it. Each is completed exactly once: by a check, by its
 time-out, or by `complete_now`; then it is gone from all its keys and its timer is cancelled.
 
-However many wait, one turn of the loop asks AT_ONCE of them; the others are asked in the next ones. And they are not many
+However many wait, one turn of the loop asks AT_ONCE of them, and for no longer than SLICE_S: to ask a fetch may be to read megabytes.
+The others are asked in the next ones. And they are not many
 without end: who comes when there are too many is answered at once, as at its time-out, and nobody waits longer than
 WAIT_MAX_S, whatever its client asks for.
 """
@@ -20,6 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 AT_ONCE = 256
 """Operations: to ask so many takes some milliseconds, and to answer all of them some more."""
+SLICE_S = 0.005
 WAIT_MAX_S = 300.0
 KEYS_MAX = 200_000
 """Keys that all operations of a purgatory watch together; each takes half a kilobyte in its operation."""
@@ -85,15 +87,20 @@ class DelayedOperation(ABC, Generic[Key]):
 class Purgatory(Generic[Key]):
     """The operations that wait, by the keys they watch."""
 
-    def __init__(self, timers: Timers, *, keys_max: int | None = KEYS_MAX) -> None:
-        """`keys_max` None: without a limit, for those that cannot become many."""
+    def __init__(
+        self, timers: Timers, monotonic: Callable[[], float] | None = None, *, keys_max: int = KEYS_MAX
+    ) -> None:
+        """`monotonic` is the machine's clock; without it only the number that is asked in a turn is bounded."""
         self._timers = timers
+        self._monotonic = monotonic
         self._keys_max = keys_max
         self._watchers: dict[Key, dict[DelayedOperation[Key], None]] = {}
         self._count = 0
         self._watched = 0
         self._left = AT_ONCE
         """How many may still be asked in this turn; counts only while there are more than AT_ONCE of them."""
+        self._spent_s = 0.0
+        """How long it took to ask and answer, since there was a turn's end last."""
         self._is_next_turn_scheduled = False
         self._keys_due: dict[Key, None] = {}
         self._operations_due: dict[DelayedOperation[Key], dict[Key, None]] = {}
@@ -117,7 +124,7 @@ class Purgatory(Generic[Key]):
     def watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
         """Parks an operation of which the caller just saw that it cannot be completed yet. False: there are too many."""
         operation._keys = dict.fromkeys(keys)
-        if self._keys_max is not None and self._watched + len(operation._keys) > self._keys_max:
+        if self._watched + len(operation._keys) > self._keys_max:
             operation._keys = {}
             operation._finish(expired=True)
             return False
@@ -138,23 +145,29 @@ class Purgatory(Generic[Key]):
 
     def check(self, key: Key) -> int:
         """Asks those that watch `key`, the longest waiting first. Returns how many were completed, of very many the first ones."""
-        if self._count > AT_ONCE and not self._may_ask():
-            self._keys_due[key] = None
-            return 0
         completed = 0
         for operation in list(self._watchers.get(key, ())):
             if operation.is_completed:
                 continue
-            if self._count > AT_ONCE and not self._may_ask():
+            if not self._may_ask():
                 self._keys_due[key] = None
                 break
-            self._left -= 1
-            verdict = operation.try_complete((key,))
+            verdict = self._ask(operation, (key,))
             if verdict is Verdict.DONE:
-                completed += operation.complete_now()
+                completed += 1
             elif verdict is Verdict.WAIT_AND_SO_DO_LATER:
                 break
         return completed
+
+    def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> Verdict:
+        began = self._monotonic() if self._monotonic is not None else 0.0
+        self._left -= 1
+        verdict = operation.try_complete(keys)
+        if verdict is Verdict.DONE:
+            operation.complete_now()
+        if self._monotonic is not None:
+            self._spent_s += self._monotonic() - began
+        return verdict
 
     def check_all(self, keys: Iterable[Key]) -> int:
         """As `check` for many keys, but each operation is asked once, with all of its keys that were touched."""
@@ -168,25 +181,27 @@ class Purgatory(Generic[Key]):
         completed = 0
         due = self._operations_due
         while due:
-            if self._count > AT_ONCE and not self._may_ask():
+            if not self._may_ask():
                 break
             operation = next(iter(due))
-            its_keys = due.pop(operation)
-            self._left -= 1
-            if not operation.is_completed and operation.try_complete(tuple(its_keys)) is Verdict.DONE:
-                completed += operation.complete_now()
+            its_keys = tuple(due.pop(operation))
+            if not operation.is_completed:
+                completed += self._ask(operation, its_keys) is Verdict.DONE
         return completed
 
     def _may_ask(self) -> bool:
-        """In this turn; the next one is seen to."""
+        """In this turn. Else the next one is seen to."""
+        if self._spent_s < SLICE_S and self._count <= AT_ONCE:
+            return True
         if not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
             self._left = AT_ONCE
             self._timers.call_soon(self._next_turn)
-        return self._left > 0
+        return self._left > 0 and self._spent_s < SLICE_S
 
     def _next_turn(self) -> None:
         self._is_next_turn_scheduled = False
+        self._left, self._spent_s = AT_ONCE, 0.0
         keys, self._keys_due = self._keys_due, {}
         for key in keys:
             self.check(key)

@@ -9,13 +9,22 @@ from typing import TypeVar
 
 from broker.apis.context import ApiContext
 
+WAIT_MAX_S = 300.0
+"""Whatever the request says: its client may be gone long since."""
+WAITERS_MAX = 1_000
+"""That are asked after every update of the cache. Who comes then does not wait."""
+
 Item = TypeVar("Item")
 
 
 async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float) -> None:
-    """Returns when `is_so()`, which is asked after every update of the cache, or at `deadline` (monotonic seconds)."""
-    if is_so():
+    """Returns when `is_so()`, which is asked after every update of the cache, or at `deadline` (monotonic seconds).
+
+    Also when too many others wait.
+    """
+    if is_so() or context.metadata.listeners >= WAITERS_MAX:
         return
+    deadline = min(deadline, context.clock.monotonic() + WAIT_MAX_S)
     changed = asyncio.Event()
     remove = context.metadata.on_change(lambda _: changed.set())
     try:

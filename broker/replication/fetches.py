@@ -45,8 +45,8 @@ class Fetches:
         self._after_reads = after_reads
         self._spawn = spawn
         self._budget = budget
-        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers)
-        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers)
+        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers, clock.monotonic)
+        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, clock.monotonic)
         self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
         self._large: dict[LargeFetch, None] = {}
         self.quiet = QuietIndex(self._in_sync_follower)

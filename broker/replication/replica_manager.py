@@ -97,7 +97,7 @@ class ReplicaManager:
         self._make_endpoint = make_endpoint or self._network_endpoint
         self._timers: Timers = timers or asyncio.get_running_loop()
         self.budget = budget or LoopBudget(self._timers, clock.monotonic)
-        self._produces: Purgatory[TopicPartition] = Purgatory(self._timers)
+        self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
         self._touched: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker import dynamic_configs
 from broker.apis.config_admin import ConfigAdmin, Resource, ResourceType
 from broker.apis.config_changes import Change, Operation
 from broker.config import BrokerConfig
@@ -265,6 +266,20 @@ def test_old_change_nodes_are_removed_and_young_ones_stay() -> None:
         world.tell("topics/orders")
         await turns()
         assert world.changes() == []
+
+    run(scenario)
+
+
+def test_of_too_many_change_nodes_the_oldest_go_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client can make hundreds in a second, and each lists them all."""
+    monkeypatch.setattr(dynamic_configs, "CHANGES_MAX", 5)
+
+    async def scenario(world: World) -> None:
+        for _ in range(20):
+            world.tell("topics/orders")
+            await turns()
+        assert len(world.changes()) == 5
+        assert world.changes() == sorted(world.changes())[-5:]
 
     run(scenario)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.purgatory import AT_ONCE, WAIT_MAX_S, DelayedOperation, Purgatory, Verdict
+from broker.purgatory import AT_ONCE, SLICE_S, WAIT_MAX_S, DelayedOperation, Purgatory, Verdict
 from tests.support.fake_time import FakeTime
 
 
@@ -202,6 +202,32 @@ def test_of_very_many_a_turn_asks_some(is_check_all: bool) -> None:
         turns.turn()
     assert all(operation.completions == [False] for operation in operations)
     assert (len(purgatory), purgatory.watched_keys(), len(purgatory._operations_due)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("is_check_all", [False, True])
+def test_a_turn_does_not_ask_for_long(is_check_all: bool) -> None:
+    """A fetch that waits for megabytes reads them when it is asked."""
+    turns = Turns()
+
+    class Slow(Waiting):
+        def try_complete(self, keys: Collection[str]) -> Verdict:
+            turns.now += 0.002
+            return super().try_complete(keys)
+
+    purgatory: Purgatory[str] = Purgatory(turns, turns.monotonic)
+    operations = [Slow() for _ in range(20)]
+    for operation in operations:
+        purgatory.watch(operation, ["a"], 1000)
+    for _ in range(10):
+        began = turns.now
+        if is_check_all:
+            purgatory.check_all(["a"])
+        else:
+            purgatory.check("a")
+        turns.turn()
+        assert turns.now - began <= 2 * (SLICE_S + 0.002)
+    if is_check_all:
+        assert min(len(operation.asked) for operation in operations) > 0, "each has its turn"
 
 
 def test_who_comes_when_there_are_too_many_is_answered_at_once() -> None:

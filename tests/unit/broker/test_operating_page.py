@@ -1,0 +1,65 @@
+"""docs/OPERATING.md lists the limits as they are in the code: each name exists, and has that default."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.config import INT_MAX, BrokerConfig, attribute, settings_of
+
+PAGE = Path(__file__).parents[3] / "docs" / "OPERATING.md"
+ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \|")
+UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+NO_LIMITS = {
+    "controlled.shutdown.max.retries",
+    "log.cleaner.max.compaction.lag.ms",
+    "log.index.size.max.bytes",
+    "log.message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms",
+    "log.message.timestamp.difference.max.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    "replica.fetch.wait.max.ms",
+    "replica.lag.time.max.ms",
+}
+"""Settings with `max` in their names that bound nothing that a client could fill."""
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    text = PAGE.read_text(encoding="utf-8")
+    limits = text[text.index("## Limits") : text.index("## How much memory")]
+    for line in limits.splitlines():
+        found = ROW.match(line)
+        if found is not None:
+            yield found[1], found[2].strip()
+
+
+def value_of(name: str) -> float:
+    if name in settings_of(BrokerConfig):
+        value = getattr(BrokerConfig(), attribute(name))
+    else:
+        module, _, constant = name.rpartition(".")
+        value = getattr(importlib.import_module(module), constant)
+    assert isinstance(value, int | float)
+    return value
+
+
+@pytest.mark.parametrize(("name", "default"), list(rows()))
+def test_a_row_is_true(name: str, default: str) -> None:
+    value = value_of(name)
+    if default == "none":
+        assert value >= INT_MAX or value == -1
+        return
+    number, _, unit = default.partition(" ")
+    assert float(number.replace(",", "")) * UNITS.get(unit, 1) == value
+    assert unit in ("", "ms", "s", *UNITS)
+
+
+def test_no_setting_is_missing_and_none_is_there_twice() -> None:
+    names = [name for name, _ in rows()]
+    assert len(names) == len(set(names)) > 60
+    limits = {key for key in settings_of(BrokerConfig) if "max" in key.split(".")} - NO_LIMITS
+    assert limits <= set(names)
