@@ -10,15 +10,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from broker.clock import Clock
 from broker.config import BrokerConfig
 from broker.config_layers import ConfigLayers, believable
 from broker.event_log import EventLog
-from protocol.zk.session import NoNode, SessionState, WatchEvent, ZkError, ZooKeeperSession
+from protocol.topic_names import is_valid_topic_name, number_of, shown
+from protocol.zk.session import (
+    ConnectionLoss,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+    ZkError,
+    ZooKeeperSession,
+    each_readable,
+)
 from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
 
 log = logging.getLogger(__name__)
@@ -26,12 +35,9 @@ log = logging.getLogger(__name__)
 TOPICS = "topics"
 BROKERS = "brokers"
 CLUSTER_DEFAULT = "<default>"
-TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-"""Others cannot be topics, and some not even paths: asking ZooKeeper for them would fail for ever."""
 CHANGE_KEPT_MS = 15 * 60 * 1000
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
-NONE_SEEN = -1
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 TopicOverrides = Mapping[str, str]
@@ -57,7 +63,8 @@ class DynamicConfigs:
         self._clock = clock
         self._events = events
         self._own_name = str(static.broker_id)
-        self._last_seen = NONE_SEEN
+        self._seen: frozenset[str] = frozenset()
+        self._unremovable: set[str] = set()
         self._is_behind = True
         self._wake = asyncio.Event()
         self._changed_during_load: list[set[str]] = []
@@ -99,7 +106,7 @@ class DynamicConfigs:
     # -- following the changes ------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:
-        names = sorted(await self._zk.children(ConfigChangeZNode.PARENT, self._woken), key=_number)
+        names = sorted(await self._zk.children(ConfigChangeZNode.PARENT, self._woken), key=_order)
         if self._is_behind:
             # The watch stands already: what changes while this reads is told by it.
             self._is_behind = False
@@ -109,31 +116,41 @@ class DynamicConfigs:
                 self._is_behind = True
                 raise
         else:
-            await self._take([name for name in names if _number(name) > self._last_seen])
-        if names:
-            self._last_seen = max(self._last_seen, _number(names[-1]))
+            await self._take([name for name in names if name not in self._seen])
+        self._seen = frozenset(names)
         await self._purge(names)
 
     async def _take(self, names: Sequence[str]) -> None:
-        nodes = await self._zk.get_many([f"{ConfigChangeZNode.PARENT}/{name}" for name in names])
+        nodes = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in names], self._zk.get_many)
         entities: dict[str, None] = {}
         for name, node in zip(names, nodes, strict=True):
             if node is None:
                 continue
             try:
+                if isinstance(node, ZkError):
+                    raise ValueError(node)
                 entities[ConfigChangeZNode.decode(node[0])] = None
             except ValueError as error:
-                log.warning("%s/%s cannot be read: %s", ConfigChangeZNode.PARENT, name, error)
+                log.warning("%s/%s cannot be read: %s", ConfigChangeZNode.PARENT, shown(name), error)
         await self.read_again(*entities)
 
-    async def _purge(self, names: Iterable[str]) -> None:
+    async def _purge(self, names: Sequence[str]) -> None:
         """Removes what every broker has long seen; who was away for so long reads everything anyhow."""
-        names = list(names)[:PURGED_AT_ONCE]
-        found = await self._zk.get_many([f"{ConfigChangeZNode.PARENT}/{name}" for name in names])
-        for name, node in zip(names, found, strict=True):
-            if node is not None and self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
-                with contextlib.suppress(NoNode):
+        self._unremovable.intersection_update(names)
+        removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
+        found = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in removable], self._zk.get_many)
+        for name, node in zip(removable, found, strict=True):
+            if isinstance(node, ZkError):
+                self._unremovable.add(name)
+            elif node is not None and self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS:
+                try:
                     await self._zk.delete(f"{ConfigChangeZNode.PARENT}/{name}")
+                except (ConnectionLoss, SessionExpired):
+                    raise
+                except NoNode:
+                    pass
+                except ZkError:  # it has children, or is protected: not ours, then
+                    self._unremovable.add(name)
 
     async def _read_all(self) -> None:
         await self._read_broker_layers()
@@ -147,20 +164,32 @@ class DynamicConfigs:
         topics = []
         for entity in entities:
             kind, _, name = entity.partition("/")
-            if kind == TOPICS and TOPIC_NAME.fullmatch(name):
+            # Other names cannot be topics, and some not even paths: asking ZooKeeper for them would fail for ever.
+            if kind == TOPICS and is_valid_topic_name(name):
                 topics.append(name)
             elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
                 await self._read_broker_layers()
             else:
-                log.info("a change of the settings of %s is not for this broker", entity)
+                log.info("a change of the settings of %s is not for this broker", shown(entity))
         await self._refresh_topics(topics)
 
     async def _refresh_topics(self, topics: Sequence[str]) -> None:
         """Whoever loads one of them now has to look again, as this does where another refresh comes in between."""
         for topic in topics:
             self._note_change(topic)
-        if topics:
+        if not topics:
+            return
+        try:
             self.on_topic_configs(await self.load_topics(topics))
+        except (ConnectionLoss, SessionExpired):
+            raise
+        except ZkError as error:
+            if len(topics) == 1:
+                log.warning("the settings of topic %s cannot be read, the earlier ones stay: %s", topics[0], error)
+                return
+            middle = len(topics) // 2
+            await self._refresh_topics(topics[:middle])
+            await self._refresh_topics(topics[middle:])
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -232,7 +261,7 @@ def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
         return None
 
 
-def _number(name: str) -> int:
-    """The sequence number of a change node; of another node, which is nobody's, -1."""
-    digits = name.rpartition("_")[2]
-    return int(digits) if digits.isascii() and digits.isdigit() else NONE_SEEN
+def _order(name: str) -> tuple[int, str]:
+    """Of change nodes, by the sequence numbers that ZooKeeper gave them. A name that somebody has chosen goes anywhere."""
+    number = number_of(name.rpartition("_")[2].lstrip("0") or "0")
+    return (-1 if number is None else number), name

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import uvloop
 
-from broker import config_sources, registration
+from broker import config_sources, descriptors, registration
 from broker.apis.config_admin import ConfigAdmin
 from broker.apis.context import ApiContext
 from broker.apis.fetch_sessions import FetchSessionCache
@@ -80,6 +80,9 @@ log = logging.getLogger("broker")
 
 EVENT_LOG_NAME = "events.jsonl"
 METADATA_TIMEOUT_S = 10.0
+DESCRIPTOR_LIMIT_LOOK_S = 1.0
+FEW_CONNECTIONS = 100
+"""With room for fewer, the operator is warned at the start."""
 FIRST_ASKED = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
 """By nearly every client, as soon as it is connected."""
 UNCLEAN_KEY = "unclean.leader.election.enable"
@@ -108,7 +111,10 @@ class Broker:
             parse_listener(config.metrics_listener)
         self._zk = ZooKeeperSession(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
         self._network = self._open_control_client()
-        filesystem = FileSystem()
+        shares = descriptors.shares_of(descriptors.limit_now())
+        self._filesystem = filesystem = FileSystem()
+        filesystem.spare.keep(shares.spare)
+        filesystem.in_use.share = shares.files
         self._log_manager = LogManager(
             config.log_directories,
             config.topic_defaults(),
@@ -161,7 +167,8 @@ class Broker:
         self._configs.on_broker_config = self._broker_config_changed
         self._configs.on_topic_configs = self._topic_configs_changed
         self._configs.topics_here = self._log_manager.topics
-        self._counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip)
+        self._counts = ConnectionCounts(config.max_connections, config.max_connections_per_ip, shares)
+        self._shares = shares
         self._is_registered = asyncio.Event()
         self._control = ControlListener(
             self._replicas,
@@ -174,6 +181,7 @@ class Broker:
             keep_out_of_collections,
             Confirmation(self._zk, config.broker_id, self._replicas.deposed_below),
         )
+        self._control.connections_max = shares.control
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
         self._doubts = LeaderDoubts(self._metadata)
@@ -199,6 +207,7 @@ class Broker:
                     background.create_task(self._log_manager.run()),
                     background.create_task(self._cleaner.run()),
                     background.create_task(self._configs.run()),
+                    background.create_task(self._follow_descriptor_limit()),
                 ]
                 await self._join(stop)
                 await stop.wait()
@@ -400,11 +409,36 @@ class Broker:
         # From here on the loop serves nobody, and threads that close ten thousand logs may keep it waiting.
         self._watchdog.close()
         await self._log_manager.shutdown()
+        self._filesystem.spare.close()
         await self._zk.close()
         if self._metrics is not None:
             self._metrics.close()
         self._events.write("stopped")
         self._events.close()
+
+    async def _follow_descriptor_limit(self) -> None:
+        """Announces what the limit has room for, now and when somebody changes it (`prlimit`)."""
+        while True:
+            shares = self._shares
+            log.info(
+                "the limit of open files is %d: at most %d connections of clients (max.connections=%d), %d of brokers",
+                shares.limit,
+                self._counts.clients_max,
+                self._config.max_connections,
+                shares.brokers,
+            )
+            if shares.clients < FEW_CONNECTIONS:
+                log.warning(
+                    "a limit of %d open files is too low for a broker: raise it (ulimit -n, LimitNOFILE)", shares.limit
+                )
+            while shares.limit == self._shares.limit:
+                await asyncio.sleep(DESCRIPTOR_LIMIT_LOOK_S)
+                shares = descriptors.shares_of(descriptors.limit_now())
+            self._shares = shares
+            self._counts.share(shares)
+            self._control.connections_max = shares.control
+            self._filesystem.in_use.share = shares.files
+            self._filesystem.spare.keep(shares.spare)
 
     # -- what the parts ask of each other -------------------------------------------------------------------------------
 
@@ -547,6 +581,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for warning in loaded.warnings:
             log.warning("%s", warning)
         event_log_path = asked.config.absolute().parent / EVENT_LOG_NAME if asked.config is not None else None
+        descriptors.raise_limit()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.collect()  # what the imports have left
         uvloop.run(serve(loaded.config, event_log_path, loaded.given))

@@ -50,6 +50,10 @@ class BrokerIdInUse(Exception):
     """Another live broker has this id; the text names it."""
 
 
+class ClusterIdUnreadable(ZkError):
+    """`/cluster/id` holds no id; the text says what to do."""
+
+
 class AnotherLives(BrokerIdInUse):
     """The process whose node was taken for that of an earlier life lives: it has registered again."""
 
@@ -61,11 +65,16 @@ async def prepare_paths(zk: ZooKeeperSession) -> None:
 
 
 async def cluster_id(zk: ZooKeeperSession) -> str:
-    """The cluster's id, chosen now if this is its first broker. Raises ValueError when the node holds something else."""
+    """The cluster's id, chosen now if this is its first broker. Raises ClusterIdUnreadable, ZkError."""
     while True:
         try:
             data, _ = await zk.get(ClusterIdZNode.PATH)
-            return ClusterIdZNode.decode(data)
+            try:
+                return ClusterIdZNode.decode(data)
+            except ValueError as error:
+                raise ClusterIdUnreadable(
+                    f"{ClusterIdZNode.PATH} is not readable: {error}; write the cluster.id of a broker's meta.properties there"
+                ) from None
         except NoNode:
             chosen = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
             try:

@@ -19,6 +19,7 @@ from protocol.zk.session import (
     DeleteOp,
     MultiFailed,
     NoNode,
+    NotEmpty,
     Op,
     SetOp,
     WatchCallback,
@@ -89,7 +90,7 @@ async def _write_each(store: ClusterStore, writes: Mapping[str, Sequence[Op]]) -
         if isinstance(result, ConnectionLoss):
             again[key] = result
         elif isinstance(result, MultiFailed):
-            if not isinstance(result.error, BadVersion | NoNode):
+            if not isinstance(result.error, BadVersion | NoNode | NotEmpty):
                 raise result
             again[key] = result.error
     if any(isinstance(error, ConnectionLoss) for error in again.values()):
@@ -122,5 +123,8 @@ async def remove_requested_moves(
             return
         data = ReassignPartitionsZNode.encode(dict(remaining))
         operation: Op = SetOp(path, data, version) if remaining else DeleteOp(path, version)
-        if not await _write_each(store, {path: [operation]}):
+        unwritten = await _write_each(store, {path: [operation]})
+        if not unwritten:
             return
+        if isinstance(unwritten[path], NotEmpty):
+            await store.delete_below(path)

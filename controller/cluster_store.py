@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from protocol.topic_names import INT_MAX, is_valid_topic_name, shown
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
     BadVersion,
@@ -34,6 +35,7 @@ from protocol.zk.session import (
     WatchCallback,
     ZkError,
     ZooKeeperSession,
+    each_readable,
 )
 from protocol.zk.znodes import (
     BrokerIdZNode,
@@ -56,6 +58,10 @@ STATES_IN_A_SLICE = 2048
 SLICES_READ_AT_ONCE = 8
 STATES_AT_ONCE = 1000
 """So many are dealt with before the rest of the process gets its turn."""
+
+LEADER_EPOCH_MAX = INT_MAX - 1_000_000
+"""A state beyond it is rubbish: each election raises the epoch, and 32 bits must have room for it."""
+NAMES_IN_A_LINE = 3
 
 Value = TypeVar("Value")
 Row = tuple[TopicPartition, LeaderAndIsr]
@@ -88,6 +94,7 @@ class ClusterStore:
         self.states_written = 0
         self.writing_s = 0.0
         self._counted_until = 0.0
+        self._told_names: set[str] = set()
         zk.add_listener(self._on_state)
 
     def close(self) -> None:
@@ -136,9 +143,21 @@ class ClusterStore:
                 self._check_term()
                 return value
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """(content, stat) of each node, None for one that is not there."""
-        return await self._patiently(lambda: self._zk.get_many(paths))
+    async def get_many(
+        self, paths: Sequence[str], watch: WatchCallback | None = None
+    ) -> list[tuple[bytes, Stat] | None]:
+        """(content, stat) of each node, None for one that is not there, or that ZooKeeper does not let us read."""
+        return await self._each_readable(paths, lambda some: self._zk.get_many(some, watch))
+
+    async def _each_readable(
+        self, paths: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Value | None]]]
+    ) -> list[Value | None]:
+        """`read` of all paths at once. One that cannot be read, by its access rights, is told, and keeps no other from being read."""
+        found = await each_readable(paths, lambda some: self._patiently(lambda: read(some)))
+        for at, node in enumerate(found):
+            if isinstance(node, ZkError):
+                log.error("%s is not readable, and left alone: %s", shown(paths[at]), shown(str(node)))
+        return [None if isinstance(node, ZkError) else node for node in found]
 
     async def exists(self, path: str, watch: WatchCallback) -> bool:
         """Whether the node is there; the watch fires when it comes, goes or gets another content."""
@@ -157,7 +176,9 @@ class ClusterStore:
 
     async def brokers(self, watch: WatchCallback) -> dict[int, BrokerInfo]:
         """The live brokers with their epochs; the watch fires at the next change. Rubbish is left out, and told."""
-        ids = sorted(int(name) for name in await self.children(BrokerIdZNode.PARENT, watch) if name.isdigit())
+        names = await self.children(BrokerIdZNode.PARENT, watch)
+        ids = BrokerIdZNode.broker_ids(names)
+        self._tell_of_names(BrokerIdZNode.PARENT, set(names).difference(map(str, ids)), "the id of a broker")
         paths = [BrokerIdZNode.path(broker) for broker in ids]
         brokers = {}
         for broker, path, node in zip(ids, paths, await self.get_many(paths), strict=True):
@@ -167,12 +188,29 @@ class ClusterStore:
                     brokers[broker] = info
         return brokers
 
+    async def topic_names(self, watch: WatchCallback) -> list[str]:
+        """What is below `/brokers/topics`, with a watch for the next. A name that no topic can have is told once, and left out."""
+        return self.valid_names(TopicZNode.PARENT, await self.children(TopicZNode.PARENT, watch))
+
+    def valid_names(self, parent: str, names: Iterable[str]) -> list[str]:
+        """Those that topics can have; the others are told, each once in a term."""
+        valid = {name: is_valid_topic_name(name) for name in names}
+        self._tell_of_names(parent, (name for name, is_valid in valid.items() if not is_valid), "the name of a topic")
+        return [name for name, is_valid in valid.items() if is_valid]
+
+    def _tell_of_names(self, parent: str, names: Iterable[str], what: str) -> None:
+        new = sorted({f"{parent}/{name}" for name in names} - self._told_names)
+        if new:
+            self._told_names.update(new)
+            named = ", ".join(shown(path.rpartition("/")[2]) for path in new[:NAMES_IN_A_LINE])
+            log.error("%d nodes below %s are left alone, none is %s: %s", len(new), parent, what, named)
+
     async def topics(
         self, names: Sequence[str], watch: WatchCallback
     ) -> dict[str, tuple[str | None, dict[int, Assignment]]]:
         """topic -> (id, assignment), with a watch on each. Topics that are gone or unreadable are left out."""
         paths = [TopicZNode.path(name) for name in names]
-        nodes = await self._patiently(lambda: self._zk.get_many(paths, watch))
+        nodes = await self.get_many(paths, watch)
         topics = {}
         decoded = 0
         for name, path, node in zip(names, paths, nodes, strict=True):
@@ -214,7 +252,7 @@ class ClusterStore:
         self, partitions: Sequence[TopicPartition], before_zxid: int
     ) -> tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]:
         paths = list(map(PartitionStateZNode.path, partitions))
-        nodes = await self._patiently(lambda: self._zk.get_versions(paths))
+        nodes = await self._each_readable(paths, self._zk.get_versions)
         states: dict[TopicPartition, LeaderAndIsr] = {}
         old: dict[TopicPartition, int] = {}
         decode = PartitionStateZNode.decode
@@ -222,10 +260,13 @@ class ClusterStore:
             if node is not None:
                 data, version, mzxid = node
                 try:
-                    states[tp] = decode(data, version)
+                    state = decode(data, version)
+                    if state[1] > LEADER_EPOCH_MAX:
+                        raise ValueError(f"leader_epoch is {state[1]}")
                 except ValueError as error:
                     log.error("%s is not readable, and left alone: %s", PartitionStateZNode.path(tp), error)
                 else:
+                    states[tp] = state
                     if mzxid < before_zxid:
                         old[tp] = mzxid
             if at % STATES_AT_ONCE == 0:
@@ -295,8 +336,21 @@ class ClusterStore:
         return await self._write(states, _create_state)
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Removes nodes; one that is gone already is fine."""
-        await self._each([DeleteOp(path) for path in paths], (NoNode,))
+        """Removes nodes, with what somebody has put below them; one that is gone already is fine.
+
+        One that ZooKeeper does not let us remove is told, and stays.
+        """
+        refused = await self._each([DeleteOp(path) for path in paths], (ZkError,))
+        for path, error in refused.items():
+            if isinstance(error, NotEmpty):
+                await self.delete_below(path)
+                error = (await self._each([DeleteOp(path)], (ZkError,))).get(path, NoNode())
+            if not isinstance(error, NoNode):
+                log.error("%s cannot be removed, and stays: %s", shown(path), shown(str(error)))
+
+    async def delete_below(self, path: str) -> None:
+        """Removes all that is below a node, as far as ZooKeeper lets us."""
+        await self._each([DeleteOp(found) for found in await self._below(path)], (ZkError,))
 
     async def remove_topics(self, topics: Mapping[str, Collection[int]], topic_ids: Mapping[str, str]) -> None:
         """CTL-9: removes topics (name -> partitions) whose replicas are all gone.
@@ -325,11 +379,12 @@ class ClusterStore:
                 elif isinstance(result.error, NotEmpty):
                     not_empty.append(topic)
                 else:
-                    raise result
+                    log.error("the nodes of topic %s cannot be removed, and stay: %s", topic, shown(str(result.error)))
+                    del remaining[topic]
             for topic in not_empty:
                 # What somebody else has put there.
-                found = await self._below(TopicZNode.path(topic))
-                await self._each([DeleteOp(path) for path in found], (NoNode, NotEmpty))
+                for path in remaining[topic]:
+                    await self.delete_below(path)
             if was_lost:
                 await self.reconnected()
                 for topic in await self._gone_or_another(list(remaining), topic_ids):
@@ -337,11 +392,15 @@ class ClusterStore:
             remaining = {topic: paths for topic, paths in remaining.items() if paths}
 
     async def _below(self, path: str) -> list[str]:
-        """All nodes below `path`, the deepest first."""
-        found = []
-        for name in await self.children(path):
-            found += [*await self._below(f"{path}/{name}"), f"{path}/{name}"]
-        return found
+        """All nodes below `path`, each after those below itself."""
+        found: list[str] = []
+        unseen = [path]
+        while unseen:
+            parent = unseen.pop()
+            below = [f"{parent}/{name}" for name in await self.children(parent)]
+            found += below
+            unseen += below
+        return found[::-1]
 
     async def _gone_or_another(self, topics: Sequence[str], topic_ids: Mapping[str, str]) -> list[str]:
         """After a lost answer: those that were removed all the same, also if they have been made again since."""
@@ -386,8 +445,9 @@ class ClusterStore:
                     results.append(answer[1:])
         return results
 
-    async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> None:
-        """Applies every operation on its own account; one that fails with an accepted error counts as done."""
+    async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> dict[str, ZkError]:
+        """Applies every operation on its own account. Returns the paths of those that failed with an accepted error."""
+        refused: dict[str, ZkError] = {}
         batches = _batches(operations)
         while batches:
             again: list[Sequence[Op]] = []
@@ -401,9 +461,12 @@ class ClusterStore:
                         raise result
                     if len(batch) > 1:
                         again += [[operation] for operation in batch]
+                    else:
+                        refused[batch[0].path] = result.error
             if was_lost:
                 await self.reconnected()
             batches = again
+        return refused
 
     async def _write(
         self, states: Mapping[TopicPartition, LeaderAndIsr], operation: Callable[[TopicPartition, LeaderAndIsr], Op]
@@ -432,7 +495,7 @@ class ClusterStore:
                     unwritten += batch
                 elif isinstance(result, MultiFailed):
                     if not isinstance(result.error, BadVersion | NodeExists | NoNode):
-                        raise result
+                        log.error("a state cannot be written: %s", shown(str(result.error)))
                     culprits.append(batch[result.index - 1])
                     unwritten += [row for row in batch if row is not culprits[-1]]
                 else:
@@ -472,7 +535,7 @@ def _decoded(path: str, decode: Callable[..., Value], *arguments: Any) -> Value 
     try:
         return decode(*arguments)
     except ValueError as error:
-        log.error("%s is not readable, and left alone: %s", path, error)
+        log.error("%s is not readable, and left alone: %s", shown(path), error)
         return None
 
 

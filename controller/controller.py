@@ -73,7 +73,7 @@ from protocol.rpc.messages import (
 )
 from protocol.types import Assignment, BrokerInfo, TopicPartition
 from protocol.zk.session import ConnectionLoss, SessionExpired, ZkError, ZooKeeperSession
-from protocol.zk.znodes import ControllerZNode, TopicZNode
+from protocol.zk.znodes import ControllerZNode
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,7 @@ __all__ = ["Controller", "ControllerSettings"]
 
 RETRY_S = 0.1
 RETRY_S_MAX = 5.0
+EPOCH_RETRY_S = 0.5
 REPLICA_NOT_AVAILABLE = ErrorCode.REPLICA_NOT_AVAILABLE
 NEW_LEADERS_TOLD_S = 1.0
 """How long a controlled shutdown waits for the new leaders to have heard before it is answered."""
@@ -116,6 +117,7 @@ class Controller:
         self._has_session = True
         self._term: Term | None = None
         self._failures = 0
+        self._epoch_is_unreadable = False
         self._main: asyncio.Task[None] | None = None
         self._rebalancer: asyncio.Task[None] | None = None
         self._tickets = Tickets()
@@ -243,6 +245,7 @@ class Controller:
             try:
                 await self._handle(event)
                 self._failures = 0
+                self._epoch_is_unreadable = False
             except ControllerMoved as moved:
                 self._resign(str(moved))
                 self._elect_again()
@@ -250,6 +253,12 @@ class Controller:
                 # Only an election gets here: a term waits for its connection by itself.
                 log.info("%s waits for ZooKeeper: %s", type(event).__name__, error)
                 await asyncio.sleep(RETRY_S)
+                self._elect_again()
+            except election.EpochUnreadable as error:
+                if not self._epoch_is_unreadable:
+                    log.error("%s", error)
+                self._epoch_is_unreadable = True
+                await asyncio.sleep(EPOCH_RETRY_S)
                 self._elect_again()
             except Exception:
                 # The boundary of the controller's task: one bad event must not end it. The next election starts afresh.
@@ -281,7 +290,7 @@ class Controller:
                 await broker_changes.compare_brokers(term, await term.store.brokers(watches.brokers))
             case TopicsChanged():
                 moving = frozenset(term.cluster.reassigning)
-                await topic_changes.compare_topics(term, await term.store.children(TopicZNode.PARENT, watches.topics))
+                await topic_changes.compare_topics(term, await term.store.topic_names(watches.topics))
                 await reassignments.on_topics_changed(term, moving)
             case AssignmentChanged(topic):
                 moving = frozenset(term.cluster.reassigning)

@@ -40,6 +40,10 @@ class Lost:
     controller_id: int | None
 
 
+class EpochUnreadable(ValueError):
+    """`/controller_epoch` holds no epoch: nobody can be elected until a person has mended it. The text says what to do."""
+
+
 async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int], watch: WatchCallback) -> Won | Lost:
     """Looks who is controller, and tries to be it when nobody is. `watch` fires when `/controller` changes or goes.
 
@@ -47,7 +51,7 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
     killed earlier life left behind. It is replaced, not waited for until it expires.
 
     Raises ConnectionLoss or SessionExpired: then nobody knows, and the caller asks again (a node that this session
-    made is found to be its own).
+    made is found to be its own). Raises EpochUnreadable.
     """
     while True:
         owner = await zk.exists(ControllerZNode.PATH, watch)
@@ -86,7 +90,7 @@ async def _recover_own_win(zk: ZooKeeperSession, owner: Stat) -> Won | None:
     """The multi was applied but its answer was lost: both its writes have the same transaction id."""
     data, stat = await zk.get(ControllerEpochZNode.PATH)
     if stat.mzxid == owner.czxid:
-        return Won(ControllerEpochZNode.decode(data), stat.version)
+        return Won(_decoded(data), stat.version)
     # The epoch was raised by somebody else since: this node is left over, and worthless.
     log.warning("%s of this session belongs to an earlier term: removed", ControllerZNode.PATH)
     with contextlib.suppress(NoNode, BadVersion):
@@ -115,4 +119,14 @@ async def _read_epoch(zk: ZooKeeperSession) -> tuple[int, int]:
             except NodeExists:
                 continue
             continue
-        return ControllerEpochZNode.decode(data), stat.version
+        return _decoded(data), stat.version
+
+
+def _decoded(epoch: bytes) -> int:
+    try:
+        return ControllerEpochZNode.decode(epoch)
+    except ValueError as error:
+        raise EpochUnreadable(
+            f"{ControllerEpochZNode.PATH} is not readable, no controller can be elected: {error}; write a number to it that is "
+            "larger than the controller_epoch in every partition's state"
+        ) from None

@@ -13,12 +13,13 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.apis.config_changes import Change, changed
-from broker.apis.topic_admin import check_topic_name, is_valid_topic_name
+from broker.apis.topic_admin import check_topic_name
 from broker.config import BrokerConfig, TopicConfig
 from broker.config_layers import DescribedSetting, believable
 from broker.dynamic_configs import BROKERS, CLUSTER_DEFAULT, TOPICS, DynamicConfigs
 from broker.metadata_cache import MetadataCache
 from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import is_valid_topic_name
 from protocol.zk.session import (
     BadVersion,
     CheckOp,

@@ -12,12 +12,12 @@ from typing import Any
 
 from broker.apis.context import ApiContext
 from broker.apis.produce import INTERNAL_TOPICS
-from broker.apis.topic_admin import is_valid_topic_name
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.metadata_codec import MetadataBroker, MetadataTopic
+from protocol.topic_names import is_valid_topic_name
 
 ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1

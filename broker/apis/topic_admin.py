@@ -8,7 +8,6 @@ settings, then its assignment. The controller sees the new child of `/brokers/to
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from broker.groups.group_types import OFFSETS_TOPIC
 from broker.metadata_cache import MetadataCache
 from protocol import replica_placement
 from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import TOPIC_NAME_MAX, is_valid_topic_name
 from protocol.types import Assignment
 from protocol.zk.session import (
     BadVersion,
@@ -38,17 +38,10 @@ log = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-TOPIC_NAME_MAX = 249
-TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
 ZNODE_BYTES_MAX = 1_000_000
 """ZooKeeper takes requests of 1 MiB by default (`jute.maxbuffer`), and ends the session of who sends a larger one."""
-
-
-def is_valid_topic_name(name: str) -> bool:
-    """Kafka's rule: 1 to 249 of a-z A-Z 0-9 . _ -, but neither `.` nor `..`."""
-    return name not in (".", "..") and len(name) <= TOPIC_NAME_MAX and TOPIC_NAME.fullmatch(name) is not None
 
 
 def check_topic_name(name: str) -> None:

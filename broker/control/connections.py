@@ -6,7 +6,7 @@ Whoever reaches the address can connect, so all that a connection can take is bo
 
 * a frame is at most FRAME_BYTES_MAX, and there FRAME_TIMEOUT_S after its first bytes;
 * all frames together, begun or waiting, take BYTES_MAX. Who is above that makes room: see `_victim`;
-* there are at most CONNECTIONS_MAX. One more takes the place of another;
+* there are at most `connections_max`, as the limit of open files allows. One more takes the place of another;
 * an answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read when it has left.
 
 A connection that has brought a request of the confirmed controller, for this life of the broker, is *trusted*: the others give way first.
@@ -29,8 +29,8 @@ FRAME_BYTES_MAX = 32 * 1024**2
 FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
-CONNECTIONS_MAX = 1000
-"""Of each broker there are three or four: the controller's, and those that watch whether this process lives."""
+CONNECTIONS_MAX = 256
+"""Of each other broker there are three or four: the controller's, and those that watch whether this process lives."""
 BACKLOG = 128
 READ_BYTES = 256 * 1024
 
@@ -64,6 +64,7 @@ class ControlConnections:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
+        self.connections_max = CONNECTIONS_MAX
         self._server: asyncio.Server | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._numbers = 0
@@ -157,7 +158,7 @@ class ControlConnections:
 
     def _has_place(self) -> bool:
         """For one connection more, after another has gone if there are too many."""
-        if len(self._connections) < CONNECTIONS_MAX:
+        if len(self._connections) < max(self.connections_max, 1):
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]
         if not untrusted:
@@ -166,7 +167,7 @@ class ControlConnections:
         crowd = max(of_address, key=of_address.__getitem__)
         self._end(
             min((c for c in untrusted if c.address == crowd), key=lambda c: c.number),
-            f"there are {CONNECTIONS_MAX} control connections, and a new one",
+            f"there are {self.connections_max} control connections, and a new one",
         )
         return True
 

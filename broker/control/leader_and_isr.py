@@ -92,7 +92,9 @@ class LeaderAndIsrHandler:
                 self._held.pop(state.topic_partition, None)
             self._held.update((state.topic_partition, HeldPartition(state, request)) for state in held)
         if held:
-            log.warning("%d partitions wait until ZooKeeper can be read, first %s-%d", len(held), *held[0][:2])
+            log.warning(
+                "%d partitions wait until ZooKeeper can be read or a file opened, first %s-%d", len(held), *held[0][:2]
+            )
             if self._retries is None or self._retries.done():
                 self._retries = asyncio.get_running_loop().create_task(self._apply_held_regularly())
         return response
@@ -184,7 +186,7 @@ class LeaderAndIsrHandler:
         for state in part.partitions:
             if state not in waiting:
                 del self._held[state.topic_partition]
-        log.info("%d partitions have waited for ZooKeeper", len(part.partitions) - len(waiting))
+        log.info("%d partitions are not waited for any more", len(part.partitions) - len(waiting))
         if any(error.error in NOT_SERVED for error in response.partitions):
             self._ask_for_everything()
 

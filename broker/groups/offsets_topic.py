@@ -28,7 +28,7 @@ from broker.groups.offsets_image import OffsetsImage
 from broker.replication.delayed_produce import ProduceResponder
 from broker.replication.directory_failures import DirectoryFailures
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.storage.log import Log, LogDirFailed, ReadResult, WouldBlock
+from broker.storage.log import Log, LogDirFailed, ReadResult, WouldBlock, is_passing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
@@ -41,6 +41,7 @@ SLICE_S = 0.0015
 TURNS_PER_PAUSE = 4
 """Of the loop: so many takes a request from its socket to the answer, and it should not wait for a slice in each."""
 READ_BYTES_MAX = 256 * 1024
+READ_AGAIN_S = 1.0
 """More than that in one read would take longer than a slice, in memory that was never touched."""
 TOMBSTONES_BYTES_MAX = 256 * 1024
 """Of keys in one batch: well below any sensible max.message.bytes."""
@@ -288,15 +289,21 @@ class OffsetsTopic:
         end = partition_log.log_end_offset
         size = min(self._settings.load_buffer_bytes, READ_BYTES_MAX)
         try:
-            try:
-                return partition_log.read(offset, size, end, True)
-            except WouldBlock:
-                return await partition_log.read_cold(offset, size, end, True)
-        except LogDirFailed as error:
-            partition = self._replicas.partitions.get(tp)
-            if partition is not None:
-                self._replicas.failures.disk_failed(partition, error)
-            return None
+            while True:
+                try:
+                    try:
+                        return partition_log.read(offset, size, end, True)
+                    except WouldBlock:
+                        return await partition_log.read_cold(offset, size, end, True)
+                except LogDirFailed as error:
+                    partition = self._replicas.partitions.get(tp)
+                    if partition is not None:
+                        self._replicas.failures.disk_failed(partition, error)
+                    if not is_passing(error):
+                        return None
+                await asyncio.sleep(READ_AGAIN_S)
+                if self._led(tp) is not partition_log:
+                    return None
         except KafkaError as error:
             # The log was closed, or cut, which happens to followers only.
             if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
 from broker.clock import Clock
+from broker.descriptors import DescriptorShares
 from broker.network.processor import SWEEP_S, ClientConnection, Limits, Processor
 from broker.network.request_channel import RequestChannel
 from protocol.kafka.framing import RequestHeader
@@ -20,26 +22,50 @@ BACKLOG = 1024
 UNPROVEN_MAX = 16
 CLAIMED_MAX = 500
 """A follower has one such connection to this broker for each of its fetchers (`num.replica.fetchers`)."""
+REFUSALS_TOLD_EVERY_S = 1.0
 
 
 class ConnectionCounts:
-    """Connections of all listeners together, against `max.connections` and `max.connections.per.ip`."""
+    """Connections of all listeners together, against `max.connections`, `max.connections.per.ip` and the shares of descriptors.
 
-    def __init__(self, max_connections: int, max_per_address: int) -> None:
+    Clients that are one too many are refused. Connections of brokers have a share of their own. With one more than that,
+    the one that has been silent the longest ends: a follower fetches all the time, and must always come through (BAD-34).
+    """
+
+    def __init__(self, max_connections: int, max_per_address: int, shares: DescriptorShares | None = None) -> None:
         self._max_connections = max_connections
         self._max_per_address = max_per_address
+        self._clients_share = shares.clients if shares is not None else sys.maxsize
+        self._brokers_share = shares.brokers if shares is not None else sys.maxsize
         self._total = 0
         self._by_address: Counter[str] = Counter()
+        self._of_brokers: dict[ClientConnection, None] = {}
 
     def limit(self, max_connections: int, max_per_address: int) -> None:
         """Other limits from now on; who is connected already stays."""
         self._max_connections = max_connections
         self._max_per_address = max_per_address
 
+    def share(self, shares: DescriptorShares) -> None:
+        """The process has another limit of descriptors from now on."""
+        self._clients_share, self._brokers_share = shares.clients, shares.brokers
+
+    @property
+    def clients_max(self) -> int:
+        """How many connections clients may have."""
+        return min(self._max_connections, self._clients_share)
+
+    @property
+    def claims_max(self) -> int:
+        """How many connections may be counted as a broker's because they say so: of the brokers' share they leave half."""
+        return min(CLAIMED_MAX, max(self._brokers_share // 2, 1))
+
     def take(self, address: str) -> str:
         """Counts one more; the reason when it is one too many, else nothing."""
         if self._total >= self._max_connections:
             return f"max.connections={self._max_connections} is reached"
+        if self._total >= self._clients_share:
+            return f"{self._clients_share} connections are all that the limit of open files has room for"
         if self._by_address[address] >= self._max_per_address:
             return f"max.connections.per.ip={self._max_per_address} is reached for {address}"
         self._total += 1
@@ -51,6 +77,18 @@ class ConnectionCounts:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
+
+    def take_broker(self, connection: ClientConnection) -> None:
+        """A connection of a broker, or on the listener of the brokers alone."""
+        while len(self._of_brokers) >= max(self._brokers_share, 1):
+            silent = min(self._of_brokers, key=lambda one: one.last_heard)
+            del self._of_brokers[silent]
+            silent.abort()
+        self._of_brokers[connection] = None
+
+    def give_back_broker(self, connection: ClientConnection) -> None:
+        """It has ended, for whatever reason."""
+        self._of_brokers.pop(connection, None)
 
 
 class Claim(IntEnum):
@@ -65,7 +103,7 @@ class AcceptorSettings(NamedTuple):
     """`is_limited` is False for a listener of the brokers alone: they must always come through.
 
     Where they share one with clients, `is_of_follower` tells a follower's connection by its first request. Anybody can make a claim:
-    of those that are not proven CLAIMED_MAX are believed, then the oldest is closed.
+    of those that are not proven `claims_max` are believed, then the oldest is closed.
     """
 
     listener: str
@@ -78,7 +116,7 @@ class AcceptorSettings(NamedTuple):
 class Acceptor:
     """Binds first, serves when told: nobody is let in before the broker can answer.
 
-    Followers are never refused for the number of connections, and do not count (BAD-34). On a listener that they share with
+    Followers are never refused for the number of connections, and do not count as clients (BAD-34). On a listener that they share with
     clients, a connection too many is let in *unproven*: it is closed unless its first request is a follower's. There are at
     most UNPROVEN_MAX such connections; a newer one takes the place of the oldest.
     """
@@ -88,6 +126,9 @@ class Acceptor:
     ) -> None:
         self._settings = settings
         self._counts = counts
+        self._monotonic = clock.monotonic
+        self._refusals_told_at = -REFUSALS_TOLD_EVERY_S
+        self._untold_refusals = 0
         self._processors = [
             Processor(
                 channel,
@@ -144,6 +185,7 @@ class Acceptor:
 
     def _admit(self, connection: ClientConnection) -> bool:
         if not self._settings.is_limited:
+            self._counts.take_broker(connection)
             return True
         reason = self._counts.take(connection.remote_address)
         if reason and self._settings.is_of_follower is not None:
@@ -155,30 +197,42 @@ class Acceptor:
             self._unproven[connection] = reason
             return True
         if reason:
-            log.warning("refused a connection of %s: %s", connection.peer, reason)
+            self._refused(connection, reason)
         return not reason
+
+    def _refused(self, connection: ClientConnection, reason: str) -> None:
+        """Tells it, at most once a second: who is refused may try again thousands of times."""
+        now = self._monotonic()
+        self._untold_refusals += 1
+        if now - self._refusals_told_at >= REFUSALS_TOLD_EVERY_S:
+            others = f" ({self._untold_refusals - 1} others before)" if self._untold_refusals > 1 else ""
+            log.warning("refused a connection of %s: %s%s", connection.peer, reason, others)
+            self._refusals_told_at, self._untold_refusals = now, 0
 
     def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: memoryview) -> str:
         """Why the connection is to be closed, or nothing."""
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None
         claim = is_of_follower(header, frame)
-        if claim is not Claim.NONE:
-            self._uncounted.add(connection)
-            if self._unproven.pop(connection, None) is None:
-                self._counts.give_back(connection.remote_address)
         if claim is Claim.MADE:
-            if len(self._claimed) >= CLAIMED_MAX:
+            if len(self._claimed) >= self._counts.claims_max:
                 oldest = next(iter(self._claimed))
                 del self._claimed[oldest]
+                self._counts.give_back_broker(oldest)
                 oldest.abort()
             self._claimed[connection] = None
+        if claim is not Claim.NONE:
+            self._uncounted.add(connection)
+            self._counts.take_broker(connection)
+            if self._unproven.pop(connection, None) is None:
+                self._counts.give_back(connection.remote_address)
         return self._unproven.get(connection, "")
 
     def _released(self, connection: ClientConnection) -> None:
         is_counted = self._unproven.pop(connection, None) is None and connection not in self._uncounted
         self._uncounted.discard(connection)
         self._claimed.pop(connection, None)
+        self._counts.give_back_broker(connection)
         if self._settings.is_limited and is_counted:
             self._counts.give_back(connection.remote_address)
 

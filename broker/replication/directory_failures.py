@@ -6,6 +6,10 @@
    its leaders propose no ISR any more.
 3. The controller is told, and elects others. The replicas of the other directories go on.
 4. When no directory is left, the broker stops: it can do nothing any more, and may look alive.
+
+An error that says nothing about the disk (`disk_errors`) stays with its partition. One that passes, as when no descriptor is
+left, costs only the request that met it: producers, consumers and followers ask again, and a log that could not be made is made
+later. One of a path, as a name that is too long, takes this one partition offline.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from broker.event_log import EventLog
 from broker.replication.fetcher_manager import FetcherManager
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
-from broker.storage.log import LogDirFailed
+from broker.storage.log import LogDirFailed, LogUnavailable
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 
@@ -45,11 +49,24 @@ class DirectoryFailures:
 
     def disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
         """A read or a write of this partition failed."""
+        if isinstance(error, LogUnavailable):
+            self._log_manager.unavailable.tell(error)
+            if not error.is_passing and partition.role is not Role.OFFLINE:
+                self._take_offline(partition)
+                self.on_failure()
+            return
         if partition.role is not Role.OFFLINE:
             log.error("%s: %s", partition.tp, error)
         if partition.log is None or partition.log.log_dir == error.directory or partition.log.is_deleted:
             self._take_offline(partition)
         self.directory_failed(error.directory)
+
+    def failed(self, error: LogDirFailed) -> None:
+        """As `disk_failed`, of no partition that is served."""
+        if isinstance(error, LogUnavailable):
+            self._log_manager.unavailable.tell(error)
+        else:
+            self.directory_failed(error.directory)
 
     def directory_failed(self, directory: str) -> None:
         """Whoever found it: steps 1 to 4, once."""

@@ -19,7 +19,7 @@ from broker.replication.partition import Partition, Role
 from broker.replication.replica_fetcher import FollowedPartition
 from broker.replication.steps import Steps, all_at_once
 from broker.replication.stray_replicas import Verdict, judge
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, LogUnavailable, is_passing
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import (
@@ -132,7 +132,8 @@ class LeadershipChanges:
     ) -> Steps:
         """As `become_leader_or_follower`, with a stop after some partitions each, when others can have their turn.
 
-        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`.
+        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`;
+        so are those whose log cannot be opened now, for want of a descriptor.
         Closed at a stop, it leaves the rest as it is. A full request repeats what the broker knows: that is no news.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
@@ -154,9 +155,7 @@ class LeadershipChanges:
                 elif request.is_full and self._is_known(state, topic_id):
                     room -= 1
                 else:
-                    error = self._take(state, topic_id, lookup)
-                    row = [str(state.topic_partition), state.leader, state.leader_epoch, list(state.isr)]
-                    outcome.note(state.topic_partition, error, row)
+                    self._take_or_hold(state, topic_id, lookup, held, outcome)
                     room -= WORK_OF_A_CHANGE
                 if room <= 0:
                     room = WORK_IN_A_SLICE
@@ -202,7 +201,27 @@ class LeadershipChanges:
             and self._own_id in state.replicas
         )
 
+    def _take_or_hold(
+        self,
+        state: PartitionState,
+        topic_id: str | None,
+        lookup: Lookup,
+        held: list[PartitionState] | None,
+        outcome: _Outcome,
+    ) -> None:
+        try:
+            error = self._take(state, topic_id, lookup)
+        except LogUnavailable:
+            if held is not None:
+                # The controller is not told: it would take the replica for lost until this broker's next life.
+                held.append(state)
+                return
+            error = ErrorCode.KAFKA_STORAGE_ERROR
+        row = [str(state.topic_partition), state.leader, state.leader_epoch, list(state.isr)]
+        outcome.note(state.topic_partition, error, row)
+
     def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
+        """Raises LogUnavailable when it is to be tried again."""
         tp = state.topic_partition
         if self._own_id not in state.replicas:
             log.error("LeaderAndIsr names %s, but its replicas are %s", tp, state.replicas)
@@ -227,6 +246,8 @@ class LeadershipChanges:
         except LogDirFailed as error:
             failed = self._hosted.find_or_make(tp)
             self._disk_failed(failed, error)
+            if is_passing(error):
+                raise
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
@@ -403,7 +424,9 @@ class LeadershipChanges:
         if not is_for_all_epochs and stop.leader_epoch < newest_epoch:
             # Sent before the replica was assigned here again (BUG-20).
             return ErrorCode.FENCED_LEADER_EPOCH
-        if partition is not None and partition.role is Role.OFFLINE and stop.delete:
+        # One whose path alone was refused has no log anywhere: then there is nothing to delete.
+        may_have_log = found is not None or bool(self._log_manager.offline_dirs)
+        if partition is not None and partition.role is Role.OFFLINE and stop.delete and may_have_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not stop.delete:
             self._halt(tp)

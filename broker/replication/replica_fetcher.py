@@ -40,7 +40,7 @@ from broker.replication.leader_endpoint import (
 from broker.replication.partition import Partition
 from broker.replication.replication_throttle import ReplicationThrottle
 from broker.replication.truncation import EpochEnd
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, is_passing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.record_batch import in_pieces
@@ -249,7 +249,11 @@ class ReplicaFetcher:
         entered[tp] = followed
 
     def _disk_gone(self, followed: FollowedPartition, error: LogDirFailed) -> None:
-        self.remove(followed.partition.tp)
+        """A log that lacks a descriptor for now goes on later where it is."""
+        if is_passing(error):
+            self._set_aside(followed, error)
+        else:
+            self.remove(followed.partition.tp)
         self._disk_failed(followed.partition, error)
 
     # -- truncation -----------------------------------------------------------------------------------------------

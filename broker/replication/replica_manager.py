@@ -41,7 +41,7 @@ from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_moves import ReplicaMoves
 from broker.replication.replication_throttle import ReplicationThrottle
 from broker.replication.steps import Steps, all_at_once
-from broker.storage.log import LogDirFailed
+from broker.storage.log import LogDirFailed, is_passing
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchRequestPartition
@@ -224,6 +224,8 @@ class ReplicaManager:
                 self._surroundings.refused.note(tp, records, self._clock.monotonic())
             return self._refused(tp, error.code, error.message, error.record_errors)
         except LogDirFailed as error:
+            if is_passing(error):
+                self._surroundings.refused.note(tp, records, self._clock.monotonic())
             self._disk_failed(self.partitions.find(tp), error)
             return self._refused(tp, ErrorCode.KAFKA_STORAGE_ERROR)
         self._appended[tp] = None
@@ -447,7 +449,7 @@ class ReplicaManager:
             await self._log_manager.write_high_watermarks(marks)
         except LogDirFailed as error:
             log.error("the high watermarks could not be checkpointed: %s", error)
-            self.failures.directory_failed(error.directory)
+            self.failures.failed(error)
 
     def update_fetchers(self, per_leader: int) -> None:
         """`num.replica.fetchers`, for partitions that are followed from now on."""

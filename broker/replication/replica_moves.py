@@ -22,7 +22,7 @@ from broker.replication.partition import Role
 from broker.replication.replication_throttle import ReplicationThrottle
 from broker.storage.filesystem import Buffer
 from broker.storage.future_logs import TOPIC_NAME_MAX
-from broker.storage.log import Log, LogDirFailed, WouldBlock
+from broker.storage.log import Log, LogDirFailed, LogUnavailable, WouldBlock, failure_of
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -82,7 +82,7 @@ class ReplicaMoves:
         try:
             self._begin(tp, current, directory)
         except LogDirFailed as error:
-            self._failures.directory_failed(error.directory)
+            self._failures.failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _begin(self, tp: TopicPartition, current: Log, directory: str) -> None:
@@ -144,9 +144,14 @@ class ReplicaMoves:
         """Copies a piece, or ends the move. False: there is nothing to do now."""
         try:
             return await self._advance(tp)
+        except LogUnavailable as error:
+            self._failures.failed(error)
+            if error.is_passing:
+                return False
+            self._log_manager.drop_future(tp)
         except LogDirFailed as error:
             log.error("%s: the move ends: %s", tp, error)
-            self._failures.directory_failed(error.directory)
+            self._failures.failed(error)
         except KafkaError as error:
             if self._ends(tp) is not None:
                 log.error("%s: the move ends: %s", tp, error)
@@ -200,7 +205,7 @@ class ReplicaMoves:
         try:
             self._futures.declare_complete(future)
         except OSError as error:
-            raise LogDirFailed(future.log_dir, error) from error
+            raise failure_of(future.log_dir, error) from error
 
     def _catch_up(self, current: Log, future: Log) -> bool:
         """Copies what came during the sync, without a wait. False when that is too much, or not in memory.

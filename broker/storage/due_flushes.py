@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from broker.config import LONG_MAX
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, is_passing
 
 LOGS_IN_A_SLICE = 500
 
@@ -61,4 +61,6 @@ class DueFlushes:
                 try:
                     await found.flush()
                 except LogDirFailed as error:
+                    if is_passing(error):
+                        self._rolled[found] = None  # once more with the next tick
                     report(error)

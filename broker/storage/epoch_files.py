@@ -65,5 +65,6 @@ class EpochFiles:
             self._writing = asyncio.get_running_loop().run_in_executor(None, work)
             await asyncio.shield(self._writing)
         for log, error in failures:
+            log.leader_epochs.changed()  # they are still to be written
             report(log.failed(error))
         await asyncio.sleep(0)

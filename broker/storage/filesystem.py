@@ -12,11 +12,15 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+from broker.storage.disk_errors import is_passing, lacks_descriptor
 from broker.storage.open_files import OpenFiles
+from broker.storage.spare_descriptors import SpareDescriptors
 
 Buffer = bytes | bytearray | memoryview
+Result = TypeVar("Result")
 
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _WHOLE_FILE = struct.Struct("hhqqi")
@@ -28,22 +32,56 @@ class FileSystem:
 
     def __init__(self) -> None:
         self.in_use = OpenFiles()
+        self.spare = SpareDescriptors()
         self._knows_nowait = hasattr(os, "RWF_NOWAIT")
 
     def open(self, path: str) -> int:
         """For reading and writing; made when it is not there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return self._open(path, os.O_RDWR | os.O_CREAT)
 
     def create(self, path: str) -> int:
         """As `open`, and what was in the file before is gone."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def reopen(self, path: str) -> int:
         """A file that is there, for reading and writing. Raises FileNotFoundError."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return self._open(path, os.O_RDWR)
+
+    def open_to_keep(self, path: str) -> int:
+        """`open` of a file that stays open: it leaves others half of the spare descriptors, and raises OSError instead."""
+        return self._open(path, os.O_RDWR | os.O_CREAT, is_kept=True)
+
+    def reopen_to_keep(self, path: str) -> int:
+        """`reopen`, as `open_to_keep`."""
+        return self._open(path, os.O_RDWR, is_kept=True)
+
+    def check_spare(self) -> None:
+        """Before something that must not stay half done. Raises OSError when there may be no descriptor for all of it."""
+        self.close(self._open(os.devnull, os.O_RDONLY, is_kept=True))
+
+    def _open(self, path: str, flags: int, *, is_kept: bool = False) -> int:
+        flags |= os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if not lacks_descriptor(error):
+                raise
+        return self._with_spare(lambda: os.open(path, flags, 0o644), is_kept=is_kept)
+
+    def _with_spare(self, work: Callable[[], Result], *, is_kept: bool = False) -> Result:
+        """`work`, which found no descriptor: a log file at rest is closed for it, or a spare one is given up."""
+        while True:
+            if not self.in_use.close_one_at_rest() and not self.spare.give_up_one(is_kept=is_kept):
+                return work()
+            try:
+                return work()
+            except OSError as error:  # somebody else may have been faster
+                if not lacks_descriptor(error):
+                    raise
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        if not self.spare.take_back(fd):
+            os.close(fd)
 
     def lock(self, path: str) -> int:
         """A descriptor of the file, which no other process may lock until it is closed. Raises BlockingIOError.
@@ -122,26 +160,28 @@ class FileSystem:
         os.truncate(path, size)
 
     def sync(self, fd: int) -> None:
-        """Waits until the file's data and size are on the disk."""
-        os.fdatasync(fd)
+        """Waits until the file's data and size are on the disk. A failure is one of the disk, whatever its number says."""
+        with _of_the_disk():
+            os.fdatasync(fd)
 
     def sync_path(self, path: str) -> None:
         """`sync` of a file by its name; one that was removed meanwhile is fine."""
         with contextlib.suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = self._open(path, os.O_RDWR)
             try:
-                os.fdatasync(fd)
+                self.sync(fd)
             finally:
-                os.close(fd)
+                self.close(fd)
 
     def sync_directory(self, path: str) -> None:
         """Waits until what was made, renamed and removed in the directory is on the disk; one that is gone is fine."""
         with contextlib.suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(fd)
+                with _of_the_disk():
+                    os.fsync(fd)
             finally:
-                os.close(fd)
+                self.close(fd)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -154,7 +194,13 @@ class FileSystem:
     def remove_tree(self, path: str) -> None:
         """Removes a directory with all that is in it; none there is fine."""
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                if not lacks_descriptor(error):
+                    raise
+                self._with_spare(lambda: shutil.rmtree(path))
+                self.spare.fill()
 
     def make_directory(self, path: str) -> None:
         """With its parents; there already is fine."""
@@ -169,7 +215,14 @@ class FileSystem:
         return True
 
     def list(self, path: str) -> list[str]:
-        return os.listdir(path)
+        try:
+            return os.listdir(path)
+        except OSError as error:
+            if not lacks_descriptor(error):
+                raise
+        names = self._with_spare(lambda: os.listdir(path))
+        self.spare.fill()
+        return names
 
     def space(self, path: str) -> tuple[int, int]:
         """(bytes of the volume that holds the path, bytes of it that can still be written)."""
@@ -194,19 +247,19 @@ class FileSystem:
     def read_file(self, path: str) -> bytes | None:
         """All of it, or None when it is not there."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
             size = os.fstat(fd).st_size
             return self.read(fd, size, 0) if size else b""
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def read_end(self, path: str, size: int) -> tuple[bytes, int] | None:
         """(the last `size` bytes of the file, fewer if it is shorter, its size); None when it is not there."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -214,7 +267,7 @@ class FileSystem:
             start = max(length - size, 0)
             return (self.read(fd, length - start, start) if length else b""), length
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def write_new(self, path: str, data: bytes) -> None:
         """Where no file of that name can be; not synced."""
@@ -237,6 +290,17 @@ class FileSystem:
         self.rename(temporary, path)
         if sync:
             self.sync_directory(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def _of_the_disk() -> Iterator[None]:
+    """What a failed sync did not write may be gone, also when it lacked memory only (FLT-29)."""
+    try:
+        yield
+    except OSError as error:
+        if is_passing(error):
+            raise OSError(errno.EIO, f"sync: {error.strerror}") from error
+        raise
 
 
 def _lock_for_java(fd: int) -> None:

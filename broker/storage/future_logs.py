@@ -32,8 +32,9 @@ from typing import NamedTuple
 
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log
-from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, LogDirectory
-from broker.storage.log_types import LogDirFailed
+from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, LogDirectory, path_of, path_of_renamed
+from broker.storage.log_types import LogDirFailed, failure_of
+from protocol.topic_names import is_valid_topic_name, number_of
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -106,18 +107,19 @@ class FutureLogs:
         future.increment_log_start(current.log_start_offset)
         for epoch, start in current.leader_epochs.entries:
             future.leader_epochs.assign(epoch, start)  # one of which there is no record yet (BUG-15)
-        removed = f"{current.log_dir}/{_name_of_removed(tp)}"
+        removed = path_of_renamed(current.log_dir, tp, DELETED_SUFFIX)
+        path = path_of(future.log_dir, tp)
         current.mark_deleted()
         try:
             self._filesystem.rename(current.directory, removed)
         except OSError as error:
-            raise LogDirFailed(current.log_dir, error) from error
+            raise failure_of(current.log_dir, error) from error
         try:
-            self._filesystem.rename(future.directory, f"{future.log_dir}/{tp}")
+            self._filesystem.rename(future.directory, path)
         except OSError as error:
             self._rename_back(removed, current.directory)
-            raise LogDirFailed(future.log_dir, error) from error
-        future.moved_to(f"{future.log_dir}/{tp}")
+            raise failure_of(future.log_dir, error) from error
+        future.moved_to(path)
         return future, removed
 
     def _rename_back(self, removed: str, path: str) -> None:
@@ -151,9 +153,9 @@ def _epoch_ends(log: Log) -> list[tuple[int, int]]:
     return [(epoch, end) for (epoch, _), end in zip(entries, ends, strict=False)]
 
 
-def directory_name(tp: TopicPartition) -> str:
-    """Of a new copy."""
-    return f"{tp}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+def new_suffix() -> str:
+    """Of a new copy's directory, behind the partition's name."""
+    return f".{uuid.uuid4().hex}{FUTURE_SUFFIX}"
 
 
 def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
@@ -167,7 +169,7 @@ def settle(filesystem: FileSystem, directories: Sequence[LogDirectory]) -> None:
     for tp, found in _scan(filesystem, directories, _FUTURE):
         with _failures_in(found.directory):
             if found.is_complete and tp not in plain:
-                target = f"{found.directory.path}/{tp}"
+                target = path_of(found.directory.path, tp)
                 log.warning("%s takes its place now as %s", found.path, target)
                 filesystem.rename(found.path, target)
                 filesystem.sync_directory(found.directory.path)
@@ -185,7 +187,7 @@ def _keep(filesystem: FileSystem, tp: TopicPartition, complete: _Found, places: 
         if found is not complete:
             log.warning("%s is older than %s: removed", found.path, complete.path)
             with _failures_in(found.directory):
-                filesystem.rename(found.path, f"{found.directory.path}/{_name_of_removed(tp)}")
+                filesystem.rename(found.path, path_of_renamed(found.directory.path, tp, DELETED_SUFFIX))
                 filesystem.sync_directory(found.directory.path)
     with _failures_in(complete.directory):
         filesystem.sync_directory(complete.directory.path)
@@ -201,23 +203,20 @@ def _scan(
         for name in names:
             match = pattern.fullmatch(name)
             path = f"{directory.path}/{name}"
-            if match is None:
+            number = number_of(match[2]) if match is not None else None
+            if match is None or number is None or not is_valid_topic_name(match[1]):
                 continue
             with _failures_in(directory):
                 is_log = filesystem.is_directory(path)
                 is_complete = is_log and filesystem.exists(f"{path}/{REPLACES_CURRENT}")
             if is_log:
-                yield TopicPartition(match[1], int(match[2])), _Found(directory, path, is_complete)
+                yield TopicPartition(match[1], number), _Found(directory, path, is_complete)
 
 
 def _unmark(filesystem: FileSystem, path: str) -> None:
     """Synced: a file that comes back after the next move would make two logs complete. Raises OSError."""
     filesystem.remove(f"{path}/{REPLACES_CURRENT}")
     filesystem.sync_directory(path)
-
-
-def _name_of_removed(tp: TopicPartition) -> str:
-    return f"{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{DELETED_SUFFIX}"
 
 
 @contextlib.contextmanager

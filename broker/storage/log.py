@@ -22,7 +22,17 @@ from broker.storage.disk_threads import READS
 from broker.storage.filesystem import Buffer, FileSystem
 from broker.storage.flushing import EpochsWrite, Unsynced, in_thread
 from broker.storage.log_retention import deletable_segments
-from broker.storage.log_types import NOTHING, PARTITION_METADATA, AppendInfo, LogDirFailed, LogParts, ReadResult
+from broker.storage.log_types import (
+    NOTHING,
+    PARTITION_METADATA,
+    AppendInfo,
+    LogDirFailed,
+    LogParts,
+    LogUnavailable,
+    ReadResult,
+    failure_of,
+    is_passing,
+)
 from broker.storage.rolling import must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
@@ -37,7 +47,16 @@ WARM_TRIES = 6
 ASSIGNED_BYTES = 16
 """Base offset, length and leader epoch: what a leader writes anew in front of a producer's batch."""
 
-__all__ = ["AppendInfo", "Log", "LogDirFailed", "ReadResult", "WouldBlock"]
+__all__ = [
+    "AppendInfo",
+    "Log",
+    "LogDirFailed",
+    "LogUnavailable",
+    "ReadResult",
+    "WouldBlock",
+    "failure_of",
+    "is_passing",
+]
 
 
 class Log:
@@ -90,6 +109,11 @@ class Log:
     def segments(self) -> Sequence[Segment]:
         """Oldest first; the last is the one that is appended to."""
         return self._segments
+
+    @property
+    def is_in_use(self) -> bool:
+        """The segment that is appended to was read or written since the last look at the open files."""
+        return self._segments[-1].is_used
 
     @property
     def size(self) -> int:
@@ -187,23 +211,31 @@ class Log:
         A log that was deleted or closed is another matter: whoever still has it is late, the disk is well.
         """
         if self._failure is not None:
-            raise LogDirFailed(self.log_dir, self._failure)
+            raise failure_of(self.log_dir, self._failure, is_lasting=True)
         if self._is_closed:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
 
     @contextmanager
-    def _using_disk(self) -> Iterator[None]:
-        """Raises LogDirFailed for an OSError inside. Not for the hot path: a `try` there costs nothing."""
+    def _using_disk(self, *, is_half_done: bool = False) -> Iterator[None]:
+        """Raises LogDirFailed for an OSError inside. Not for the hot path: a `try` there costs nothing.
+
+        `is_half_done`: an error inside leaves something half done, so that the log cannot be used again even if the error passes.
+        """
         self._check_usable()
         try:
             yield
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.failed(error, is_lasting=is_half_done) from error
 
-    def failed(self, error: OSError) -> LogDirFailed:
-        """Notes that the disk failed: it is not asked again. Returns what is to be raised, or reported."""
-        self._failure = error
-        return LogDirFailed(self.log_dir, error)
+    def failed(self, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
+        """Notes that the disk failed: it is not asked again. Returns what is to be raised, or reported.
+
+        An error that passes is not noted (`LogUnavailable`): whoever got it may try again.
+        """
+        failure = failure_of(self.log_dir, error, is_lasting=is_lasting)
+        if not is_passing(failure):
+            self._failure = error
+        return failure
 
     def _roll(self, base_offset: int) -> Segment:
         """Ends the last segment and begins one at `base_offset`. Raises OSError."""
@@ -304,6 +336,8 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return
         with self._using_disk():
+            self._filesystem.check_spare()
+        with self._using_disk(is_half_done=True):
             if offset < self.recovery_point:
                 self._lower_recovery_point(self._bases[bisect_right(self._bases, offset) - 1])
             # The newest go first: a crash in between leaves the begin of the log, not a log with a hole.
@@ -322,6 +356,8 @@ class Log:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log goes on at `offset`. Raises LogDirFailed."""
         with self._using_disk():
+            self._filesystem.check_spare()
+        with self._using_disk(is_half_done=True):
             if offset < self.log_start_offset:
                 # Before anything goes: a start that the checkpoint still has would become the end of what is left.
                 self.log_start_offset = offset
@@ -453,7 +489,8 @@ class Log:
                 return
             self._check_usable()
             end, cuts = self.log_end_offset, self.cuts
-            unsynced = self._take_unsynced()
+            with self._using_disk():
+                unsynced = self._take_unsynced()
             is_done = False
             try:
                 if unsynced:
@@ -463,7 +500,7 @@ class Log:
                 raise self.failed(error) from error
             finally:
                 if not is_done:
-                    self._all_is_unsynced()
+                    self._is_unsynced_again(unsynced)
             if self._is_closed:
                 return  # it was deleted meanwhile
             with self._using_disk():
@@ -476,6 +513,8 @@ class Log:
         segments: list[Segment] = []
         paths: list[str] = []
         directories: list[str] = []
+        for segment in self._segments:
+            segment.write_out_unsynced()  # what may fail comes before the first is taken
         for segment in self._segments:
             is_unsynced, index_paths = segment.take_unsynced()
             paths += index_paths
@@ -506,12 +545,16 @@ class Log:
     def _epochs_changed(self) -> None:
         self.on_epochs(self)
 
-    def _all_is_unsynced(self) -> None:
+    def _is_unsynced_again(self, unsynced: Unsynced) -> None:
+        """What `_take_unsynced` gave did not get to the disk, or nobody knows."""
         self._names_are_synced = False
         self.leader_epochs.changed()
         self.producers.all_is_unsynced()
+        segments, paths = set(unsynced.segments), set(unsynced.paths)
         for segment in self._segments:
-            segment.is_unsynced = segment.index.is_unsynced = segment.time_index.is_unsynced = True
+            segment.is_unsynced |= segment in segments
+            for index in (segment.index, segment.time_index):
+                index.is_unsynced |= index.path in paths
 
     def prepare_to_close(self) -> None:
         """Before the last flush: what makes the next start quick is written. Raises LogDirFailed."""

@@ -28,7 +28,7 @@ from broker.storage.compaction import Cleanable, OffsetMap, SegmentFacts
 from broker.storage.disk_threads import CLEANING
 from broker.storage.filesystem import Buffer, FileSystem
 from broker.storage.flushing import in_thread
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, failure_of
 from broker.storage.log_manager import LogManager
 from broker.storage.segment import Segment
 from broker.storage.segment_swap import CLEANED_SUFFIX, remove_cleaned
@@ -108,8 +108,7 @@ class LogCleaner:
                 return False
             return await self._clean(*chosen)
         except LogDirFailed as error:
-            log.error("%s", error)
-            self.manager.on_log_dir_failure(error.directory)
+            self.manager.report(error)
             return False
 
     async def _choose(self) -> tuple[Log, Cleanable] | None:
@@ -133,7 +132,7 @@ class LogCleaner:
         try:
             facts = _facts(found.segments, config.min_compaction_lag_ms, config.max_compaction_lag_ms)
         except OSError as error:
-            raise LogDirFailed(found.log_dir, error) from error
+            raise failure_of(found.log_dir, error) from error
         return compaction.cleanable(
             facts,
             cleaned_up_to=found.cleaned_up_to,
@@ -165,7 +164,7 @@ class LogCleaner:
         except LogDirFailed:
             raise
         except OSError as error:
-            raise LogDirFailed(found.log_dir, error) from error
+            raise failure_of(found.log_dir, error) from error
         except KafkaError as error:
             log.error("%s is not compacted any more, it cannot be read: %s", found.topic_partition, error)
             self._leave_alone(found, error)
@@ -447,6 +446,7 @@ class Cleaning:
 
         def sync() -> None:
             target.seal()
+            target.write_out_unsynced()
             target.take_unsynced()
             target.sync()
             for path in (target.index.path, target.time_index.path):

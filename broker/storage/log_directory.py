@@ -6,10 +6,13 @@ import errno
 import logging
 import os
 import threading
+import uuid
 from collections.abc import Mapping
 
 from broker.storage import checkpoints
 from broker.storage.filesystem import FileSystem
+from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import is_partition_number, is_valid_topic_name, number_of, shown
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -20,6 +23,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
+RENAMED_TOPIC_MAX = 150
+"""Characters of the topic's name that the name of a deleted or set-aside directory keeps: the whole has 255."""
 
 
 class LogDirectoryError(Exception):
@@ -165,7 +170,25 @@ class LogDirectory:
                     self._filesystem.remove_tree(directory)
                 continue
             plain = name.rpartition(".")[0] if name.endswith(FUTURE_SUFFIX) else name
-            topic, dash, number = plain.rpartition("-")
-            if dash and topic and number.isascii() and number.isdigit() and str(int(number)) == number:
-                found.append((TopicPartition(topic, int(number)), directory))
+            topic, dash, digits = plain.rpartition("-")
+            number = number_of(digits)
+            if dash and number is not None and is_valid_topic_name(topic):
+                found.append((TopicPartition(topic, number), directory))
         return found
+
+
+def path_of(log_dir: str, tp: TopicPartition, suffix: str = "") -> str:
+    """The path of a partition's directory: the one place where names from outside become a path.
+
+    Whoever asked, a directory outside of `log_dir` is not made, renamed or removed. Raises KafkaError(INVALID_TOPIC_EXCEPTION).
+    """
+    if not (is_valid_topic_name(tp.topic) and is_partition_number(tp.partition)):
+        name = f"topic {shown(tp.topic)}, partition {shown(tp.partition)}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name}: no directory can have such a name")
+    return f"{log_dir}/{tp.topic}-{tp.partition}{suffix}"
+
+
+def path_of_renamed(log_dir: str, tp: TopicPartition, suffix: str) -> str:
+    """What the directory is called that is deleted, or set aside: a name that no other has. Raises KafkaError as `path_of`."""
+    path_of(log_dir, tp)
+    return f"{log_dir}/{tp.topic[:RENAMED_TOPIC_MAX]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"

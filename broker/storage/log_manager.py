@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -20,19 +19,30 @@ from broker.storage.due_flushes import DueFlushes
 from broker.storage.epoch_files import EpochFiles
 from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
 from broker.storage.log_configs import LogConfigs
-from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
+from broker.storage.log_directory import (
+    DELETED_SUFFIX,
+    FUTURE_SUFFIX,
+    STRAY_SUFFIX,
+    LogDirectory,
+    LogDirectoryError,
+    path_of,
+    path_of_renamed,
+)
 from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
 from broker.storage.removals import Removals
+from broker.storage.unavailable_logs import UnavailableLogs
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+FLUSHED_FOR_THEIR_FILES = 50
+"""Logs that are synced in each second while there are too many open files."""
 LOGS_IN_A_PIECE = 64
 """What a thread takes at one time when the broker stops."""
 
@@ -69,8 +79,9 @@ class LogManager:
         self._epoch_files = EpochFiles(filesystem)
         self._checkpoints = OffsetCheckpoints(self._directories)
         self._points_are_behind = False
-        self._lowered = LoweredPoints(self._write_points, self._write_points_now, self._report)
+        self._lowered = LoweredPoints(self._write_points, self._write_points_now, self.report)
         self._removals = Removals(filesystem)
+        self.unavailable = UnavailableLogs(clock.monotonic)
         now = clock.monotonic()
         self._next_recovery_points = now + schedule.recovery_points_s
         self._next_log_starts = now + schedule.log_starts_s
@@ -226,15 +237,15 @@ class LogManager:
 
     def check_meta(self, broker_id: int, cluster_id: str) -> None:
         """Before anything is promised to anybody. Raises LogDirectoryError for another broker's or cluster's directory."""
-        log_opening.of_each(self._directories, lambda d: d.check_meta(broker_id, cluster_id), self._report)
+        log_opening.of_each(self._directories, lambda d: d.check_meta(broker_id, cluster_id), self.report)
 
     def ensure_meta(self, broker_id: int, cluster_id: str) -> None:
         """Checks or writes every directory's `meta.properties`. Raises LogDirectoryError."""
-        log_opening.of_each(self._directories, lambda d: d.ensure_meta(broker_id, cluster_id), self._report)
+        log_opening.of_each(self._directories, lambda d: d.ensure_meta(broker_id, cluster_id), self.report)
 
     def note_disks(self, broker_epoch: int) -> None:
         """Notes in every directory since when its disk has been there, for `disks_since`. Before `ensure_meta`."""
-        histories = disk_history.DiskHistories(self._filesystem, self._directories, self._report)
+        histories = disk_history.DiskHistories(self._filesystem, self._directories, self.report)
         self.disks_since = histories.take_up(self._logs.keys(), broker_epoch)
 
     async def shutdown(self) -> None:
@@ -302,7 +313,8 @@ class LogManager:
         return [directory for directory in self._directories if directory.is_online]
 
     def get_or_create(self, tp: TopicPartition, topic_id: str | None, overrides: Mapping[str, str]) -> Log:
-        """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed.
+        """The log, made in the directory that has the fewest when it is not there. Raises LogDirFailed, and KafkaError for
+        a name that no directory can have.
 
         An id is written to a log that has none, or a damaged one; overrides that are not valid are left out, which is told. A log whose
         directory failed is not made anew: an empty one must not stand for what was acknowledged.
@@ -325,13 +337,13 @@ class LogManager:
         if tp in self._offline:
             raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
         if tp in self._checkpoints.forgotten:
-            self._checkpoints.forget_deleted(self._report)
             self._forget_cleaned()
+            self._checkpoints.forget_deleted(self.report)
         directory = self._directory_for_new(tp)
         try:
-            created = self._make(directory, tp, str(tp), topic_id, config)
+            created = self._make(directory, tp, "", topic_id, config)
         except OSError as error:
-            raise LogDirFailed(directory.path, error) from error
+            raise failure_of(directory.path, error) from error
         self._logs[tp] = created
         self.futures.preferred.pop(tp, None)
         self.futures.follow(created)
@@ -342,7 +354,10 @@ class LogManager:
             try:
                 self.cleaned.lower_now(directory.path)
             except OSError as error:
-                self._report(LogDirFailed(directory.path, error))
+                failure = failure_of(directory.path, error)
+                if isinstance(failure, LogUnavailable):
+                    raise failure from error
+                self.report(failure)
 
     def _directory_for_new(self, tp: TopicPartition) -> LogDirectory:
         """Where an admin wanted it, else the one with the fewest logs. Raises LogDirFailed."""
@@ -363,9 +378,9 @@ class LogManager:
         return chosen
 
     def _make(
-        self, directory: LogDirectory, tp: TopicPartition, name: str, topic_id: str | None, config: TopicConfig
+        self, directory: LogDirectory, tp: TopicPartition, suffix: str, topic_id: str | None, config: TopicConfig
     ) -> Log:
-        path = f"{directory.path}/{name}"
+        path = path_of(directory.path, tp, suffix)
         if self._filesystem.make_new_directory(path):
             parts = recovery.new_log(self._filesystem, path, config, topic_id=topic_id, wall_ms=self._clock.wall_ms)
             return self._watched(Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts))
@@ -383,9 +398,9 @@ class LogManager:
         try:
             self._checkpoints.forget(directory, (tp,))
             self.cleaned.lower_now(path)
-            future = self._make(directory, tp, future_logs.directory_name(tp), current.topic_id, current.config)
+            future = self._make(directory, tp, future_logs.new_suffix(), current.topic_id, current.config)
         except OSError as error:
-            raise LogDirFailed(path, error) from error
+            raise failure_of(path, error) from error
         future.overrides = current.overrides
         self.futures.add(future)
         return future
@@ -448,13 +463,13 @@ class LogManager:
 
     def _renamed_away(self, found: Log, suffix: str) -> str:
         tp = found.topic_partition
+        target = path_of_renamed(found.log_dir, tp, suffix)
         self._let_go(found)
-        target = f"{found.log_dir}/{tp.topic[:150]}-{tp.partition}.{uuid.uuid4().hex}{suffix}"
         try:
             found.mark_deleted()
             self._filesystem.rename(found.directory, target)
         except OSError as error:
-            raise LogDirFailed(found.log_dir, error) from error
+            raise failure_of(found.log_dir, error) from error
         self._points_are_behind = True
         return target
 
@@ -491,7 +506,7 @@ class LogManager:
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """A directory that cannot be read has failed."""
-        return self._checkpoints.high_watermarks({tp: log.log_dir for tp, log in self._logs.items()}, self._report)
+        return self._checkpoints.high_watermarks({tp: log.log_dir for tp, log in self._logs.items()}, self.report)
 
     async def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """`marks` of other directories' logs are not mixed up. Raises LogDirFailed."""
@@ -519,7 +534,8 @@ class LogManager:
                 else:
                     await self._checkpoints.write(directory, name, offsets)
             except OSError as error:
-                failure = LogDirFailed(directory.path, error)
+                failure = failure_of(directory.path, error)
+                self._points_are_behind |= isinstance(failure, LogUnavailable)  # once more with the next tick
         if failure is not None:
             raise failure
 
@@ -530,7 +546,10 @@ class LogManager:
         while True:
             await asyncio.sleep(TICK_S)
             self._filesystem.in_use.tick()
+            self._filesystem.spare.fill()
+            self._removals.retry()
             for duty in (
+                self._files_due,
                 self._flush_due,
                 self._epochs_due,
                 self._checkpoint_due,
@@ -540,9 +559,13 @@ class LogManager:
                 try:
                     await duty(self._clock.monotonic())
                 except LogDirFailed as error:
-                    self._report(error)
+                    self.report(error)
 
-    def _report(self, error: LogDirFailed) -> None:
+    def report(self, error: LogDirFailed) -> None:
+        """A duty in the background failed. Only an error of the disk takes its directory offline; others are tried again."""
+        if isinstance(error, LogUnavailable):
+            self.unavailable.tell(error)
+            return
         log.error("%s", error)
         self.on_log_dir_failure(error.directory)
 
@@ -562,7 +585,7 @@ class LogManager:
                 try:
                     await self._delete_old_segments_of(tp)
                 except LogDirFailed as error:
-                    self._report(error)
+                    self.report(error)
                 await asyncio.sleep(0)
 
     async def _expiration_due(self, now: float) -> None:
@@ -572,11 +595,23 @@ class LogManager:
                 found.producers.expire(self._clock.wall_ms(), self.producer_expiration.after_ms)
                 await asyncio.sleep(0)
 
+    async def _files_due(self, now: float) -> None:
+        """Log files that hold descriptors only because they are not synced: with too many, some are synced, and can rest."""
+        if not self._filesystem.in_use.are_too_many:
+            return
+        unsynced = [found for found in self._all() if any(segment.is_unsynced for segment in found.segments)]
+        unsynced.sort(key=lambda found: found.is_in_use)
+        for found in unsynced[:FLUSHED_FOR_THEIR_FILES]:
+            await found.flush()
+            for segment in found.segments:
+                if not segment.is_used:
+                    segment.rest()
+
     async def _flush_due(self, now: float) -> None:
-        await self._flushes.flush(now, self._report)
+        await self._flushes.flush(now, self.report)
 
     async def _epochs_due(self, now: float) -> None:
-        await self._epoch_files.write_some(self._report)
+        await self._epoch_files.write_some(self.report)
 
     async def delete_old_segments(self) -> None:
         """Retention of every log, never past the high watermark (INV-22). Raises LogDirFailed."""

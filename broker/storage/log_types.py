@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker.storage import disk_errors
 from broker.storage.filesystem import Buffer
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_producers import LogProducers
@@ -21,6 +22,33 @@ class LogDirFailed(Exception):
         super().__init__(f"log directory {directory} failed: {error}")
         self.directory = directory
         self.error = error
+
+
+class LogUnavailable(LogDirFailed):
+    """One log cannot be used: KAFKA_STORAGE_ERROR for its partition, and nothing is wrong with the disk (`disk_errors`).
+
+    `is_passing`: the process lacks a descriptor or memory, and the same call may succeed later; nothing was changed.
+    """
+
+    def __init__(self, directory: str, error: OSError, *, is_passing: bool) -> None:
+        super().__init__(directory, error)
+        self.args = (f"{error}, which is no failure of the disk",)
+        self.is_passing = is_passing
+
+
+def failure_of(directory: str, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
+    """What the error means for a log in that directory: LogUnavailable, or that the directory has failed.
+
+    `is_lasting`: the log stays unusable even if the error itself passes.
+    """
+    if disk_errors.is_passing(error) or disk_errors.is_of_one_path(error):
+        return LogUnavailable(directory, error, is_passing=disk_errors.is_passing(error) and not is_lasting)
+    return LogDirFailed(directory, error)
+
+
+def is_passing(failure: LogDirFailed) -> bool:
+    """The same call may succeed later."""
+    return isinstance(failure, LogUnavailable) and failure.is_passing
 
 
 class AppendInfo(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, LogDirFailed, failure_of
 
 PAUSE_S = 0.02
 """Between two checkpoints: cuts come in slices, and each checkpoint names all logs of its directory."""
@@ -96,6 +96,7 @@ class LoweredPoints:
         try:
             await self._write(log_dir)
         except OSError as error:
+            # Each still knows that it is behind: the append that comes next writes the checkpoint itself.
             for log in self.behind(log_dir):
                 del self._behind[log]
-            self._report(LogDirFailed(log_dir, error))
+            self._report(failure_of(log_dir, error))

@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from broker.storage import checkpoints
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.disk_errors import is_passing
+from broker.storage.log import Log, LogDirFailed, failure_of
 from broker.storage.log_directory import LogDirectory
 from protocol.types import TopicPartition
 
@@ -30,14 +31,17 @@ class OffsetCheckpoints:
         self._turns = itertools.count(1)
 
     def high_watermarks(self, directories: Mapping[TopicPartition, str], report: Report) -> dict[TopicPartition, int]:
-        """Of the logs that lie where `directories` says. A directory that cannot be read is reported, and left out."""
+        """Of the logs that lie where `directories` says. A directory that cannot be read is reported, and left out.
+
+        Raises LogUnavailable when it can be read later.
+        """
         marks: dict[TopicPartition, int] = {}
         for directory in self._directories:
             if directory.is_online:
                 try:
                     offsets = directory.read_offsets(checkpoints.HIGH_WATERMARKS)
                 except OSError as error:
-                    report(LogDirFailed(directory.path, error))
+                    _report(directory, error, report)
                     continue
                 marks |= {tp: mark for tp, mark in offsets.items() if directories.get(tp) == directory.path}
         return marks
@@ -53,13 +57,16 @@ class OffsetCheckpoints:
         directory.write_offsets(checkpoints.LOG_STARTS, log_starts(logs), next(self._turns))
 
     def forget_deleted(self, report: Report) -> None:
-        """Before a log is made. A directory where that is not possible is reported: nothing is made there any more."""
+        """Before a log is made. A directory where that is not possible is reported: nothing is made there any more.
+
+        Raises LogUnavailable when it is possible later.
+        """
         for directory in self._directories:
             if directory.is_online:
                 try:
                     self.forget(directory, self.forgotten)
                 except OSError as error:
-                    report(LogDirFailed(directory.path, error))
+                    _report(directory, error, report)
         self.forgotten.clear()
 
     def forget(self, directory: LogDirectory, partitions: Collection[TopicPartition]) -> None:
@@ -69,6 +76,12 @@ class OffsetCheckpoints:
             kept = {tp: offset for tp, offset in offsets.items() if tp not in partitions}
             if len(kept) < len(offsets):
                 directory.overwrite_offsets(name, kept, next(self._turns))
+
+
+def _report(directory: LogDirectory, error: OSError, report: Report) -> None:
+    if is_passing(error):
+        raise failure_of(directory.path, error) from error
+    report(LogDirFailed(directory.path, error))
 
 
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:

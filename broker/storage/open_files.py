@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import islice
 from typing import Protocol
 
 IDLE_CHECK_TICKS = 10
 """Files that were not used between two looks are closed."""
 OPEN_MAX = 4096
-"""With more than these open, each tick is a look."""
+"""With more than these open, or more than the files' share of the descriptors, each tick is a look."""
+LOOKED_AT_FOR_ONE = 64
+"""Files that are looked at when one is to be closed at once: those that are not synced stay open."""
 CLOSED_AT_ONCE = 1000
 """A close takes 1 us, and much longer on a busy machine."""
 
@@ -17,14 +21,24 @@ class OpenFile(Protocol):
 
     is_used: bool
 
+    @property
+    def can_rest(self) -> bool:
+        """Nobody uses it now, and all of it is on the disk."""
+        ...
+
     def rest(self) -> bool:
         """Closes the file. False: a thread uses it."""
 
 
 class OpenFiles:
-    """Those that were opened. `tick` is called each second, on the loop, where all of them are used."""
+    """Those that were opened. `tick` is called each second, on the loop, where all of them are used.
+
+    `share`: how many of the process's descriptors are for them (`descriptors`).
+    """
 
     def __init__(self) -> None:
+        self.share = OPEN_MAX
+        self._loops_thread: int | None = None
         self._open: dict[OpenFile, None] = {}
         self._idle: list[OpenFile] = []
         self._ticks = 0
@@ -40,8 +54,27 @@ class OpenFiles:
 
     def tick(self) -> None:
         self._ticks += 1
-        if self._ticks % IDLE_CHECK_TICKS == 0 or len(self._open) > OPEN_MAX or self._idle:
+        self._loops_thread = threading.get_ident()
+        if self._ticks % IDLE_CHECK_TICKS == 0 or self.are_too_many or self._idle:
             self.close_idle()
+
+    @property
+    def are_too_many(self) -> bool:
+        """More than OPEN_MAX, or than their share."""
+        return len(self._open) > min(self.share, OPEN_MAX)
+
+    def close_one_at_rest(self) -> bool:
+        """Closes the file that was opened or looked at the longest ago, and can be closed. False: there is none, or not for us.
+
+        Only in the loop's thread: in another one, the loop may be using the file.
+        """
+        if threading.get_ident() != self._loops_thread:
+            return False
+        for file in list(islice(self._open, LOOKED_AT_FOR_ONE)):
+            if file.can_rest and file.rest():
+                return True
+            self._open[file] = self._open.pop(file)  # it comes after all others
+        return False
 
     def close_idle(self) -> None:
         """Closes what was not used since the last call, some of it now and the rest in the next calls."""

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
+from broker.storage.disk_errors import is_passing
 from broker.storage.disk_threads import REMOVALS
 from broker.storage.filesystem import FileSystem
 
@@ -14,12 +15,16 @@ log = logging.getLogger(__name__)
 
 
 class Removals:
-    """One run at a time takes all that came meanwhile. What fails is a file that the next start removes."""
+    """One run at a time takes all that came meanwhile. What fails is a file that the next start removes.
+
+    For want of a descriptor nothing stays: `retry`, called each second, begins it again.
+    """
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
         self._files: list[str] = []
         self._trees: list[str] = []
+        self._postponed: list[str] = []
         self._running: asyncio.Future[None] | None = None
 
     def begin_files(self, paths: Sequence[str]) -> None:
@@ -30,6 +35,13 @@ class Removals:
         """Its new name comes to the disk first: under the old one half of the log would count after a power loss."""
         self._trees.append(path)
         self._begin()
+
+    def retry(self) -> None:
+        """What could not be done for now may be possible by now."""
+        if self._postponed:
+            self._trees += self._postponed
+            self._postponed = []
+            self._begin()
 
     async def wait(self) -> None:
         while self._running is not None:
@@ -60,19 +72,23 @@ class Removals:
     def _remove(self, files: Sequence[str], trees: Sequence[str]) -> None:
         """The names of all trees are synced at once, not one by one."""
         for path in files:
-            self._try(self._filesystem.remove, path)
-        unsafe = {parent for parent in {os.path.dirname(path) for path in trees} if not self._has_synced(parent)}
+            self._try(self._filesystem.remove, path, ())
+        trees_in: dict[str, list[str]] = {}
         for path in trees:
-            if os.path.dirname(path) not in unsafe:
-                self._try(self._filesystem.remove_tree, path)
+            trees_in.setdefault(os.path.dirname(path), []).append(path)
+        for directory, paths in trees_in.items():
+            if self._try(self._filesystem.sync_directory, directory, paths):
+                for path in paths:
+                    self._try(self._filesystem.remove_tree, path, (path,))
 
-    def _has_synced(self, directory: str) -> bool:
-        return self._try(self._filesystem.sync_directory, directory)
-
-    def _try(self, work: Callable[[str], None], path: str) -> bool:
+    def _try(self, work: Callable[[str], None], path: str, postponed: Sequence[str]) -> bool:
+        """`postponed`: the trees that are to be removed later, if that fails for now only."""
         try:
             work(path)
         except OSError as error:
-            log.warning("a removed file stays on the disk until the next start: %s", error)
+            if is_passing(error):
+                self._postponed += postponed
+            else:
+                log.warning("a removed file stays on the disk until the next start: %s", error)
             return False
         return True

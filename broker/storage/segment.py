@@ -131,7 +131,7 @@ class Segment:
         self._recent_ends: array[int] | None = None
         path = self.path
         if is_new:
-            self._fd = filesystem.open(path)
+            self._fd = filesystem.open_to_keep(path)
             filesystem.in_use.add(self)
             self.size = filesystem.size(self._fd)
             self._newest_is_known = True
@@ -171,7 +171,7 @@ class Segment:
         if fd is None:
             if self._is_closing:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
-            fd = self._fd = self._filesystem.reopen(self.path)
+            fd = self._fd = self._filesystem.reopen_to_keep(self.path)
             self._filesystem.in_use.add(self)
         return fd
 
@@ -182,10 +182,15 @@ class Segment:
         background, only a descriptor that was open at the time is sure to hear (FLT-29).
         """
         self._forget_recent()
-        if self._pins or self.is_unsynced:
+        if not self.can_rest:
             return False
         self._close_file()
         return True
+
+    @property
+    def can_rest(self) -> bool:
+        """No thread uses the file, and nothing in it is unsynced."""
+        return not (self._pins or self.is_unsynced)
 
     def _close_file(self) -> None:
         fd, self._fd = self._fd, None
@@ -551,12 +556,17 @@ class Segment:
         """Waits until the log file is on the disk; for a thread, pinned."""
         self._filesystem.sync(self._file())
 
-    def take_unsynced(self) -> tuple[bool, list[str]]:
-        """(is the log file to be synced, paths of the indexes that are); they count as synced from now on. Raises OSError."""
-        paths = []
+    def write_out_unsynced(self) -> None:
+        """Before `take_unsynced`: the index files get what they do not have yet. Raises OSError."""
         for index in (self.index, self.time_index):
             if index.is_unsynced:
                 index.write_out()
+
+    def take_unsynced(self) -> tuple[bool, list[str]]:
+        """(is the log file to be synced, paths of the indexes that are); they count as synced from now on."""
+        paths = []
+        for index in (self.index, self.time_index):
+            if index.is_unsynced:
                 index.is_unsynced = False
                 paths.append(index.path)
         was_unsynced, self.is_unsynced = self.is_unsynced, False

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 
+from broker.storage.disk_errors import is_passing
 from broker.storage.filesystem import FileSystem
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -178,7 +179,12 @@ class SparseIndex:
         self._last_key = key
         self.is_unsynced = True
         if len(data) - self._written >= UNWRITTEN_BYTES_MAX:
-            self.write_out()
+            try:
+                self.write_out()
+            except OSError as error:
+                # The batch is in the log file already. Its entry stays in memory, and is written with a later one.
+                if not is_passing(error):
+                    raise
 
     def _keep(self, count: int) -> None:
         """Drops all entries but the first `count`."""

@@ -15,7 +15,7 @@ import logging
 import re
 
 from broker.storage.filesystem import FileSystem
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log, failure_of
 from broker.storage.log_types import PARTITION_METADATA
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def is_of(filesystem: FileSystem, found: Log, topic_id: str) -> bool:
     try:
         data = filesystem.read_file(f"{found.directory}/{PARTITION_METADATA}")
     except OSError as error:
-        raise LogDirFailed(found.log_dir, error) from error
+        raise failure_of(found.log_dir, error) from error
     return data is None or can_be(data, topic_id)
 
 
@@ -90,5 +90,5 @@ def adopt(filesystem: FileSystem, found: Log, topic_id: str) -> None:
     try:
         write(filesystem, found.directory, topic_id)
     except OSError as error:
-        raise LogDirFailed(found.log_dir, error) from error
+        raise failure_of(found.log_dir, error) from error
     found.topic_id = topic_id

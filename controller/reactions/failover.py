@@ -13,7 +13,7 @@ from controller.reactions.leader_elections import bring_online, on_preferred_ele
 from controller.reactions.topic_changes import load_topics
 from controller.term import Term
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import ReassignPartitionsZNode, TopicZNode
+from protocol.zk.znodes import ReassignPartitionsZNode
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ async def take_office(term: Term) -> None:
     announced, _ = await store.isr_changes(watches.isr_changes)
     # Which replicas are on failed disks the brokers will say in their answers to step 4.
     disk_failures, _ = await store.log_dir_events(watches.log_dir_events)
-    names = await store.children(TopicZNode.PARENT, watches.topics)
+    names = await store.topic_names(watches.topics)
     topics = await load_topics(term, names)
     cluster.unreadable_topics.update(set(names) - topics.keys())
     to_delete = await topic_deletions.requested(term)

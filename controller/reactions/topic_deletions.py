@@ -29,6 +29,7 @@ from controller.reactions.topic_changes import load_topics, take_assignments
 from controller.replica_states import ReplicaState
 from controller.term import Term
 from protocol.errors import ErrorCode
+from protocol.topic_names import shown
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode
 
 log = logging.getLogger(__name__)
@@ -63,14 +64,16 @@ async def queue(term: Term, names: Collection[str]) -> None:
         return
     cluster = term.cluster
     if not term.settings.delete_topic_enable:
-        log.warning("delete.topic.enable is false: requests to delete %s are removed", ", ".join(sorted(names)))
+        named = _few(names)
+        log.warning("delete.topic.enable is false: %d requests to delete are removed: %s", len(names), named)
         term.events.write("topic_deletions_refused", topics=sorted(names), reason="delete.topic.enable is false")
         await term.store.delete([DeleteTopicZNode.path(topic) for topic in names])
         return
     unknown = sorted(set(names) - cluster.topics.keys())
     if unknown:
         # One that was made just now: the event that tells of it comes later.
-        await take_assignments(term, await load_topics(term, unknown))
+        readable = term.store.valid_names(DeleteTopicZNode.PARENT, unknown)
+        await take_assignments(term, await load_topics(term, readable))
         await _remove_requests(term, [topic for topic in unknown if topic not in cluster.topics])
     new = sorted(cluster.topics.keys() & set(names) - cluster.topics_to_delete)
     if new:
@@ -83,13 +86,18 @@ async def _remove_requests(term: Term, topics: Collection[str]) -> None:
     unreadable = sorted(term.cluster.unreadable_topics & set(topics))
     gone = sorted(set(topics) - term.cluster.unreadable_topics)
     if unreadable:
-        log.error("topics %s cannot be deleted: their nodes are not readable", ", ".join(unreadable))
+        log.error("%d topics cannot be deleted, their nodes are not readable: %s", len(unreadable), _few(unreadable))
         term.events.write("topic_deletions_refused", topics=unreadable, reason="its node is not readable")
     if gone:
-        log.warning("requests to delete topics that are not there are removed: %s", ", ".join(gone))
+        log.warning("%d requests to delete topics that are not there are removed: %s", len(gone), _few(gone))
     # Settings of a topic that is gone: another controller died between the two.
     await term.store.delete([ConfigZNode.path("topics", topic) for topic in gone])
     await term.store.delete([DeleteTopicZNode.path(topic) for topic in (*unreadable, *gone)])
+
+
+def _few(names: Collection[str]) -> str:
+    """For a log line, whatever somebody has asked for."""
+    return ", ".join(shown(name) for name in sorted(names)[:TOPICS_IN_A_LINE])
 
 
 async def resume(term: Term, newly_told: Collection[int] = ()) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -78,6 +78,7 @@ __all__ = [
     "ZkError",
     "ZooKeeperSession",
     "ZooKeeperUnavailable",
+    "each_readable",
 ]
 
 log = logging.getLogger(__name__)
@@ -457,6 +458,24 @@ def _decoded_reads(
                 raise error_of(result.code)
             results[index] = None
     return results
+
+
+async def each_readable(
+    paths: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Result]]]
+) -> list[Result | ZkError]:
+    """What `read` gives for all paths. In the place of a node that ZooKeeper does not let us read is the error.
+
+    One such node fails the whole read, so its neighbours are read again without it. Raises ConnectionLoss, SessionExpired.
+    """
+    try:
+        return [*await read(paths)]
+    except (ConnectionLoss, SessionExpired):
+        raise
+    except ZkError as error:
+        if len(paths) == 1:
+            return [error]
+    middle = len(paths) // 2
+    return [*await each_readable(paths[:middle], read), *await each_readable(paths[middle:], read)]
 
 
 def _watcher(path: str, callback: WatchCallback | None) -> Watcher | None:

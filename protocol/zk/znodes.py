@@ -1,7 +1,8 @@
 """Paths and contents of Kafka's znodes (FMT-2): what `kafka.zk.ZkData` writes and reads. Pure.
 
 Encoders give the bytes to store, keys in the order that Kafka 3.9 writes them; decoders raise ValueError with a reason
-for what a person or a broken tool may have left there.
+for what a person, a broken tool or an attacker may have left there. What they return fits into every message that repeats it:
+numbers have 32 bits and the sign that they must have, names are legal, texts can be encoded and are short.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
+from protocol.topic_names import INT_MAX, is_valid_topic_name, number_of, shown
+from protocol.types import NO_LEADER, Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -41,6 +43,12 @@ SHARED_VALUES_MAX = 65_536
 
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
+ENDPOINT_MAX = 1024
+RACK_MAX = 1024
+"""Characters. Every Metadata answer repeats it, in which a text has 32,767 bytes at most."""
+PORT_MAX = 65_535
+_HOST = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_:%-]{1,63}(\.[A-Za-z0-9_:%-]{1,63})*\.?")
+
 
 def topic_id_text(topic_id: uuid.UUID) -> str:
     """Kafka's text of an id: the 16 bytes in URL-safe base 64 without padding, 22 characters."""
@@ -50,7 +58,7 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 def topic_id_uuid(text: str) -> uuid.UUID:
     """The inverse of `topic_id_text`. Raises ValueError for other text."""
     if not TOPIC_ID.fullmatch(text):
-        raise ValueError(f"{text!r} is no topic id: 22 characters of URL-safe base 64 are needed")
+        raise ValueError(f"{shown(text)} is no topic id: 22 characters of URL-safe base 64 are needed")
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
@@ -72,22 +80,41 @@ def _decode(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("no JSON: nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"no JSON: {error}") from None  # or a number of more digits than Python reads
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object is needed, found {type(value).__name__}")
     return value
 
 
-def _integer(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{what} must be a whole number, found {value!r}")
+def _integer(value: Any, what: str, minimum: int = 0) -> int:
+    """From `minimum` to 2^31-1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= INT_MAX:
+        raise ValueError(f"{what} must be a whole number from {minimum} to {INT_MAX}, found {_shown(value)}")
     return value
 
 
-def _integers(value: Any, what: str) -> tuple[int, ...]:
+def _integers(value: Any, what: str, minimum: int = 0) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"{what} must be a list of broker ids, found {value!r}")
-    return tuple(_integer(v, what) for v in value)
+        raise ValueError(f"{what} must be a list of broker ids, found {_shown(value)}")
+    return tuple(_integer(v, what, minimum) for v in value)
+
+
+def _text(value: Any, what: str, length_max: int) -> str:
+    """A text that UTF-8 can encode: JSON's escapes can name halves of surrogate pairs."""
+    if not isinstance(value, str) or len(value) > length_max:
+        raise ValueError(f"{what} must be a text of at most {length_max} characters, found {_shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} is no text: {_shown(value)}") from None
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value of any kind and size, for a log line."""
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print the largest
+        return f"a number of {value.bit_length()} bits"
+    return shown(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 class BrokerIdZNode:
@@ -128,18 +155,28 @@ class BrokerIdZNode:
         return BrokerInfo(
             broker_id,
             epoch,
-            tuple(parse_endpoint(str(text), protocols) for text in texts),
-            str(rack) if rack is not None else None,
+            tuple(parse_endpoint(_text(text, "an endpoint", ENDPOINT_MAX), protocols) for text in texts),
+            _text(rack, "rack", RACK_MAX) if rack is not None else None,
         )
+
+    @staticmethod
+    def broker_ids(names: Iterable[str]) -> list[int]:
+        """The ids among the names below PARENT, in order. Others register no broker."""
+        return sorted(broker for broker in map(number_of, names) if broker is not None)
 
 
 def parse_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
     """`NAME://host:port`, the host of an IPv6 address in brackets. Raises ValueError."""
     listener, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
-    if not separator or not colon or not port.isdigit():
-        raise ValueError(f"{text!r} is no NAME://host:port")
-    return Endpoint(listener, host.strip("[]"), int(port), str(protocols.get(listener, listener)))
+    host = host.strip("[]")
+    number = number_of(port)
+    if not separator or not colon or number is None:
+        raise ValueError(f"{shown(text)} is no NAME://host:port")
+    # A name that no resolver takes would be an error of another kind with each attempt to connect.
+    if number > PORT_MAX or not _HOST.fullmatch(host):
+        raise ValueError(f"{shown(text)} is no address to connect to")
+    return Endpoint(listener, host, number, _text(protocols.get(listener, listener), "a protocol", ENDPOINT_MAX))
 
 
 class TopicZNode:
@@ -182,9 +219,10 @@ class TopicZNode:
             topic_id_uuid(str(topic_id))
         assignment = {}
         for text, replicas in partitions.items():
-            if not str(text).isdigit():
-                raise ValueError(f"{text!r} is no partition number")
-            assignment[int(text)] = Assignment(
+            partition = number_of(text)
+            if partition is None:
+                raise ValueError(f"{shown(text)} is no partition number")
+            assignment[partition] = Assignment(
                 _integers(replicas, f"replicas of {text}"),
                 _integers(adding.get(text, []), f"adding_replicas of {text}"),
                 _integers(removing.get(text, []), f"removing_replicas of {text}"),
@@ -206,7 +244,7 @@ def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignmen
             return None
         assignment = {}
         for text, replicas in partitions.items():
-            if type(replicas) is not list or not text.isdigit():
+            if type(replicas) is not list or not _PARTITION.fullmatch(text):
                 return None
             assignment[int(text)] = _plain_assignment(tuple(replicas))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -214,15 +252,19 @@ def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignmen
     return topic_id, assignment
 
 
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
+"""Most of them; larger ones are for the careful."""
+
+
 @lru_cache(maxsize=SHARED_VALUES_MAX)
 def _plain_assignment(replicas: tuple[Any, ...]) -> Assignment:
-    """Raises TypeError for what is not of whole numbers."""
-    if any(type(replica) is not int for replica in replicas):
+    """Raises TypeError for what is not of broker ids."""
+    if any(type(replica) is not int or not 0 <= replica <= INT_MAX for replica in replicas):
         raise TypeError
     return Assignment(replicas)
 
 
-_NUMBER = rb"(-?[1-9][0-9]{0,17}|0)"
+_NUMBER = rb"(-1|[1-9][0-9]{0,8}|0)"
 _STATE = re.compile(
     rb'\{"controller_epoch":%b,"leader":%b,"version":1,"leader_epoch":%b,"isr":\[([-0-9,]*)\]\}'
     % (_NUMBER, _NUMBER, _NUMBER)
@@ -236,7 +278,10 @@ def _numbers(text: bytes) -> tuple[int, ...]:
     """Of `1,2,3`; none of nothing. Raises ValueError for what JSON has no numbers like."""
     if text and not _NUMBERS.fullmatch(text):
         raise ValueError
-    return tuple(map(int, text.split(b","))) if text else ()
+    numbers = tuple(map(int, text.split(b","))) if text else ()
+    if min(numbers, default=0) < 0:
+        raise ValueError
+    return numbers
 
 
 @lru_cache(maxsize=SHARED_VALUES_MAX)
@@ -276,14 +321,15 @@ class PartitionStateZNode:
             members = _numbers(isr)
         except ValueError:
             return PartitionStateZNode.decode_carefully(data, version)
-        return LeaderAndIsr(int(leader), int(leader_epoch), members, int(controller_epoch), version)
+        state = LeaderAndIsr(int(leader), int(leader_epoch), members, int(controller_epoch), version)
+        return state if state[1] >= 0 <= state[3] else PartitionStateZNode.decode_carefully(data, version)
 
     @staticmethod
     def decode_carefully(data: bytes, version: int) -> LeaderAndIsr:
         """As `decode`: what that falls back to, with all checks."""
         value = _decode(data)
         return LeaderAndIsr(
-            _integer(value.get("leader"), "leader"),
+            _integer(value.get("leader"), "leader", NO_LEADER),
             _integer(value.get("leader_epoch"), "leader_epoch"),
             _integers(value.get("isr"), "isr"),
             _integer(value.get("controller_epoch"), "controller_epoch"),
@@ -316,10 +362,10 @@ class ControllerEpochZNode:
 
     @staticmethod
     def decode(data: bytes) -> int:
-        try:
-            return int(data)
-        except ValueError:
-            raise ValueError(f"{data[:40]!r} is no controller epoch") from None
+        epoch = number_of(data[:40].decode("latin-1"))
+        if epoch is None or epoch == INT_MAX:
+            raise ValueError(f"{data[:40]!r} is no controller epoch")
+        return epoch
 
 
 class ConfigZNode:
@@ -338,7 +384,16 @@ class ConfigZNode:
         config = _decode(data).get("config", {})
         if not isinstance(config, dict):
             raise ValueError("config must be an object")
-        return {str(key): str(value) for key, value in config.items()}
+        if any(isinstance(value, dict | list) for value in config.values()):
+            raise ValueError("a setting must be a text")
+        return {
+            _text(key, "a key", CONFIG_TEXT_MAX): _text(str(value), "a value", CONFIG_TEXT_MAX)
+            for key, value in config.items()
+        }
+
+
+CONFIG_TEXT_MAX = 32_767
+"""Characters of a key or value: what a text in the answer to DescribeConfigs can hold."""
 
 
 class ConfigChangeZNode:
@@ -355,9 +410,7 @@ class ConfigChangeZNode:
     @staticmethod
     def decode(data: bytes) -> str:
         path = _decode(data).get("entity_path")
-        if not isinstance(path, str):
-            raise ValueError("entity_path must be a string")
-        return path
+        return _text(path, "entity_path", CONFIG_TEXT_MAX)
 
 
 class IsrChangeZNode:
@@ -397,7 +450,10 @@ def _partition_list(value: Mapping[str, Any]) -> tuple[TopicPartition, ...]:
     rows = value.get("partitions", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("partitions must be a list of objects")
-    return tuple(TopicPartition(str(row.get("topic")), _integer(row.get("partition"), "partition")) for row in rows)
+    for row in rows:
+        if not is_valid_topic_name(row.get("topic")):
+            raise ValueError(f"{_shown(row.get('topic'))} cannot be the name of a topic")
+    return tuple(TopicPartition(row["topic"], _integer(row.get("partition"), "partition")) for row in rows)
 
 
 class DeleteTopicZNode:
@@ -426,11 +482,11 @@ class ReassignPartitionsZNode:
 
     @staticmethod
     def decode_rows(data: bytes) -> list[tuple[TopicPartition, tuple[int, ...]]]:
-        """As it was written: a partition may come twice, and the replicas may be of any number and kind."""
+        """As it was written: a partition may come twice, and the replicas may be any numbers of 32 bits."""
         value = _decode(data)
         partitions = _partition_list(value)
         return [
-            (p, _integers(row.get("replicas"), f"replicas of {p}"))
+            (p, _integers(row.get("replicas"), f"replicas of {p}", -INT_MAX))
             for p, row in zip(partitions, value.get("partitions", []), strict=True)
         ]
 
@@ -450,6 +506,7 @@ class PreferredElectionZNode:
 
 
 PRODUCER_ID_MAX = 2**63 - 1
+PRODUCER_ID_DIGITS = 19
 
 
 class ProducerIdBlockZNode:
@@ -468,8 +525,8 @@ class ProducerIdBlockZNode:
             return -1
         value = _decode(data)
         text = str(value.get("block_end"))
-        if not text.isascii() or not text.isdigit() or int(text) > PRODUCER_ID_MAX:
-            raise ValueError(f"block_end is {text!r}, no producer id")
+        if not text.isascii() or not text.isdigit() or len(text) > PRODUCER_ID_DIGITS or int(text) > PRODUCER_ID_MAX:
+            raise ValueError(f"block_end is {shown(text)}, no producer id")
         return int(text)
 
 
@@ -485,6 +542,12 @@ class ClusterIdZNode:
     @staticmethod
     def decode(data: bytes) -> str:
         cluster_id = _decode(data).get("id")
-        if not isinstance(cluster_id, str) or not cluster_id:
-            raise ValueError("id must be a text")
+        if not isinstance(cluster_id, str) or not _CLUSTER_ID.fullmatch(cluster_id):
+            raise ValueError(
+                f"id must be 1 to 249 printable ASCII characters without blanks, found {_shown(cluster_id)}"
+            )
         return cluster_id
+
+
+_CLUSTER_ID = re.compile(r"[!-~]{1,249}")
+"""It becomes a line of `meta.properties`."""

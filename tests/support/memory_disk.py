@@ -196,6 +196,17 @@ class MemoryDisk(FileSystem):
         self._opened_as[self._next_fd] = path
         return self._next_fd
 
+    def check_spare(self) -> None:
+        self._call("open_to_keep", "/")
+
+    def open_to_keep(self, path: str) -> int:
+        self._call("open_to_keep", path)
+        return self.open(path)
+
+    def reopen_to_keep(self, path: str) -> int:
+        self._call("open_to_keep", path)
+        return self.reopen(path)
+
     def create(self, path: str) -> int:
         fd = self.open(path)
         if self._open[fd].content:

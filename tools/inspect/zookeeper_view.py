@@ -96,7 +96,7 @@ class ZooKeeperReader:
         return view
 
     async def _read_brokers(self, view: ZooKeeperView) -> None:
-        ids = sorted(int(name) for name in await self._children(BrokerIdZNode.PARENT) if name.isdigit())
+        ids = BrokerIdZNode.broker_ids(await self._children(BrokerIdZNode.PARENT))
         paths = [BrokerIdZNode.path(broker) for broker in ids]
         for broker, path, node in zip(ids, paths, await self._get(paths), strict=True):
             if node is not None:

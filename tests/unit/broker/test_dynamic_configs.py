@@ -208,6 +208,36 @@ def test_rubbish_in_a_change_node_does_not_hold_up_the_next(rubbish: bytes) -> N
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["config_change_9999999999", "config_change_" + "9" * 5000, "x", "config_change_²", "9" * 30],
+    ids=lambda n: n[:20],
+)
+def test_a_name_that_somebody_chose_hides_no_later_change(name: str) -> None:
+    """A change with the largest number there is, or with one that Python does not read."""
+
+    async def scenario(world: World) -> None:
+        world.server.ensure(f"{ConfigChangeZNode.PARENT}/{name}", ConfigChangeZNode.encode("topics/other"))
+        await turns()
+        world.write(ORDERS, {"retention.ms": "1"}, "topics/orders")
+        await turns()
+        assert world.topics[-1] == {"orders": {"retention.ms": "1"}}
+
+    run(scenario)
+
+
+def test_a_change_node_that_cannot_be_removed_keeps_no_other_from_its_removal() -> None:
+    async def scenario(world: World) -> None:
+        world.server.ensure(f"{ConfigChangeZNode.PARENT}/a/child")
+        world.tell("topics/other")
+        world.time.advance(CHANGE_KEPT_MS / 1000 + 1)
+        world.tell("topics/orders")
+        await turns()
+        assert world.changes() == ["a"]
+
+    run(scenario)
+
+
 def test_a_bad_value_leaves_the_earlier_one() -> None:
     async def scenario(world: World) -> None:
         world.write("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")

@@ -9,10 +9,10 @@ import pytest
 
 from broker import registration
 from broker.event_log import EventLog
-from broker.registration import BrokerIdInUse, Registration
+from broker.registration import BrokerIdInUse, ClusterIdUnreadable, Registration, cluster_id
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.session import ConnectionLoss, DeleteOp, SessionState, SetOp, Stat, WatchCallback
-from protocol.zk.znodes import BrokerIdZNode
+from protocol.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.fake_time import FakeTime
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -188,5 +188,20 @@ def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends(is_la
         writes = len(server.writes)
         await turns(1000)
         assert len(server.writes) == writes, "it is quiet"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"id":"a\\nbroker.id=9"}', '{"id":""}', '{"id":7}', "{", '{"id":"\\ud800"}', '{"id":"' + "x" * 300 + '"}']
+)
+def test_a_cluster_id_that_is_none_is_told_in_one_line(text: str) -> None:
+    """It becomes a line of `meta.properties`."""
+
+    async def story(server: MemoryZooKeeper) -> None:
+        server.ensure(ClusterIdZNode.PATH, text.encode())
+        with pytest.raises(ClusterIdUnreadable) as refused:
+            await cluster_id(MemorySession(server))  # type: ignore[arg-type]
+        assert str(refused.value).isprintable()
 
     play(story)

@@ -77,13 +77,11 @@ def test_a_frame_that_is_no_length_ends_the_connection(length: int) -> None:
     play(scenario)
 
 
-def test_one_connection_too_many_takes_the_place_of_one_that_has_not_proven_anything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_connection_too_many_takes_the_place_of_one_that_has_not_proven_anything() -> None:
     """2,000 silent ones were kept; the controller must always come through."""
-    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
 
     async def scenario(world: World) -> None:
+        world.listening.connections_max = 3
         controller = await world.open()
         assert await is_answered(controller)
         silent = [await world.open() for _ in range(20)]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from broker.storage.future_logs import REPLACES_CURRENT, directory_name
+from broker.storage.future_logs import REPLACES_CURRENT, new_suffix
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
@@ -253,7 +253,7 @@ def test_a_failing_rename_of_the_copy_leaves_the_log() -> None:
 
 
 def test_the_name_of_a_copy_is_kafkas() -> None:
-    name = directory_name(TP)
+    name = f"{TP}{new_suffix()}"
     assert name.startswith("orders-0.")
     assert name.endswith("-future")
     assert len(name) == len("orders-0.") + 32 + 7

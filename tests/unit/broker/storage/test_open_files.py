@@ -11,6 +11,10 @@ class File:
         self.is_used = True
         files.add(self)
 
+    @property
+    def can_rest(self) -> bool:
+        return True
+
     def rest(self) -> bool:
         self.files.discard(self)
         return True

@@ -129,7 +129,7 @@ def test_a_partition_state_survives(state: LeaderAndIsr) -> None:
     assert PartitionStateZNode.decode(PartitionStateZNode.encode(state), 3) == state
 
 
-@given(st.lists(st.builds(TopicPartition, st.text(min_size=1, max_size=9), numbers), max_size=5))
+@given(st.lists(st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9_-]{1,9}", fullmatch=True), numbers), max_size=5))
 def test_partition_lists_survive(partitions: list[TopicPartition]) -> None:
     assert IsrChangeZNode.decode(IsrChangeZNode.encode(partitions)) == tuple(partitions)
     assert PreferredElectionZNode.decode(PreferredElectionZNode.encode(partitions)) == tuple(partitions)

@@ -1,0 +1,69 @@
+"""How many descriptors this process may have (RLIMIT_NOFILE), and who gets how many of them (FLT-30, BAD-34).
+
+Clients can take only their own share. Files, the connections of brokers and this broker's own connections always have theirs,
+so nobody who connects keeps the broker from opening a log or from replicating.
+
+    limit       clients   brokers   control   files     spare   own
+    256              70        32        16      64        16    58
+    1,024           448       128        64     256        64    64
+    20,000       13,528     1,024       256   5,000        64   128
+    1,048,576   784,960     1,024       256   262,144      64   128
+
+Files may use more than their share while others do not use theirs: a log that is written to holds a file until it is synced.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+WANTED_MAX = 1 << 20
+"""More than this is not asked for, where the hard limit has no end."""
+BROKERS_MAX = 1024
+SPARE_MAX = 64
+CONTROL_MAX = 256
+OWN_MIN, OWN_MAX = 58, 128
+"""Listeners, ZooKeeper, lock files, event log, connections to other brokers."""
+
+
+class DescriptorShares(NamedTuple):
+    """Of `limit` descriptors in all: connections of clients, of brokers, to the control listener; files; those kept free for files."""
+
+    limit: int
+    clients: int
+    brokers: int
+    control: int
+    files: int
+    spare: int
+
+
+def shares_of(limit: int) -> DescriptorShares:
+    """For a limit so small that it cannot be divided, clients still have one connection."""
+    brokers = min(limit // 8, BROKERS_MAX)
+    control = min(limit // 16, CONTROL_MAX)
+    files = limit // 4
+    spare = min(limit // 16, SPARE_MAX)
+    own = min(max(limit // 16, OWN_MIN), OWN_MAX)
+    clients = limit - brokers - control - files - spare - own
+    return DescriptorShares(limit, max(clients, 1), brokers, control, files, spare)
+
+
+def limit_now() -> int:
+    """The soft limit, which somebody may have changed while the process runs (`prlimit`)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_limit() -> int:
+    """Raises the soft limit to the hard one, as far as is wanted. Returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log.warning("the limit of open files stays %d: %s", soft, error)
+    return limit_now()

@@ -1,0 +1,67 @@
+"""No name leads out of a log directory, whoever asks the log manager (issue 12: LeaderAndIsr for `../../x`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.storage.filesystem import FileSystem
+from broker.storage.log_directory import LogDirectory, path_of, path_of_renamed
+from broker.storage.log_manager import LogManager
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from tests.support.fake_time import FakeTime
+from tests.support.logs import SMALL
+from tests.support.memory_disk import run
+
+OUTSIDE = [
+    TopicPartition("../../x", 0),
+    TopicPartition("..", 0),
+    TopicPartition("/etc/x", 0),
+    TopicPartition("a\nb", 0),
+    TopicPartition("a\0b", 0),
+    TopicPartition("x" * 250, 0),
+    TopicPartition("t", -1),
+    TopicPartition("t", 2**31),
+    TopicPartition("t", "/../../x"),  # type: ignore[arg-type]
+    TopicPartition("t", float("nan")),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("tp", OUTSIDE, ids=ascii)
+def test_nothing_is_made_or_renamed_outside(tp: TopicPartition, tmp_path: Path) -> None:
+    data = tmp_path / "a" / "b" / "data"
+    manager = LogManager((str(data),), SMALL, FileSystem(), FakeTime())
+    run(manager.start())
+    try:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(KafkaError) as refused:
+            manager.get_or_create(tp, None, {})
+        assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert str(refused.value).isprintable()
+        found = manager.get_or_create(TopicPartition("t", 0), None, {})
+        found.topic_partition = tp
+        manager._logs[tp] = found
+        for remove in (manager.delete, manager.set_aside):
+            with pytest.raises(KafkaError):
+                remove(tp)
+            manager._logs[tp] = found
+        assert sorted(path for path in tmp_path.rglob("*") if data / "t-0" not in (path, *path.parents)) == before
+        assert manager.offline_dirs == ()
+    finally:
+        run(manager.shutdown())
+
+
+@pytest.mark.parametrize("tp", OUTSIDE, ids=ascii)
+def test_no_path_is_given_for_it(tp: TopicPartition) -> None:
+    for make in (lambda: path_of("/data", tp), lambda: path_of_renamed("/data", tp, "-delete")):
+        with pytest.raises(KafkaError):
+            make()
+
+
+def test_directories_with_names_that_no_topic_has_are_left_alone(tmp_path: Path) -> None:
+    for name in ("t-0", "a b-0", "ü-1", "t-01", "t-²", "t-4294967296", "-0", "..-0", f"{'x' * 250}-0", "q-0.stray"):
+        (tmp_path / name).mkdir()
+    found = LogDirectory(FileSystem(), str(tmp_path)).partitions()
+    assert found == [(TopicPartition("t", 0), f"{tmp_path}/t-0")]

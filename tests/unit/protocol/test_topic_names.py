@@ -1,0 +1,47 @@
+"""One rule for names and numbers from outside (BAD-26)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.topic_names import INT_MAX, SHOWN_MAX, is_partition_number, is_valid_topic_name, number_of, shown
+
+ILLEGAL = ["", ".", "..", "/", "a/b", "../../x", "a\0b", "a\n", "\n", "ü", "a b", "x" * 250, "٣", None, b"a", 1, ["a"]]
+
+
+@pytest.mark.parametrize("name", ["a", "...", ".a", "-", "_", "a.b-c_D9", "x" * 249])
+def test_legal_names(name: str) -> None:
+    assert is_valid_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_illegal_names(name: object) -> None:
+    assert not is_valid_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+1", "01", "00", "1_0", " 1", "1\n", "²", "٣", "9" * 5000, str(INT_MAX + 1), "NaN"]
+)
+def test_texts_that_are_no_number(text: str) -> None:
+    assert number_of(text) is None
+
+
+@given(st.integers(0, INT_MAX))
+def test_every_number_has_one_text(number: int) -> None:
+    assert number_of(str(number)) == number
+    assert is_partition_number(number)
+
+
+@pytest.mark.parametrize("number", [-1, INT_MAX + 1, 2**70, True, 1.0, float("nan"), "1", None])
+def test_what_is_no_partition_number(number: object) -> None:
+    assert not is_partition_number(number)
+
+
+@given(st.text() | st.none() | st.integers() | st.lists(st.text()))
+def test_what_is_shown_is_one_short_printable_line(name: object) -> None:
+    line = shown(name)
+    assert line.isascii()
+    assert line.isprintable()
+    assert len(line) <= 10 * SHOWN_MAX + 40
