@@ -6,7 +6,7 @@ Whoever reaches the address can connect, so all that a connection can take is bo
 
 * a frame is at most FRAME_BYTES_MAX, and there FRAME_TIMEOUT_S after its first bytes;
 * all frames together, begun or waiting, take BYTES_MAX. Who is above that makes room: see `_victim`;
-* there are at most CONNECTIONS_MAX. One more takes the place of another;
+* there are at most `connections_max`, as the limit of open files allows. One more takes the place of another;
 * an answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read when it has left.
 
 A connection that has brought a request of the confirmed controller, for this life of the broker, is *trusted*: the others give way first.
@@ -29,8 +29,8 @@ FRAME_BYTES_MAX = 32 * 1024**2
 FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
-CONNECTIONS_MAX = 1000
-"""Of each broker there are three or four: the controller's, and those that watch whether this process lives."""
+CONNECTIONS_MAX = 256
+"""Of each other broker there are three or four: the controller's, and those that watch whether this process lives."""
 BACKLOG = 128
 READ_BYTES = 256 * 1024
 

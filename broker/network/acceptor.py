@@ -55,6 +55,11 @@ class ConnectionCounts:
         """How many connections clients may have."""
         return min(self._max_connections, self._clients_share)
 
+    @property
+    def claims_max(self) -> int:
+        """How many connections may be counted as a broker's because they say so: of the brokers' share they leave half."""
+        return min(CLAIMED_MAX, max(self._brokers_share // 2, 1))
+
     def take(self, address: str) -> str:
         """Counts one more; the reason when it is one too many, else nothing."""
         if self._total >= self._max_connections:
@@ -98,7 +103,7 @@ class AcceptorSettings(NamedTuple):
     """`is_limited` is False for a listener of the brokers alone: they must always come through.
 
     Where they share one with clients, `is_of_follower` tells a follower's connection by its first request. Anybody can make a claim:
-    of those that are not proven CLAIMED_MAX are believed, then the oldest is closed.
+    of those that are not proven `claims_max` are believed, then the oldest is closed.
     """
 
     listener: str
@@ -209,18 +214,19 @@ class Acceptor:
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None
         claim = is_of_follower(header, frame)
+        if claim is Claim.MADE:
+            if len(self._claimed) >= self._counts.claims_max:
+                oldest = next(iter(self._claimed))
+                del self._claimed[oldest]
+                self._counts.give_back_broker(oldest)
+                oldest.abort()
+            self._claimed[connection] = None
         if claim is not Claim.NONE:
             self._uncounted.add(connection)
             if claim is Claim.PROVEN:
                 self._counts.take_broker(connection)
             if self._unproven.pop(connection, None) is None:
                 self._counts.give_back(connection.remote_address)
-        if claim is Claim.MADE:
-            if len(self._claimed) >= CLAIMED_MAX:
-                oldest = next(iter(self._claimed))
-                del self._claimed[oldest]
-                oldest.abort()
-            self._claimed[connection] = None
         return self._unproven.get(connection, "")
 
     def _released(self, connection: ClientConnection) -> None:

@@ -38,7 +38,7 @@ from protocol.rpc.messages import (
 )
 from protocol.topic_names import INT_MAX, TOPIC_NAME_MAX, is_valid_topic_name, shown
 from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, BrokerInfo, Endpoint
-from protocol.zk.znodes import TOPIC_ID
+from protocol.zk.znodes import REPLICAS_MAX, TOPIC_ID
 
 LONG_MAX = 2**63 - 1
 PORT_MAX = 65_535
@@ -48,8 +48,8 @@ PIECE_BYTES = 64 * 1024
 VALUES_IN_A_STEP = 2000
 ROWS_MAX = 1_000_000
 """Partitions, topics or brokers in one request."""
-LIST_MAX = 1024
-"""Replicas of a partition, endpoints of a broker."""
+LIST_MAX = REPLICAS_MAX
+"""Replicas of a partition, endpoints of a broker. What ZooKeeper has more of is not announced: its node counts as unreadable."""
 TEXT_BYTES_MAX = 4096
 """Hosts, racks, names of listeners."""
 

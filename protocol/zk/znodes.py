@@ -43,6 +43,10 @@ SHARED_VALUES_MAX = 65_536
 
 TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
+REPLICAS_MAX = 1024
+"""Of a partition, and members of its ISR: more would not fit into a control request (`protocol.rpc.parsing`)."""
+BROKER_BYTES_MAX = 8192
+"""Of `/brokers/ids/<id>`: it is repeated in control requests to all brokers, which must have room for it."""
 ENDPOINT_MAX = 1024
 RACK_MAX = 1024
 """Characters. Every Metadata answer repeats it, in which a text has 32,767 bytes at most."""
@@ -99,6 +103,14 @@ def _integers(value: Any, what: str, minimum: int = 0) -> tuple[int, ...]:
     return tuple(_integer(v, what, minimum) for v in value)
 
 
+def _replicas(value: Any, what: str) -> tuple[int, ...]:
+    """Broker ids, so few that a control request can repeat them."""
+    replicas = _integers(value, what)
+    if len(replicas) > REPLICAS_MAX:
+        raise ValueError(f"{what}: {len(replicas)} broker ids, allowed are {REPLICAS_MAX}")
+    return replicas
+
+
 def _text(value: Any, what: str, length_max: int) -> str:
     """A text that UTF-8 can encode: JSON's escapes can name halves of surrogate pairs."""
     if not isinstance(value, str) or len(value) > length_max:
@@ -146,16 +158,21 @@ class BrokerIdZNode:
     @staticmethod
     def decode(broker_id: int, data: bytes, epoch: int) -> BrokerInfo:
         """`epoch` is the znode's czxid."""
+        if len(data) > BROKER_BYTES_MAX:
+            raise ValueError(f"{len(data)} bytes: allowed are {BROKER_BYTES_MAX}")
         value = _decode(data)
         protocols = value.get("listener_security_protocol_map", {})
         texts = value.get("endpoints")
         if not isinstance(texts, list) or not isinstance(protocols, dict):
             raise ValueError("endpoints must be a list, listener_security_protocol_map an object")
         rack = value.get("rack")
+        endpoints = tuple(parse_endpoint(_text(text, "an endpoint", ENDPOINT_MAX), protocols) for text in texts)
+        if len({endpoint.listener for endpoint in endpoints}) < len(endpoints):
+            raise ValueError("a listener has two endpoints")
         return BrokerInfo(
             broker_id,
             epoch,
-            tuple(parse_endpoint(_text(text, "an endpoint", ENDPOINT_MAX), protocols) for text in texts),
+            endpoints,
             _text(rack, "rack", RACK_MAX) if rack is not None else None,
         )
 
@@ -223,9 +240,9 @@ class TopicZNode:
             if partition is None:
                 raise ValueError(f"{shown(text)} is no partition number")
             assignment[partition] = Assignment(
-                _integers(replicas, f"replicas of {text}"),
-                _integers(adding.get(text, []), f"adding_replicas of {text}"),
-                _integers(removing.get(text, []), f"removing_replicas of {text}"),
+                _replicas(replicas, f"replicas of {text}"),
+                _replicas(adding.get(text, []), f"adding_replicas of {text}"),
+                _replicas(removing.get(text, []), f"removing_replicas of {text}"),
             )
         return (None if topic_id is None else str(topic_id)), assignment
 
@@ -259,7 +276,9 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
 @lru_cache(maxsize=SHARED_VALUES_MAX)
 def _plain_assignment(replicas: tuple[Any, ...]) -> Assignment:
     """Raises TypeError for what is not of broker ids."""
-    if any(type(replica) is not int or not 0 <= replica <= INT_MAX for replica in replicas):
+    if len(replicas) > REPLICAS_MAX or any(
+        type(replica) is not int or not 0 <= replica <= INT_MAX for replica in replicas
+    ):
         raise TypeError
     return Assignment(replicas)
 
@@ -279,7 +298,7 @@ def _numbers(text: bytes) -> tuple[int, ...]:
     if text and not _NUMBERS.fullmatch(text):
         raise ValueError
     numbers = tuple(map(int, text.split(b","))) if text else ()
-    if min(numbers, default=0) < 0:
+    if min(numbers, default=0) < 0 or len(numbers) > REPLICAS_MAX:
         raise ValueError
     return numbers
 
@@ -331,7 +350,7 @@ class PartitionStateZNode:
         return LeaderAndIsr(
             _integer(value.get("leader"), "leader", NO_LEADER),
             _integer(value.get("leader_epoch"), "leader_epoch"),
-            _integers(value.get("isr"), "isr"),
+            _replicas(value.get("isr"), "isr"),
             _integer(value.get("controller_epoch"), "controller_epoch"),
             version,
         )

@@ -124,7 +124,8 @@ def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> No
                 body = [3, controller, field, broker_epoch, [], {}, 0]
                 payload = struct.pack(">i", 1) + msgpack.packb(body)
                 assert is_closed_upon(port, struct.pack(">i", len(payload)) + payload)
-            bomb = struct.pack(">i", 1) + b"\x9a\x01\x01\x01\x01" + b"\xdd\x00\x00\xf0\x00" * 12_000
+            head = b"".join(map(msgpack.packb, (1, controller, epoch, broker_epoch)))
+            bomb = struct.pack(">i", 1) + b"\x9a" + head + b"\xdd\x00\x00\xf0\x00" * 12_000
             assert is_closed_upon(port, struct.pack(">i", len(bomb)) + bomb)
             halves = [stack.enter_context(contextlib.closing(Wire(port).socket)) for _ in range(200)]
             for half in halves[:6]:

@@ -29,6 +29,9 @@ T0 = TopicPartition("t", 0)
 
 ILLEGAL_NAMES = ["x" * 300, "x" * 250, "a b", "ü", "‮gpj", "\ud7ff", "a\nb", "*", "a,b", "%2e%2e"]
 
+MANY = ",".join(map(str, range(1, 1026))).encode()
+"""One replica more than a control request can repeat."""
+
 BAD_ASSIGNMENTS: dict[str, bytes] = {
     "no JSON": b"{",
     "no UTF-8": b'{"partitions":{"0":[1]},"x":"\xff\xfe"}',
@@ -49,9 +52,12 @@ BAD_ASSIGNMENTS: dict[str, bytes] = {
     "a replica beyond Python's digits": b'{"version":2,"partitions":{"0":[' + b"9" * 5000 + b"]}}",
     "a huge adding replica": b'{"version":3,"partitions":{"0":[1]},"adding_replicas":{"0":[18446744073709551616]}}',
     "deep": b"[" * 100_000,
+    "many replicas": b'{"version":2,"partitions":{"0":[%b]}}' % MANY,
+    "many adding replicas": b'{"version":3,"partitions":{"0":[1]},"adding_replicas":{"0":[%b]}}' % MANY,
 }
 
 BAD_STATES: dict[str, bytes] = {
+    "a long ISR": b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[%b]}' % MANY,
     "no JSON": b"\xff",
     "a NaN epoch": b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":NaN,"isr":[1]}',
     "a huge epoch": b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":99999999999999999999,"isr":[1]}',
@@ -201,6 +207,8 @@ BAD_REGISTRATIONS = {
     "a half of a surrogate pair as rack": registration(rack="\ud800"),
     "a rack that no answer has room for": registration(rack="r" * 40_000),
     "a rack that is no text": registration(rack={"a": [1]}),
+    "a listener with two endpoints": registration(endpoints=["CONTROLLER://broker:9", "CONTROLLER://broker:10"]),
+    "more endpoints than a request has room for": registration(endpoints=[f"L{n}://h:1" for n in range(1000)]),
     "a protocol that is no text": registration(listener_security_protocol_map={"CONTROLLER": [1]}),
 }
 
