@@ -456,7 +456,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.frame_began is not None and now - self.frame_began > limits.frame_timeout_s:
             return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
         if limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s:
-            return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight else ""
+            # Who takes an answer, however slowly, is not idle; `stalled` looks at it.
+            return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight and not self._unsent else ""
         return ""
 
     def stalled(self, now: float) -> str:

@@ -224,14 +224,20 @@ def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: 
 
 def _compressed_anew(header: BatchHeader, data: Buffer, at: int, config: TopicConfig) -> Accepted:
     compression = _COMPRESSION_OF[config.compression_type]
+    if not compression and len(data) - at + HEADER_SIZE > config.max_message_bytes:
+        raise _too_large(len(data) - at + HEADER_SIZE, config)
     levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
     batch = with_compression(header, bytes(data[at:]), compression, levels[compression])
     if len(batch) > config.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {len(batch)} bytes in the topic's compression, max.message.bytes is {config.max_message_bytes}",
-        )
+        raise _too_large(len(batch), config)
     return batch, parse_header(batch)
+
+
+def _too_large(size: int, config: TopicConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes in the topic's compression, max.message.bytes is {config.max_message_bytes}",
+    )
 
 
 def _checking_each(
