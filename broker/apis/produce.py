@@ -68,7 +68,11 @@ async def _decode_and_append(
 
 def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coroutine[Any, Any, None] | None:
     error = _refusal(body, request.header.api_version)
-    shape = [(topic, len(partitions)) for topic, partitions in body.topics]
+    topics = body.topics
+    if len(topics) == 1:
+        shape = [(topics[0][0], len(topics[0][1]))]
+    else:
+        shape = [(topic, len(partitions)) for topic, partitions in topics]
     if error is not None:
         code, message = error
         numbers = [partition for _, partitions in body.topics for partition, _ in partitions]
@@ -98,7 +102,7 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: allowed are -1, 0 and 1"
     if body.transactional_id is not None:
         return ErrorCode.INVALID_REQUEST, "transactions are not served"
-    if len(body.topics) > 1 or any(len(rows) > 1 for _, rows in body.topics):
+    if len(body.topics) != 1 or len(body.topics[0][1]) > 1:
         partitions_named = [(topic, partition) for topic, rows in body.topics for partition, _ in rows]
         if len(set(partitions_named)) != len(partitions_named):
             return ErrorCode.INVALID_REQUEST, "a partition twice in one request"

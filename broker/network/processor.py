@@ -1,7 +1,8 @@
 """Connections of clients: bytes into requests, answers into bytes (NET-1, NET-2, BAD-1..5).
 
-A connection has one receive buffer. Frames that fit into it are copied out of it, many per read; a larger frame gets a
-buffer of its own, into which the rest is received. That buffer grows as bytes arrive, never by the announced size (BAD-4).
+All connections of a processor receive into one buffer. Frames that fit into it are copied out of it, many per read. What is left
+of a read waits in a small buffer of the connection; a larger frame gets a buffer of its own, into which the rest is received. That
+buffer grows as bytes arrive, never by the announced size (BAD-4).
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_SIZE = 64 * 1024
 """Bytes."""
+
+REST_SIZE_MIN = 8 * 1024
+"""Bytes of a connection's own buffer, in which a begun frame waits for its rest."""
+
+REST_KEPT_S = 10.0
+"""After which an empty one is given back."""
 
 LARGE_STEP_MAX = 1024 * 1024
 """Bytes by which the buffer of a large frame grows at most."""
@@ -51,6 +58,8 @@ JOINED_MAX = 64 * 1024
 SWEEP_S = 1.0
 
 NO_FETCH = -1
+
+NOTHING = memoryview(bytearray())
 
 _LENGTH = Struct(">i")
 _ZEROS = memoryview(bytes(LARGE_STEP_MAX))
@@ -97,9 +106,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._first_request = processor.first_request
         self._is_paused = False
         self._is_reading = True  # what the transport was told last
-        self._buffer = bytearray(RECEIVE_BUFFER_SIZE)
-        self._view = memoryview(self._buffer)
-        self._held = 0  # bytes at the buffer's start that were not handed on yet
+        self._shared = processor.receive_view
+        self._rest = NOTHING  # the connection's own buffer
+        self._held = 0  # bytes at its start that were not handed on yet
         self._frame: bytearray | None = None  # the large frame that is being received
         self._frame_size = 0
         self._filled = 0
@@ -148,7 +157,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         frame = self._frame
         if frame is None:
-            return self._view[self._held :]
+            return self._rest[self._held :] if self._held else self._shared
         if self._filled == len(frame):
             # Here, since the loop still holds the last view of it in `buffer_updated`.
             room = min(self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), LARGE_STEP_MAX)
@@ -160,8 +169,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is not ConnectionState.OPEN:
             return
         if self._frame is None:
-            self._held += nbytes
-            self._cut_frames()
+            if self._held:
+                self._cut_frames(self._rest, self._held + nbytes)
+            else:
+                self._cut_frames(self._shared, nbytes)
             return
         self._filled += nbytes
         self._channel.large_grew(self, nbytes)
@@ -340,7 +351,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.frame_began is not None:
             self.frame_began = self.last_heard
         if self._frame is None:
-            self._cut_frames()
+            self._cut_frames(self._rest, self._held)
         elif not self._channel.may_read_large(self):
             self._is_paused = True
         if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
@@ -383,10 +394,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             return True
         return False
 
-    def _cut_frames(self) -> None:
-        """Submits the whole frames in the buffer; what is left stays at its start, or becomes a large frame."""
-        buffer, end = self._buffer, self._held
-        at = 0
+    def _cut_frames(self, buffer: memoryview, end: int) -> None:
+        """Submits the whole frames in the first `end` bytes; what is left waits for its rest, or becomes a large frame."""
+        at = needed = 0
         while end - at >= 4:
             (size,) = _LENGTH.unpack_from(buffer, at)
             if not 0 < size <= self._limits.frame_bytes_max:
@@ -394,25 +404,39 @@ class ClientConnection(asyncio.BufferedProtocol):
                 return
             begin, stop = at + 4, at + 4 + size
             if stop > end:
-                if size + 4 > RECEIVE_BUFFER_SIZE and not self._begin_large(begin, end, size):
+                if size + 4 > RECEIVE_BUFFER_SIZE and not self._begin_large(buffer, begin, end, size):
                     break
                 if self._frame is not None:
                     at = end
+                else:
+                    needed = size + 4
                 break
             if self._is_refusing():
                 break
             at = stop
-            if not self._submit(memoryview(bytes(self._view[begin:stop])), 0):
+            if not self._submit(memoryview(bytes(buffer[begin:stop])), 0):
                 return
-        self._held = end - at
-        if at and self._held:
-            buffer[: self._held] = buffer[at:end]
-        if self._held == 0 and self._frame is None:
+        held = end - at
+        if held and (at or buffer is not self._rest):
+            self._hold_rest(buffer[at:end], max(needed, held + 1, REST_SIZE_MIN))
+        elif needed > len(buffer):
+            self._hold_rest(buffer[:end], needed)
+        self._held = held
+        if held == 0 and self._frame is None:
             self.frame_began = None
         elif self.frame_began is None or at:
             self.frame_began = self.last_heard
 
-    def _begin_large(self, begin: int, end: int, size: int) -> bool:
+    def _hold_rest(self, data: memoryview, size: int) -> None:
+        """Puts the data at the start of the connection's own buffer, which has at least `size` bytes."""
+        if len(self._rest) < size:
+            rest = memoryview(bytearray(size))
+            rest[: len(data)] = data
+            self._rest = rest
+        else:
+            self._rest[: len(data)] = data
+
+    def _begin_large(self, buffer: memoryview, begin: int, end: int, size: int) -> bool:
         """Moves a large frame's first bytes to a buffer of its own. False, with reading paused, when it must wait."""
         if self._is_refusing():
             return False
@@ -420,7 +444,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._pause()
             return False
         self._channel.large_began(self)
-        self._frame = self._buffer[begin:end]
+        self._frame = bytearray(buffer[begin:end])
         self._frame_size = size
         self._filled = end - begin
         self._large_began = self.last_heard
@@ -449,6 +473,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def overdue(self, now: float) -> str:
         """Why it is to be closed now, or nothing."""
         limits = self._limits
+        if not self._held and now - self.last_heard > REST_KEPT_S:
+            self._rest = NOTHING
         if self._frame is not None and self._channel.is_short_of_room and now - self._large_began > LARGE_FRAME_S:
             return f"a frame did not arrive within {LARGE_FRAME_S:g} s while others waited (queued.max.request.bytes)"
         if self._is_paused or self.hold & Hold.ASYNC_API:
@@ -456,7 +482,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.frame_began is not None and now - self.frame_began > limits.frame_timeout_s:
             return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
         if limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s:
-            return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight else ""
+            # Who takes an answer, however slowly, is not idle; `stalled` looks at it.
+            return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight and not self._unsent else ""
         return ""
 
     def stalled(self, now: float) -> str:
@@ -502,6 +529,7 @@ class Processor:
         self.connections: dict[ClientConnection, None] = {}
         self._closing: set[ClientConnection] = set()
         self._told = 0
+        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
 
     def say(self, text: str, *values: object) -> None:
         """A line about a connection: not one for each of thousands."""

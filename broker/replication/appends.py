@@ -88,7 +88,7 @@ class Appends:
         else of the connection is to be appended, or it would come before."""
         results: list[ProducePartitionResult] = []
         awaited: dict[TopicPartition, AwaitedAppend] = {}
-        allowance = Allowance()
+        allowance = Allowance() if len(entries) > 1 else None
         ends_at = 0.0
         for tp, records in entries:
             if results:
@@ -111,9 +111,10 @@ class Appends:
         results: list[ProducePartitionResult],
         awaited: dict[TopicPartition, AwaitedAppend],
         respond: ProduceResponder,
-        allowance: Allowance,
+        allowance: Allowance | None,
     ) -> None:
         """Those of which there are no results yet."""
+        allowance = allowance or Allowance()
         for tp, records in islice(entries, len(results), None):
             await self._budget.pause()
             try:

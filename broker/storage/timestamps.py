@@ -22,8 +22,9 @@ Found = tuple[int, int, int]
 """(timestamp in ms, offset, leader epoch) of a record"""
 Search = Generator[Callable[[], Any] | None, Any, Found | None]
 """Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent."""
+PAYLOAD_AT_ONCE = 64 * 1024
 UNPACKED_AT_ONCE = 1024 * 1024
-"""Bytes that are unpacked on the loop; a batch of more is unpacked in a thread."""
+"""Bytes of a batch, and what they unpack to, on the loop; more is unpacked in a thread."""
 
 
 def batch_since(segments: Sequence[Segment], timestamp_ms: int, offset: int) -> tuple[Buffer, BatchHeader] | None:
@@ -56,7 +57,7 @@ def searching(batch: Buffer, header: BatchHeader, timestamp_ms: int, offset: int
 
 def _unpacking(batch: Buffer, header: BatchHeader) -> Generator[Callable[[], Any], Any, Buffer]:
     corrupt = ErrorCode.CORRUPT_MESSAGE
-    if len(batch) <= UNPACKED_AT_ONCE:
+    if len(batch) <= PAYLOAD_AT_ONCE:
         try:
             return unpacked(batch, 0, header, size_max=UNPACKED_AT_ONCE, too_large=ErrorCode.MESSAGE_TOO_LARGE)
         except KafkaError as error:

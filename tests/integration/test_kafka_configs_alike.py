@@ -49,7 +49,9 @@ OWN = {
     "max.incremental.fetch.session.cache.partitions",
     "producer.id.expiration.check.interval.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "queued.max.response.bytes",
     "socket.frame.timeout.ms",
+    "socket.response.timeout.ms",
 }
 """Ours, or not described by Kafka, which has them as internal or as dynamic only."""
 CHANGES = [  # One that is taken is the last of its key: Kafka applies it a moment later.

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
+from protocol.kafka import messages, produce_codec
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import MalformedRequest, unsigned_varint
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import TRANSACTIONAL_BIT, build_batch
 from protocol.types import TopicPartition
@@ -36,12 +37,18 @@ class Appends:
 
 
 def produced(
-    batches: Sequence[bytes], *, transactional_id: str | None = None, version: int = 9
+    batches: Sequence[bytes],
+    *,
+    transactional_id: str | None = None,
+    version: int = 9,
+    indexes: Sequence[int] | None = None,
 ) -> tuple[list[tuple[ErrorCode, str | None]], list[TopicPartition]]:
     """The answers for partitions 0, 1, ... of topic `t`, and what was appended."""
     world = World()
     appends = world.context.replica_manager = Appends()
-    partitions = [{"index": index, "records": batch} for index, batch in enumerate(batches)]
+    partitions = [
+        {"index": index, "records": batch} for index, batch in zip(indexes or range(len(batches)), batches, strict=True)
+    ]
     body = {
         "transactional_id": transactional_id,
         "acks": -1,
@@ -85,3 +92,31 @@ def test_a_transactional_batch_reaches_no_log(
 
 def test_a_partition_without_records_is_no_transaction() -> None:
     assert produced([b"", PLAIN[:22], PLAIN])[1] == [TopicPartition("t", n) for n in range(3)]
+
+
+@pytest.mark.parametrize("version", [3, 8, 11])
+def test_a_partition_that_is_named_twice_refuses_the_request(version: int) -> None:
+    """Before anything is done: 2 KB that unpack to 64 MiB would fit into a request thousands of times."""
+    rows, appended = produced([PLAIN] * 3, version=version, indexes=[0, 1, 0])
+    assert [code for code, _ in rows] == [ErrorCode.INVALID_REQUEST] * 3
+    assert appended == []
+
+
+def test_a_request_of_thousands_of_partitions_is_read_with_stops() -> None:
+    count = produce_codec.PARTITIONS_MAX // 2
+    frame = produce_frame(count)
+    steps = produce_codec.decoding(9, frame, 0)
+    assert sum(1 for _ in steps) == count // produce_codec.STEP
+    assert len(produce_codec.decode_request(9, frame, 0).topics[0][1]) == count
+
+
+def test_a_request_of_more_partitions_than_a_broker_has() -> None:
+    with pytest.raises(MalformedRequest, match="partitions"):
+        produce_codec.decode_request(9, produce_frame(produce_codec.PARTITIONS_MAX), 0)
+
+
+def produce_frame(partitions: int) -> memoryview:
+    """The body, v9, of partitions without records."""
+    rows = b"".join(number.to_bytes(4, "big") + b"\x00\x00" for number in range(partitions))
+    head = b"\x00" + b"\xff\xff" + bytes(4) + b"\x02" + b"\x02t"
+    return memoryview(head + unsigned_varint(partitions + 1) + rows + b"\x00\x00")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, TopicConfig
 from broker.storage import produced_batches
-from broker.storage.produced_batches import RECORDS_CHECKED, UNPACKED_AT_ONCE, Accepted, Allowance, accept, accepting
+from broker.storage.produced_batches import (
+    PAYLOAD_AT_ONCE,
+    RECORDS_CHECKED,
+    UNPACKED_AT_ONCE,
+    Accepted,
+    Allowance,
+    accept,
+    accepting,
+)
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS
 from protocol.kafka.record_batch import (
@@ -315,6 +324,7 @@ def test_what_takes_long_is_not_done_on_the_loop() -> None:
     many_headers = [("h", None)] * (HEADERS_MAX // 2)
     for batch, config in [
         *((build_batch(large, compression=number), CONFIG) for number in range(1, 5)),
+        (build_batch(records(1, value=os.urandom(PAYLOAD_AT_ONCE)), compression=4), CONFIG),
         (with_max_timestamp(build_batch(records(2 * STEP)), NOW + 1), CONFIG),
         (build_batch(records(2 * STEP)), replace(CONFIG, cleanup_policy="compact")),
         (build_batch(records(2, headers=many_headers)), CONFIG),

@@ -1,0 +1,101 @@
+"""Clients that ask for much and read nothing, against a running broker (issue 12, finding 6).
+
+Before, 7 KB of pipelined fetches had 64 answers made at once: memory grew by gigabytes, others waited for longer than they live.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.kafka import messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.record_batch import build_batch
+from tests.support.canary import Canary, create_topic, produce_body, resident_mib
+from tests.support.invariants import eventually
+from tests.support.wire import Wire
+from tools.cluster.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+MIB = 1024 * 1024
+BATCHES = 40
+ATTACKERS = 60
+PIPELINED = 64
+BUDGET = 64 * MIB
+ALLOWED_MIB = 2 * 64 + 150
+"""Twice the budget, one batch of each attacker, and what the allocator keeps."""
+WORST_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    running = LocalCluster(tmp_path_factory.mktemp("unread"))
+    try:
+        running.create(brokers=1, overrides={"queued.max.response.bytes": str(BUDGET)})
+        running.start()
+        with Wire(running.port(1)) as wire:
+            create_topic(wire, "large", 1)
+            batch = build_batch([(None, os.urandom(900_000), (), 1000)])
+            for _ in range(BATCHES):
+                wire.call(ApiKey.PRODUCE, 9, produce_body("large", [(0, batch)]))
+        yield running
+    finally:
+        running.destroy()
+
+
+def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**31 - 1}
+    body = {
+        "replica_id": -1,
+        "max_wait": max_wait_ms,
+        "min_bytes": min_bytes,
+        "max_bytes": 2**31 - 1,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": "large", "partitions": [partition]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    payload = messages.encode_request(ApiKey.FETCH, 11, 1, "silent", body)
+    return struct.pack(">i", len(payload)) + payload
+
+
+@pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1), (300, 2**31 - 1)], ids=["at-once", "parked"])
+def test_answers_that_nobody_reads(cluster: LocalCluster, max_wait_ms: int, min_bytes: int) -> None:
+    """Memory stays within twice `queued.max.response.bytes`; a canary goes on; who reads nothing is disconnected."""
+    pid = cluster.pid(1)
+    assert pid is not None
+    before = resident_mib(pid)
+    request = fetch(max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+    attackers: list[socket.socket] = []
+    peak = 0.0
+    with Canary(cluster.port(1)) as canary:
+        try:
+            for _ in range(ATTACKERS):
+                attacker = socket.socket()
+                attacker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                attacker.connect(("127.0.0.1", cluster.port(1)))
+                attacker.sendall(request * PIPELINED)
+                attackers.append(attacker)
+                peak = max(peak, resident_mib(pid))
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                peak = max(peak, resident_mib(pid))
+                time.sleep(0.05)
+            with Wire(cluster.port(1)) as reader:
+                reader.send_raw(fetch(max_wait_ms=0, min_bytes=1))
+                assert len(reader.receive_frame()) > 900_000
+        finally:
+            for attacker in attackers:
+                attacker.close()
+        assert canary.longest_s < WORST_S
+    assert peak - before < ALLOWED_MIB
+    eventually(lambda: resident_mib(pid) - before < ALLOWED_MIB, "memory comes back")
+    assert cluster.pid(1) == pid

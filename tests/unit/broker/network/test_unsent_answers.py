@@ -1,0 +1,213 @@
+"""Clients that do not take their answers: what is held for them is bounded, and others go on (NET-2)."""
+
+from __future__ import annotations
+
+from broker.network.connection_state import HELD_BYTES_MAX
+from broker.network.processor import LARGE_FRAME_S, SLOW_SWEEPS, WRITE_BUFFER_HIGH, ClientConnection
+from broker.network.request_channel import Request
+from broker.network.unsent_answers import ANSWER_MAX, ANSWER_MIN, UnsentAnswers
+from tests.unit.broker.network.test_processor import LIMITS, Transport, World, frame, receive
+
+MIB = 1024 * 1024
+
+
+class StuckTransport(Transport):
+    """A client that reads nothing: all stays here."""
+
+    def write(self, data: bytes) -> None:
+        self.unsent += len(data)
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.unsent += sum(map(len, parts))
+
+
+class FetchWorld(World):
+    """Each request is a fetch, answered at once with as much as there is room for, MIB at the least (one batch)."""
+
+    def __init__(self, max_unsent: int = -1) -> None:
+        super().__init__()
+        self.channel._handle = self.fetch
+        self.channel.unsent.max_bytes = max_unsent
+        self.sizes: list[int] = []
+
+    def connect_stuck(self) -> tuple[ClientConnection, StuckTransport]:
+        connection, transport = ClientConnection(self.processor, "PLAINTEXT"), StuckTransport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        return connection, transport
+
+    def fetch(self, request: Request) -> None:
+        connection = request.connection
+        if not connection.begin_fetch(request, needs_room=True):
+            return
+        self.handled.append(request)
+        size = max(connection.answer_room(), MIB)
+        self.sizes.append(size)
+        before = connection._transport.unsent
+        request.respond([bytes(10), bytes(size)])
+        if connection._transport.unsent > before:
+            connection.pause_writing()  # type: ignore[attr-defined]
+
+
+def test_pipelined_fetches_of_a_client_that_does_not_read_are_not_answered() -> None:
+    """Issue 12, finding 6: 64 of them, 55 MB each."""
+    world = FetchWorld()
+    connection, transport = world.connect_stuck()
+    receive(connection, transport, b"".join(frame(n) for n in range(64)))
+    world.turns.run()
+    assert len(world.handled) == 1
+    assert transport.unsent < ANSWER_MAX + 100
+    assert not transport.is_reading
+    transport.unsent = 0
+    connection.resume_writing()
+    world.turns.run()
+    assert len(world.handled) == 2
+
+
+def test_small_answers_that_pile_up_stop_at_the_high_mark() -> None:
+    world = World()
+    connection, transport = ClientConnection(world.processor, "PLAINTEXT"), StuckTransport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    answered = 0
+
+    def handle(request: Request) -> None:
+        nonlocal answered
+        answered += 1
+        request.respond_small(bytes(100_000))
+        connection.pause_writing()
+
+    world.channel._handle = handle
+    for begin in range(0, 90, 30):
+        receive(connection, transport, b"".join(frame(n) for n in range(begin, begin + 30)))
+        world.turns.run()
+    assert transport.unsent <= WRITE_BUFFER_HIGH + 4 * 100_000
+    assert answered < 20
+
+
+def test_all_connections_share_a_budget_and_answers_shrink_before_it_is_used_up() -> None:
+    world = FetchWorld(max_unsent=64 * MIB)
+    stuck = [world.connect_stuck() for _ in range(200)]
+    for connection, transport in stuck:
+        receive(connection, transport, frame(1) + frame(2))
+        world.turns.run()
+    assert world.channel.unsent.total <= 2 * 64 * MIB + MIB + 100
+    assert world.sizes[0] == ANSWER_MAX
+    assert world.sizes == sorted(world.sizes, reverse=True)
+    assert len(world.handled) < 200, "the others wait"
+    for connection, _ in stuck[:20]:
+        connection.connection_lost(None)
+    world.turns.run()
+    assert len(world.handled) == 200 or world.channel.unsent.is_exhausted
+    for connection, _ in stuck[20:]:
+        connection.connection_lost(None)
+    world.turns.run()
+    assert world.channel.unsent.total == 0
+
+
+def test_who_takes_next_to_nothing_is_disconnected_when_there_are_too_many_answers() -> None:
+    world = FetchWorld(max_unsent=16 * MIB)
+    slow = [world.connect_stuck() for _ in range(30)]
+    for connection, transport in slow:
+        receive(connection, transport, frame(1))
+        world.turns.run()
+    assert world.channel.unsent.is_short
+    quick, quick_transport = slow[0]
+    for _ in range(SLOW_SWEEPS + 1):
+        world.clock.now += 1
+        quick_transport.unsent -= MIB // 2
+        world.processor.sweep()
+    assert [transport.is_closed for _, transport in slow] == [False] + [True] * 29
+    assert quick.is_open
+
+
+def test_who_takes_nothing_for_long_is_disconnected_in_any_case() -> None:
+    world = FetchWorld()
+    stuck, trickling = world.connect_stuck(), world.connect_stuck()
+    for connection, transport in (stuck, trickling):
+        receive(connection, transport, frame(1))
+    world.turns.run()
+    for _ in range(int(LIMITS.answer_timeout_s) + 2):
+        world.clock.now += 1
+        trickling[1].unsent -= 1
+        world.processor.sweep()
+    assert stuck[1].is_closed
+    assert not trickling[1].is_closed
+
+
+def test_one_fetch_of_a_connection_at_a_time() -> None:
+    """Those behind a parked fetch are not even read: all would be answered at once when it is."""
+    world = World()
+    connection, transport = world.connect()
+    begun: list[Request] = []
+
+    def handle(request: Request) -> None:
+        if request.connection.begin_fetch(request, needs_room=True):
+            begun.append(request)
+
+    world.channel._handle = handle
+    receive(connection, transport, b"".join(frame(n) for n in range(5)))
+    world.turns.run()
+    assert [r.header.correlation_id for r in begun] == [0]
+    begun[0].respond_small(b"")
+    world.turns.run()
+    assert [r.header.correlation_id for r in begun] == [0, 1]
+
+
+def test_what_a_fetch_holds_before_its_answer_counts() -> None:
+    world = World()
+    connection, transport = world.connect()
+    world.channel._handle = lambda request: (
+        request.connection.begin_fetch(request, needs_room=True),
+        world.handled.append(request),
+        None,
+    )[2]
+    receive(connection, transport, frame(1))
+    world.turns.run()
+    connection.reserve(5000)
+    assert world.channel.unsent.total == 5000
+    connection.reserve(300)
+    assert world.channel.unsent.total == 300
+    world.handled[0].respond_small(b"")
+    assert world.channel.unsent.total == 0
+
+
+def test_answers_held_for_an_earlier_one_count_and_are_bounded() -> None:
+    world = World()
+    connection, transport = world.connect()
+
+    def handle(request: Request) -> None:
+        world.handled.append(request)
+        if len(world.handled) > 1:
+            request.respond_small(bytes(HELD_BYTES_MAX // 2 + 1))
+
+    world.channel._handle = handle
+    receive(connection, transport, b"".join(frame(n) for n in range(9)))
+    world.turns.run()
+    assert len(world.handled) == 3
+    assert world.channel.unsent.total > HELD_BYTES_MAX
+    connection.connection_lost(None)
+    assert world.channel.unsent.total == 0
+
+
+def test_a_large_frame_has_less_time_while_others_wait_for_room() -> None:
+    world = World(max_large_bytes=300_000, limits=LIMITS._replace(frame_timeout_s=60))
+    pairs = [world.connect() for _ in range(3)]
+    for connection, transport in pairs:
+        receive(connection, transport, frame(1, bytes(400_000))[:150_000])
+    world.clock.now += LARGE_FRAME_S - 1
+    world.processor.sweep()
+    assert not any(transport.is_closed for _, transport in pairs)
+    world.clock.now += 2
+    world.processor.sweep()
+    assert all(transport.is_closed for _, transport in pairs)
+
+
+def test_the_room_for_an_answer() -> None:
+    unsent = UnsentAnswers(64 * MIB)
+    assert unsent.room() == ANSWER_MAX
+    unsent.total = 63 * MIB
+    assert unsent.room() == MIB // 8
+    unsent.total = 64 * MIB
+    assert (unsent.room(), unsent.is_short, unsent.is_exhausted) == (ANSWER_MIN, True, False)
+    unsent.total = 128 * MIB
+    assert unsent.is_exhausted
+    assert UnsentAnswers(-1).room() == ANSWER_MAX
