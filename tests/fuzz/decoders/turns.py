@@ -169,18 +169,15 @@ class _Broker:
         configs = DynamicConfigs(config, session, cluster.time, EventLog(None, cluster.time))
         await configs.start()
         doubts = LeaderDoubts(node.metadata)
-        manager = node.manager
         self.context = ApiContext(
             config=config,
             clock=cluster.time,
             cluster_id="fuzz",
             metadata=node.metadata,
             metadata_topics=MetadataTopics(node.metadata, lambda: doubts.suspected, ("__consumer_offsets",)),
-            replica_manager=manager,
+            replica_manager=node.manager,
             log_manager=node.logs,
-            fetch_sessions=FetchSessionCache(
-                100, cluster.time, manager.topic_name, Random(1).randint, manager.quiet.open, manager.begin_fetch
-            ),
+            fetch_sessions=_fetch_sessions(cluster),
             topic_admin=TopicAdmin(config, session, node.metadata, Random(1).randrange),
             configs=configs,
             config_admin=ConfigAdmin(1, session, node.metadata, configs),
@@ -232,10 +229,24 @@ class _Broker:
 
 def _newer_parts() -> dict[str, Any]:
     """Of an ApiContext, where there are some."""
-    if "long_answers" not in {field.name for field in fields(ApiContext)}:
-        return {}
-    long_answers: Any = import_module("broker.apis.long_answers")
-    return {"long_answers": long_answers.LongAnswers(time.monotonic)}
+    names = {field.name for field in fields(ApiContext)}
+    found: dict[str, Any] = {}
+    if "long_answers" in names:
+        long_answers: Any = import_module("broker.apis.long_answers")
+        found["long_answers"] = long_answers.LongAnswers(time.monotonic)
+    if "replica_listener" in names:
+        found["replica_listener"] = None
+    return found
+
+
+def _fetch_sessions(cluster: GroupCluster) -> Any:
+    manager, make = cluster.nodes[1].manager, cast(Any, FetchSessionCache)
+    of_manager = (manager.topic_name, Random(1).randint, manager.quiet.open, manager.begin_fetch)
+    module: Any = import_module(FetchSessionCache.__module__)
+    if not hasattr(module, "CacheLimits"):
+        return make(100, cluster.time, *of_manager)
+    more = (cast(Any, manager.partitions).exists, lambda replica_id, epoch: False)
+    return make(module.CacheLimits(100), cluster.time, module.Surroundings(*of_manager, *more))
 
 
 _brokers: list[_Broker] = []
