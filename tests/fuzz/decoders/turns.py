@@ -50,7 +50,7 @@ from tests.fuzz.decoder import Decoder
 from tests.fuzz.decoders.requests import by_kio
 from tests.fuzz.schemas import body_maker
 from tests.fuzz.sealing import packed, parts_of
-from tests.support.api_world import FakeController
+from tests.support.api_world import FakeConnection, FakeController
 from tests.support.group_cluster import GroupCluster
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
@@ -80,26 +80,17 @@ def decoders() -> list[Decoder]:
     ]
 
 
-class _Connection:
-    """Counts what is answered."""
-
-    listener = "PLAINTEXT"
-    remote_address = "127.0.0.1"
-    peer = "the fuzzer"
+class _Connection(FakeConnection):
+    """Takes the answers of several requests."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.hold = 0
         self.waiting: deque[Request] = deque()
-        self.is_open = True
-        self.answered = 0
 
     def answer(self, number: int, parts: Sequence[bytes]) -> None:
         if self.is_open:
-            self.answered += 1
             sum(map(len, parts))
-
-    def answer_in_turn(self, number: int, make: Callable[[], Sequence[bytes]]) -> None:
-        self.answer(number, make())
 
     def close(self, reason: str) -> None:
         self.is_open = False
