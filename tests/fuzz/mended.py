@@ -79,7 +79,7 @@ AWAITED: Mapping[str, Sequence[bytes]] = {
         (41).to_bytes(2, "big") + b"nan",
         (42).to_bytes(2, "big") + b"9" * 400,
     ],
-    # Four thousand elements in each array: turns of up to 200 ms.
+    # Two thousand elements in each array: turns of up to 100 ms.
     "broker-repeated": [seed for decoder in turns.decoders()[1:] for seed in decoder.seeds()],
     # 91,000 tagged fields in a header of 91 KB: 35 ms.
     "connection": [b"\x03\x00\x01c*!\xea`" + bytes(8)],

@@ -39,6 +39,7 @@ class Job(NamedTuple):
     module: str
     name: str
     seconds: int
+    is_instrumented: bool
 
 
 class Outcome(NamedTuple):
@@ -69,7 +70,7 @@ def jobs_of(minutes: float, cores: int, wanted: str | None) -> list[Job]:
     shares = [SLOW_SHARE if decoder.is_slow else 1.0 for _, decoder in chosen]
     seconds = minutes * 60 * min(cores, len(chosen)) / sum(shares)
     return [
-        Job(module, decoder.name, max(SECONDS_MIN, round(seconds * share)))
+        Job(module, decoder.name, max(SECONDS_MIN, round(seconds * share)), decoder.is_instrumented)
         for (module, decoder), share in zip(chosen, shares, strict=True)
     ]
 
@@ -113,7 +114,8 @@ def fuzz(job: Job) -> Outcome:
 
 def _worker(job: Job, seconds: int, directory: Path) -> tuple[int, str]:
     (directory / "counts.json").write_text(json.dumps({"inputs": 0, "taken": 0, "harmful": 0, "kinds": {}}))
-    command = [sys.executable, "-m", "tests.fuzz.worker", job.module, job.name, str(seconds), str(directory)]
+    how = "instrumented" if job.is_instrumented else "plain"
+    command = [sys.executable, "-m", "tests.fuzz.worker", job.module, job.name, str(seconds), str(directory), how]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
     ) as process:
