@@ -41,7 +41,7 @@ test: check
 
 # What is found lies in .fuzz, with a command that repeats it. `python -m tests.fuzz.corpus` keeps what was new, made small.
 fuzz: .venv/installed-fuzz
-	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(addprefix --decoder ,$(DECODER))
+	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(if $(DECODER),--decoder '$(DECODER)')
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db

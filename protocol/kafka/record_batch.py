@@ -281,8 +281,6 @@ def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
 
 def wrapped(timestamp: int) -> int:
     """As Java adds: a client may write deltas that lead beyond 64 bits, and what is stored must be read."""
-    if -LONG_LIMIT <= timestamp < LONG_LIMIT:
-        return timestamp
     return (timestamp + LONG_LIMIT) % (2 * LONG_LIMIT) - LONG_LIMIT
 
 
@@ -406,7 +404,9 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
         headers.append((name.decode(errors="replace"), content))
     if at != end:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a record's length is not that of its fields")
-    timestamp = header.max_timestamp if header.is_log_append_time else wrapped(header.base_timestamp + timestamp_delta)
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    if not -LONG_LIMIT <= timestamp < LONG_LIMIT:
+        timestamp = wrapped(timestamp)
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
 
 

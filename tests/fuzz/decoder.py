@@ -26,6 +26,8 @@ class Decoder:
     memory_per_byte: int = 400
     lines: int = 3000
     lines_per_byte: int = 300
+    is_instrumented: bool = True
+    """False: it runs as fast as in a broker, and without looking where it gets."""
     is_slow: bool = False
     """More than 0.2 ms an input: its share of the time is smaller."""
 

@@ -1,4 +1,4 @@
-"""`make fuzz MINUTES=10 [DECODER=name]`: all decoders under atheris, on all cores, for so long in all.
+"""`make fuzz MINUTES=10 [DECODER='request-*']`: all decoders under atheris, on all cores, for so long in all.
 
 Prints for each decoder how many inputs it got, how many of them it took, what new coverage they brought, and what did harm. The exit
 code is 1 when something did. What is found lies in `.fuzz/<decoder>/found/`, with a command that repeats it.
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -38,6 +39,7 @@ class Job(NamedTuple):
     module: str
     name: str
     seconds: int
+    is_instrumented: bool
 
 
 class Outcome(NamedTuple):
@@ -61,13 +63,14 @@ class Outcome(NamedTuple):
 
 def jobs_of(minutes: float, cores: int, wanted: str | None) -> list[Job]:
     decoders = [(module, decoder) for module in MODULES for decoder in all_decoders((module,)).values()]
-    chosen = [(module, decoder) for module, decoder in decoders if wanted in (None, decoder.name)]
+    patterns = wanted.split(",") if wanted else ["*"]
+    chosen = [(module, d) for module, d in decoders if any(fnmatch(d.name, pattern) for pattern in patterns)]
     if not chosen:
         raise SystemExit(f"no decoder is called {wanted}: " + ", ".join(decoder.name for _, decoder in decoders))
     shares = [SLOW_SHARE if decoder.is_slow else 1.0 for _, decoder in chosen]
     seconds = minutes * 60 * min(cores, len(chosen)) / sum(shares)
     return [
-        Job(module, decoder.name, max(SECONDS_MIN, round(seconds * share)))
+        Job(module, decoder.name, max(SECONDS_MIN, round(seconds * share)), decoder.is_instrumented)
         for (module, decoder), share in zip(chosen, shares, strict=True)
     ]
 
@@ -111,7 +114,8 @@ def fuzz(job: Job) -> Outcome:
 
 def _worker(job: Job, seconds: int, directory: Path) -> tuple[int, str]:
     (directory / "counts.json").write_text(json.dumps({"inputs": 0, "taken": 0, "harmful": 0, "kinds": {}}))
-    command = [sys.executable, "-m", "tests.fuzz.worker", job.module, job.name, str(seconds), str(directory)]
+    how = "instrumented" if job.is_instrumented else "plain"
+    command = [sys.executable, "-m", "tests.fuzz.worker", job.module, job.name, str(seconds), str(directory), how]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
     ) as process:
@@ -157,7 +161,7 @@ def repeat(path: Path, name: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--decoder")
+    parser.add_argument("--decoder", help="names or patterns with commas between: request-*,batches")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeat", type=Path, help="a file out of .fuzz/<decoder>/found; --decoder says whose")
     given = parser.parse_args()

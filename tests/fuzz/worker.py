@@ -1,4 +1,4 @@
-"""One decoder under atheris until its time is over: `python -m tests.fuzz.worker MODULE NAME SECONDS DIRECTORY`.
+"""One decoder under atheris until its time is over: `python -m tests.fuzz.worker MODULE NAME SECONDS DIRECTORY HOW`.
 
 `run.py` starts it. The directory gets `corpus/`, `found/` (an input that does harm, and beside it why and how to repeat it) and
 `counts.json`. A finding does not end the run; only what ends the process does.
@@ -30,8 +30,8 @@ KINDS_MAX = 20
 
 
 class Worker:
-    def __init__(self, module: str, name: str, directory: Path) -> None:
-        with atheris.instrument_imports(include=list(corpus.PARTS)):
+    def __init__(self, module: str, name: str, directory: Path, is_instrumented: bool) -> None:
+        with atheris.instrument_imports(include=list(corpus.PARTS) if is_instrumented else ["none"]):
             self.decoder = all_decoders((module,))[name]
         self.directory = directory
         self.inputs = self.taken = self.harmful = 0
@@ -82,8 +82,8 @@ class Worker:
         return mutate(data, self._random, self._seeds, size_max)
 
 
-def main(module: str, name: str, seconds: str, directory: str) -> None:
-    worker = Worker(module, name, Path(directory))
+def main(module: str, name: str, seconds: str, directory: str, instrumented: str) -> None:
+    worker = Worker(module, name, Path(directory), instrumented == "instrumented")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     options: list[Any] = [
         f"-max_total_time={seconds}",

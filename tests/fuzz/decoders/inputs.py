@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import re
 import shutil
@@ -23,6 +24,7 @@ from tools.admin.config_values import ChangeError, merge_changes, parse_addition
 from tools.admin.failures import AdminError
 from tools.admin.reassign_directories import parse_directories
 from tools.admin.reassign_plan import PlanError, parse_partitions, parse_plan, parse_topics, plan_text
+from tools.clients.line_source import lines_of
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
 from tools.cluster.run_directory import ClusterError, parse_address
 from tools.groups.points_in_time import NoTime, parse_datetime_ms, parse_duration_ms
@@ -44,6 +46,7 @@ def decoders() -> list[Decoder]:
         Decoder("reassignment-file", _reassignment, lambda: [*PLANS, *DEEP], (PlanError, UnicodeDecodeError)),
         Decoder("record-line", _line, _lines, (BadLine,)),
         Decoder("json-line", _json_line, lambda: [*JSON_LINES, *DEEP], (BadLine,)),
+        Decoder("lines", _split_lines, lambda: [b"a\nb\n\nc", b"\n\n", b"x" * 300]),
         Decoder("offsets-file", _reset, lambda: RESETS, (AdminError, UnicodeDecodeError)),
         Decoder("time", _time, lambda: TIMES, (NoTime, UnicodeDecodeError), bytes_max=100),
         Decoder("config-argument", _change, lambda: CHANGES, (ChangeError, UnicodeDecodeError), bytes_max=200),
@@ -137,6 +140,13 @@ def _json_line(data: bytes) -> object:
         name.encode()
     assert found.timestamp is None or 0 <= found.timestamp < 1 << 63
     assert found.partition is None or 0 <= found.partition < 1 << 31
+    return found
+
+
+def _split_lines(data: bytes) -> object:
+    found = [line for line in lines_of(io.BytesIO(data), 0) if line is not None]
+    wanted = data.split(b"\n")
+    assert found == (wanted if wanted[-1] else wanted[:-1])
     return found
 
 
