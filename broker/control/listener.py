@@ -98,15 +98,6 @@ class ControlListener:
         """Listens; returns the bound port (`port` 0: a free one). Raises OSError when it is taken."""
         return await self._connections.start(host, port)
 
-    @property
-    def connections_max(self) -> int:
-        """The control plane's share of the descriptors."""
-        return self._connections.connections_max
-
-    @connections_max.setter
-    def connections_max(self, count: int) -> None:
-        self._connections.connections_max = count
-
     async def close(self) -> None:
         await self._connections.close()
         if self._confirmation is not None:
