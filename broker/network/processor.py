@@ -385,10 +385,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _is_refusing(self) -> bool:
         """True, with reading paused, when no more requests are taken from this connection now."""
-        if self._order.in_flight >= self._limits.in_flight_max:
+        in_flight = self._order.in_flight
+        if in_flight >= self._limits.in_flight_max:
             self._pause()
             return True
-        if self._channel.is_full:
+        if not self._channel.has_room(in_flight):
             self._pause()
             self._channel.when_there_is_room(self)
             return True

@@ -170,6 +170,7 @@ class RequestChannel:
         self._turns = turns
         self._handle = handle
         self._max_requests = max_requests
+        self._crowd = max(1, max_requests // 4)
         self._max_large_bytes = max_large_bytes
         self._queue: deque[Request] = deque()
         self._is_scheduled = False
@@ -182,9 +183,11 @@ class RequestChannel:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._queue) >= self._max_requests
+    def has_room(self, in_flight: int) -> bool:
+        """For a request of a connection that has so many in flight. In a crowd each connection has one at a time, so that who pipelines
+        on hundreds of connections is before nobody (BAD-5)."""
+        queued = len(self._queue)
+        return queued < self._crowd or (not in_flight and queued < self._max_requests)
 
     def put(self, request: Request) -> None:
         """Queues a request for this turn of the loop."""

@@ -239,16 +239,22 @@ def test_a_client_that_does_not_read_gets_no_more_done() -> None:
     assert len(world.handled) == 1
 
 
-def test_a_full_queue_stops_reading_until_it_has_room() -> None:
-    """NET-2"""
-    world = World(max_requests=4)
+@pytest.mark.parametrize(("room", "are_reading"), [(8, [True, False, False]), (3, [False, False, False])])
+def test_in_a_crowd_each_connection_has_a_request_at_a_time(room: int, are_reading: list[bool]) -> None:
+    """NET-2, BAD-5: who pipelines is not before the others; in a full queue nobody has another."""
+    world = World(max_requests=room)
     pairs = [world.connect() for _ in range(3)]
     for number, (connection, transport) in enumerate(pairs):
         receive(connection, transport, frame(10 * number) + frame(10 * number + 1))
-    assert [transport.is_reading for _, transport in pairs] == [True, True, False]
+    assert [transport.is_reading for _, transport in pairs] == are_reading
+    world.turns.run()
+    for request in list(world.handled):
+        request.respond_nothing()
     world.turns.run()
     assert all(transport.is_reading for _, transport in pairs)
-    assert len(world.handled) == 6
+    order = [request.header.correlation_id for request in world.handled]
+    assert sorted(order) == [0, 1, 10, 11, 20, 21]
+    assert order.index(20) < order.index(11)
 
 
 def test_large_frames_share_a_bound_and_one_always_goes_on() -> None:
