@@ -152,13 +152,13 @@ class _Values:
     def number(self, what: str, low: int, high: int) -> int:
         value = self.one()
         if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"{what} is {shown(value)}: allowed is a whole number from {low} to {high}")
+            raise ValueError(f"{what} is {_told(value)}: allowed is a whole number from {low} to {high}")
         return value
 
     def flag(self, what: str) -> bool:
         value = self.one()
         if type(value) is not bool:
-            raise ValueError(f"{what} is {shown(value)}: allowed are true and false")
+            raise ValueError(f"{what} is {_told(value)}: allowed are true and false")
         return value
 
     # -- many, in steps
@@ -192,6 +192,11 @@ class _Values:
         if len(found) != len(names):
             raise ValueError(f"{what} names a topic twice")
         return found
+
+
+def _told(value: Any) -> str:
+    """For the log: a list may have a thousand lists in it."""
+    return shown(value) if type(value) in (int, float, bool, str, bytes) else type(value).__name__
 
 
 # -- columns ------------------------------------------------------------------------------------------------------------
@@ -256,7 +261,7 @@ def _are_plainly_legal(names: set[str]) -> bool:
 def _check_topic_ids(column: Sequence[Any]) -> None:
     for text in column:
         if type(text) is not str or not TOPIC_ID.fullmatch(text):
-            raise ValueError(f"{shown(text)} is no topic id")
+            raise ValueError(f"{_told(text)} is no topic id")
 
 
 _check_counts = partial(_check_numbers, what="the number of partitions", low=0)
@@ -347,6 +352,8 @@ def parsing_request(frame: bytes | bytearray | memoryview) -> Generator[Head | N
     """
     try:
         return (yield from _parsing_request(_Values(frame), _ID.unpack_from(frame)[0]))
+    except RecursionError:
+        raise ValueError("malformed control request: lists in lists in lists") from None
     except ValueError as error:
         raise ValueError(f"malformed control request: {error}") from None
 
@@ -416,5 +423,7 @@ def parsing_response(frame: bytes | bytearray | memoryview) -> Steps[tuple[int, 
         rows = yield from values.rows(_errors)
         values.end()
         return _ID.unpack_from(frame)[0], ControlResponse(ErrorCode(error), rows)
+    except RecursionError:
+        raise ValueError("malformed control response: lists in lists in lists") from None
     except ValueError as error_:
         raise ValueError(f"malformed control response: {error_}") from None

@@ -184,6 +184,10 @@ BOMBS = {
     "a map of 2 billion": HEAD + b"\x90\xdf\x7f\xff\xff\xff" + b"\xa1a\xa1a" * 20_000,
     "a map of a million that has ten": HEAD + b"\x90\xdf\x00\x0f\xff\xff" + b"\xa1a\xa1a" * 10,
     "nested maps": HEAD + b"\x91" + b"\x81\xa1a" * 40_000,
+    "a deep head": b"\x9a" + b"\x91" * 1000 + b"\xc0",
+    "deep broker ids, twice": HEAD
+    + b"\x92"
+    + (b"\x9c\xa1a\x00\x01\x00\x00" + b"\x91" * 1000 + b"\xc0\x00\x90\x90\x90\xc2\x90") * 2,
     "a head of lists": b"\x9a" + b"\xdc\xff\xff" * 40_000,
 }
 
