@@ -81,7 +81,8 @@ class OpenFiles:
         for file in list(islice(self._open, LOOKED_AT_FOR_ONE)):
             if file.can_rest and file.rest():
                 return True
-            self._open[file] = self._open.pop(file)  # it comes after all others
+            if self._open.pop(file, self) is None:  # unless the cleaner's thread has just closed it
+                self._open[file] = None  # after all others
         return False
 
     def close_idle(self) -> None:
