@@ -106,6 +106,7 @@ class LogManager:
             loop = asyncio.get_running_loop()
             failures = await loop.run_in_executor(None, log_opening.acquire_all, self._filesystem, self._directories)
             failures += [reason for directory in self._online() if (reason := await self._load(directory))]
+            self._filesystem.in_use.belong_to_this_thread()
             self._align_futures()
             if not self._online():
                 reasons = "; ".join(failures)
@@ -158,6 +159,7 @@ class LogManager:
 
     def _open_all(self, directory: LogDirectory) -> list[Log]:
         opened, forgotten = log_opening.open_all(
+            self._filesystem,
             directory,
             lambda d, tp, path, *offsets: self._open(d, tp, path, self._configs.defaults, *offsets),
             keeps_deleted=bool(self.offline_dirs),
@@ -612,14 +614,14 @@ class LogManager:
 
     async def _files_due(self, now: float) -> None:
         """Log files that hold descriptors only because they are not synced: with too many, some are synced, and can rest."""
-        if not self._filesystem.in_use.are_too_many:
+        if not (self._filesystem.in_use.are_far_too_many or self._filesystem.spare.are_missing):
             return
         unsynced = [found for found in self._all() if any(segment.is_unsynced for segment in found.segments)]
         unsynced.sort(key=lambda found: found.is_in_use)
         for found in unsynced[:FLUSHED_FOR_THEIR_FILES]:
             await found.flush()
             for segment in found.segments:
-                if not segment.is_used:
+                if segment.can_rest:
                     segment.rest()
 
     async def _flush_due(self, now: float) -> None:

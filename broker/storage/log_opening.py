@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from broker.storage import checkpoints, future_logs
+from broker.storage.disk_errors import is_of_one_path
 from broker.storage.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
@@ -60,7 +61,7 @@ def of_each(
 
 
 def open_all(
-    directory: LogDirectory, open_log: OpenLog, *, keeps_deleted: bool
+    filesystem: FileSystem, directory: LogDirectory, open_log: OpenLog, *, keeps_deleted: bool
 ) -> tuple[list[Log], set[TopicPartition]]:
     """All logs in the directory, and the partitions that only its checkpoints name. Raises OSError."""
     directory.take_clean_marker()
@@ -71,8 +72,17 @@ def open_all(
     opened: list[Log] = []
     try:
         for tp, path in directory.partitions(keeps_deleted=keeps_deleted):
-            opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0)))
-            opened[-1].segments[-1].rest()  # most are not used at once, and a process may not have so many files open
+            try:
+                opened.append(open_log(directory, tp, path, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0)))
+            except OSError as error:
+                if not is_of_one_path(error):
+                    raise
+                log.error("%s cannot be opened, and is left alone; the others are: %s", path, error)
+                continue
+            last = opened[-1].segments[-1]
+            # Most are not used at once, and a process may not have so many files open.
+            if not last.rest() and filesystem.in_use.are_far_too_many:
+                last.sync_to_rest()
     except BaseException:
         for found in opened:
             found.close()

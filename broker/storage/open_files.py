@@ -52,9 +52,12 @@ class OpenFiles:
     def discard(self, file: OpenFile) -> None:
         self._open.pop(file, None)
 
+    def belong_to_this_thread(self) -> None:
+        """The loop's, from now on: until then one thread or another opens logs."""
+        self._loops_thread = threading.get_ident()
+
     def tick(self) -> None:
         self._ticks += 1
-        self._loops_thread = threading.get_ident()
         if self._ticks % IDLE_CHECK_TICKS == 0 or self.are_too_many or self._idle:
             self.close_idle()
 
@@ -62,6 +65,11 @@ class OpenFiles:
     def are_too_many(self) -> bool:
         """More than OPEN_MAX, or than their share."""
         return len(self._open) > min(self.share, OPEN_MAX)
+
+    @property
+    def are_far_too_many(self) -> bool:
+        """Also those that are not synced have to be closed: they use twice their share."""
+        return len(self._open) > 2 * self.share
 
     def close_one_at_rest(self) -> bool:
         """Closes the file that was opened or looked at the longest ago, and can be closed. False: there is none, or not for us.
@@ -73,7 +81,8 @@ class OpenFiles:
         for file in list(islice(self._open, LOOKED_AT_FOR_ONE)):
             if file.can_rest and file.rest():
                 return True
-            self._open[file] = self._open.pop(file)  # it comes after all others
+            if self._open.pop(file, self) is None:  # unless the cleaner's thread has just closed it
+                self._open[file] = None  # after all others
         return False
 
     def close_idle(self) -> None:

@@ -562,6 +562,12 @@ class Segment:
             if index.is_unsynced:
                 index.write_out()
 
+    def sync_to_rest(self) -> None:
+        """Waits until the log file is on the disk, and closes it: where there is no descriptor to keep it open. Raises OSError."""
+        self.sync()
+        self.is_unsynced = False
+        self.rest()
+
     def take_unsynced(self) -> tuple[bool, list[str]]:
         """(is the log file to be synced, paths of the indexes that are); they count as synced from now on."""
         paths = []

@@ -29,6 +29,11 @@ class SpareDescriptors:
     def __len__(self) -> int:
         return len(self._spare)
 
+    @property
+    def are_missing(self) -> bool:
+        """Some are in use, or cannot be had."""
+        return len(self._spare) < self._wanted
+
     def keep(self, count: int) -> None:
         """So many from now on, as soon as they can be had."""
         self._wanted = count

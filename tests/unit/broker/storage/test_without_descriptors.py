@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,22 +203,33 @@ async def _retried(manager: LogManager) -> None:
 
 
 @contextmanager
-def all_descriptors_taken() -> Iterator[None]:
-    """Of a limit that is lowered for it."""
+def limited_descriptors(count: int) -> Iterator[None]:
+    """This process may open about so many more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, hard))
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, hard))
     try:
-        while True:
-            try:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError:
-                break
         yield
     finally:
-        for fd in taken:
-            os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def all_descriptors_taken() -> Iterator[None]:
+    """Of a limit that is lowered for it."""
+    taken = []
+    with limited_descriptors(20):
+        try:
+            while True:
+                try:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+                except OSError:
+                    break
+            yield
+        finally:
+            for fd in taken:
+                os.close(fd)
 
 
 def test_spare_descriptors_open_what_is_closed_again(tmp_path: Path) -> None:
@@ -250,7 +262,6 @@ def test_spare_descriptors_open_what_is_closed_again(tmp_path: Path) -> None:
 def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
     disk = FileSystem()
     manager, failed = manager_of(disk, str(tmp_path))
-    disk.in_use.tick()
     logs = [manager.get_or_create(TopicPartition("orders", number), None, {}) for number in range(3)]
     with all_descriptors_taken():
         late = [manager.get_or_create(TopicPartition("late", number), None, {}) for number in range(3)]
@@ -260,6 +271,38 @@ def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
         assert len(disk.in_use) == 3
     logs[0].append_as_leader(batch(), 0)
     run(manager.shutdown())
+    assert failed == []
+
+
+def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) -> None:
+    """What is recovered is not synced, and would stay open: with too many it is synced at once."""
+    manager, _ = manager_of(FileSystem(), str(tmp_path / "killed"))
+    for number in range(60):
+        manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
+    shutil.copytree(tmp_path / "killed", tmp_path / "data")
+    run(manager.shutdown())
+    disk = FileSystem()
+    disk.in_use.share = 10
+    with limited_descriptors(40):
+        again, failed = manager_of(disk, str(tmp_path / "data"))
+        assert len(list(again.logs())) == 60
+        assert all(log.log_end_offset == 2 for log in again.logs())
+        for log in again.logs():
+            assert everything(log)
+    run(again.shutdown())
+    assert failed == []
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_one_log_whose_path_is_refused_costs_no_start(tmp_path: Path) -> None:
+    manager, _ = manager_of(FileSystem(), str(tmp_path))
+    manager.get_or_create(ORDERS, None, {}).append_as_leader(batch(), 0)
+    run(manager.shutdown())
+    (tmp_path / "loop-0").mkdir()
+    (tmp_path / "loop-0" / f"{0:020d}.log").symlink_to(f"{0:020d}.log")
+    again, failed = manager_of(FileSystem(), str(tmp_path))
+    assert [log.topic_partition for log in again.logs()] == [ORDERS]
+    run(again.shutdown())
     assert failed == []
 
 
