@@ -44,7 +44,7 @@ ANSWER_BYTES_PER_ELEMENT = 1_500
 ANSWER_BYTES = 20_000
 """Of what there is: topics, groups, settings."""
 AT_ONCE = (ApiKey.PRODUCE, ApiKey.FETCH)
-"""Produce has limits of its own, and a Fetch of less than 16 KB is served at once."""
+"""Produce has limits of its own, and a Fetch of less than 8 KB is served at once."""
 METADATA_SIZE = 5_000
 """Bytes of what the member of the group `g` brings, and DescribeGroups tells."""
 TURNS_MAX = 20_000
