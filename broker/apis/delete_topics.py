@@ -65,7 +65,8 @@ def _refusal(context: ApiContext, version: int, rows: Sequence[Asked]) -> KafkaE
 async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], timeout_ms: int) -> None:
     deadline = context.clock.monotonic() + timeout_ms / 1000
     cache = context.metadata
-    names = [cache.topic_name(row.topic_id) if row.topic_id is not None else row.name for row in rows]
+    naming = collected(rows, lambda row: row.name if row.topic_id is None else cache.topic_name(row.topic_id))
+    names = await finished(context, request, naming)
     errors: list[KafkaError | None] = []
     going: dict[str, uuid.UUID | None] = {}
     for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):

@@ -13,13 +13,14 @@ from typing import Any
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished
+from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 ELECTION_TYPE_SINCE = 1
+PARTITIONS_IN_A_SLICE = 2_000
 PARTITIONS_AT_ONCE = 200
 """That the controller is asked for in one event."""
 
@@ -72,7 +73,13 @@ async def _elect(
     context: ApiContext, request: Request, wanted: Collection[TopicPartition] | None, timeout_ms: int, *, unclean: bool
 ) -> None:
     deadline = context.clock.monotonic() + timeout_ms / 1000
-    epochs = {tp: state.leader_epoch for tp in _named(context, wanted) if (state := context.metadata.partition(tp))}
+    epochs: dict[TopicPartition, int] = {}
+    for number, tp in enumerate(_named(context, wanted), 1):
+        state = context.metadata.partition(tp)
+        if state is not None:
+            epochs[tp] = state.leader_epoch
+        if number % PARTITIONS_IN_A_SLICE == 0:
+            await slice_of_own(context, request)
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the election has not been completed yet")
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):

@@ -26,8 +26,8 @@ SESSION_ERRORS_SINCE = 7
 LEADER_ENDPOINTS_SINCE = 16
 
 
-LARGE_REQUEST = 16 * 1024
-"""Bytes: one with more names some hundred partitions, and is read in steps."""
+LARGE_REQUEST = 8 * 1024
+"""Bytes: one with more names some two hundred partitions, and is read in steps."""
 
 
 def fetch(context: ApiContext, request: Request) -> Further:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+LISTS_REMEMBERED = 16
 TOPICS_READ_MAX = 50_000
 """Names in the subscriptions of one group that are read, in 20 ms; of a group that has more the topics are not known. The same list
 in many subscriptions is read once."""
@@ -28,16 +29,17 @@ def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """Of a whole group; None if one of them is not known."""
     union: set[str] = set()
     left = TOPICS_READ_MAX
-    before = b""
+    read: tuple[bytes, ...] = ()
     for subscription in subscriptions:
-        if before and subscription.startswith(before):
+        if subscription.startswith(read):
             continue  # The number of topics is in it, so these are the same.
         try:
             count, end = _read(subscription, union, left)
         except (struct.error, UnicodeDecodeError, ValueError):
             return None
         left -= count
-        before = subscription[:end]
+        if len(read) < LISTS_REMEMBERED:
+            read = (*read, subscription[:end])
     return frozenset(union)
 
 

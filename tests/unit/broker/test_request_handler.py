@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from broker import request_handler
 from broker.apis.long_answers import LongAnswers
+from broker.apis.steps import Steps, respond_in_steps
 from broker.apis.table import HANDLERS
 from broker.clock import SystemClock
 from broker.network.request_channel import Request
 from broker.request_handler import RequestHandler
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.framing import is_flexible, parse_request_header, request_header
 
 
@@ -49,3 +52,50 @@ def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
         assert [reason.split()[0] for reason in connection.reasons] == ["malformed"]
 
     asyncio.run(play())
+
+
+def closed_for(handlers: dict[ApiKey, Any], frame: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why the connection is closed when this request comes."""
+    monkeypatch.setattr(request_handler, "HANDLERS", handlers)
+
+    async def play() -> list[str]:
+        connection = Connection()
+        clock = SystemClock()
+        context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
+        handler = RequestHandler(cast(Any, context))
+        handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), memoryview(frame), 0.0))
+        while handler._tasks:
+            await asyncio.wait(handler._tasks)
+        return connection.reasons
+
+    return asyncio.run(play())
+
+
+HEADER = request_header(ApiKey.LIST_GROUPS, 0, 1, "test", flexible=False)
+
+
+def test_a_request_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_handler, "REQUEST_BYTES_MAX", 100)
+    read: list[Request] = []
+    handlers = {ApiKey.LIST_GROUPS: lambda _, request: read.append(request)}
+    assert closed_for(handlers, HEADER + bytes(50), monkeypatch) == []
+    (reason,) = closed_for(handlers, HEADER + bytes(100), monkeypatch)
+    assert reason.endswith("at most 100 are read")
+    assert len(read) == 1
+    produce = request_header(ApiKey.PRODUCE, 3, 1, "test", flexible=False)
+    handlers = {ApiKey.PRODUCE: lambda _, request: read.append(request)}
+    assert closed_for(handlers, produce + bytes(100), monkeypatch) == []
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
+    def answer() -> Steps:
+        for _ in range(3):
+            yield
+        raise AnswerTooLarge
+
+    handlers = {ApiKey.LIST_GROUPS: lambda context, request: respond_in_steps(context, request, answer())}
+    if is_long:
+        monkeypatch.setattr(LongAnswers, "begin", lambda *_: (False, None))
+    (reason,) = closed_for(handlers, HEADER, monkeypatch)
+    assert "would have more than 104857600 bytes" in reason

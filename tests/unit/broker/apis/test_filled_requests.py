@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from broker.apis.config_admin import ConfigAdmin
-from broker.apis.fetch_sessions import FetchSessionCache
+from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
 from broker.apis.long_answers import LongAnswers
 from broker.apis.metadata_topics import MetadataTopics
 from broker.apis.topic_admin import TopicAdmin
@@ -44,7 +44,7 @@ ANSWER_BYTES_PER_ELEMENT = 1_500
 ANSWER_BYTES = 20_000
 """Of what there is: topics, groups, settings."""
 AT_ONCE = (ApiKey.PRODUCE, ApiKey.FETCH)
-"""Produce has limits of its own, and a Fetch of less than 16 KB is served at once."""
+"""Produce has limits of its own, and a Fetch of less than 8 KB is served at once."""
 METADATA_SIZE = 5_000
 """Bytes of what the member of the group `g` brings, and DescribeGroups tells."""
 TURNS_MAX = 20_000
@@ -113,8 +113,18 @@ class EveryApi:
             replica_manager=node.manager,
             log_manager=node.logs,
             fetch_sessions=FetchSessionCache(
-                0, cluster.time, node.manager.topic_name, max, node.manager.quiet.open, node.manager.begin_fetch
+                CacheLimits(0),
+                cluster.time,
+                Surroundings(
+                    topic_name=node.manager.topic_name,
+                    random_id=max,
+                    new_quiet=node.manager.quiet.open,
+                    begin_fetch=node.manager.begin_fetch,
+                    exists=lambda tp: True,
+                    is_follower=lambda replica, epoch: False,
+                ),
             ),
+            replica_listener=None,
             topic_admin=TopicAdmin(config, zk, node.metadata, lambda n: 0),
             configs=configs,
             config_admin=ConfigAdmin(1, zk, node.metadata, configs),

@@ -29,7 +29,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.types import TopicPartition
-from tests.support.api_world import FakeConnection, SteppingClock, World, run, turns_until
+from tests.support.api_world import FakeConnection, SteppingClock, World, run, state, turns_until
 from tests.support.fake_groups import FakeGroups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -558,5 +558,112 @@ def test_delete_groups(version: int) -> None:
         answer = await world.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": ["g", "h", "g"]}, errors)
         assert world.groups.asked == [["g", "h"]]
         assert [(row.group_id, row.error_code) for row in answer.results] == [("g", 0), ("h", 68)]
+
+    with_world(scenario)
+
+
+# -- very many ------------------------------------------------------------------------------------------------------------
+
+
+def test_very_many_offsets_are_several_commits() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        many = [state("many", number, 1, (1,)) for number in range(2_500)]
+        world.update([*many])
+        rows = [{"partition_index": n, "committed_offset": n, "committed_leader_epoch": -1} for n in range(2_501)]
+        rows = [row | {"committed_metadata": ""} for row in rows]
+        body = body_of_many("many", rows)
+        world.groups.is_slow = True
+        connection, waiting = world.begin(ApiKey.OFFSET_COMMIT, 8, body)
+        assert waiting is None
+        for part in (range(1_000), range(1_000, 2_000), range(2_000, 2_500)):
+            await turns_until(lambda: bool(world.groups.waiting))
+            assert [tp.partition for tp in world.groups.asked[-1][4]] == list(part), "one after the other"
+            world.groups.waiting.pop()({TopicPartition("many", n): NONE for n in part})
+        await turns_until(lambda: bool(connection.sent))
+        answer = messages.decode_response(ApiKey.OFFSET_COMMIT, 8, connection.sent[4:])[1]
+        found = {row.partition_index: row.error_code for topic in answer.topics for row in topic.partitions}
+        assert found == dict.fromkeys(range(2_500), 0) | {2_500: UNKNOWN_PARTITION}
+
+    with_world(scenario)
+
+
+def body_of_many(topic: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": topic, "partitions": rows}],
+    }
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_very_many_offsets_are_deleted_in_parts(goes: bool) -> None:
+    """A group goes with its last offset; then nothing is left of the partitions that come after."""
+
+    async def scenario(world: GroupWorld) -> None:
+        world.update([state("many", number, 1, (1,)) for number in range(1_200)])
+        rows = [{"partition_index": n} for n in range(1_200)]
+        world.groups.is_slow = True
+        connection, _ = world.begin(
+            ApiKey.OFFSET_DELETE, 0, {"group_id": "g", "topics": [{"name": "many", "partitions": rows}]}
+        )
+        for part in (range(500), range(500, 1_000), range(1_000, 1_200)):
+            await turns_until(lambda: bool(world.groups.waiting))
+            assert [tp.partition for tp in world.groups.asked[-1][1]] == list(part)
+            told = world.groups.waiting.pop()
+            if goes and part.start:
+                told(ErrorCode.GROUP_ID_NOT_FOUND, {})
+                break
+            told(NONE, {TopicPartition("many", n): NONE for n in part})
+        await turns_until(lambda: bool(connection.sent))
+        answer = messages.decode_response(ApiKey.OFFSET_DELETE, 0, connection.sent[4:])[1]
+        assert answer.error_code == 0
+        assert {row.partition_index: row.error_code for row in answer.topics[0].partitions} == dict.fromkeys(
+            range(1_200), 0
+        )
+
+    with_world(scenario)
+
+
+def test_a_member_with_very_many_protocols() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        protocols = [{"name": f"p{n}", "metadata": b""} for n in range(33)]
+        answer = await world.ask(ApiKey.JOIN_GROUP, 9, join_body(protocols), None)
+        assert (answer.error_code, world.groups.asked) == (ErrorCode.INVALID_REQUEST, [])
+
+    with_world(scenario)
+
+
+def join_body(protocols: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "group_id": "g",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": "",
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": protocols,
+        "reason": None,
+    }
+
+
+def test_members_leave_in_parts() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        members = [{"member_id": f"m{n}", "group_instance_id": None, "reason": None} for n in range(120)]
+        world.groups.answer = [NONE, [UNKNOWN_MEMBER] * 50]
+        answer = await world.ask(ApiKey.LEAVE_GROUP, 5, {"group_id": "g", "members": members}, world.groups.answer)
+        assert [len(asked[1]) for asked in world.groups.asked] == [50, 50, 20]
+        assert [row.member_id for row in answer.members] == [f"m{n}" for n in range(120)]
+        assert {row.error_code for row in answer.members} == {UNKNOWN_MEMBER}
+
+    with_world(scenario)
+
+
+def test_groups_are_described_once() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        body = {"groups": ["a", "b", "a"], "include_authorized_operations": False}
+        answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, body, GroupDescription(NONE, "x", "Empty"))
+        assert [group.group_id for group in answer.groups] == ["a", "b"]
 
     with_world(scenario)

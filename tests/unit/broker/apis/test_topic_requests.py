@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Assignment
 from protocol.zk.session import Op, SetOp
@@ -224,14 +225,28 @@ def test_additions_that_are_refused(change: Callable[[World], None], body: dict[
     run(scenario())
 
 
+def test_one_request_makes_so_many_partitions() -> None:
+    async def scenario() -> None:
+        world = World()
+        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, grow("t", 10_003))).results
+        assert row.error_code == ErrorCode.POLICY_VIOLATION
+        topic = {"num_partitions": 6_000, "replication_factor": 1, "assignments": [], "configs": []}
+        body = {"topics": [topic | {"name": name} for name in ("a", "b")], "timeout": 1, "validate_only": True}
+        world.context.configs = SimpleNamespace(layers=SimpleNamespace(describe_topic=lambda _: ()))
+        answer = await world.call(ApiKey.CREATE_TOPICS, 7, body)
+        assert [row.error_code for row in answer.topics] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+
+    run(scenario())
+
+
 def test_more_than_zookeeper_takes() -> None:
     """A larger request would end the broker's session."""
 
     async def scenario() -> None:
         world = World(max_broker_partitions=100_000)
-        body = grow("t", 90_000)
-        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
-        assert row.error_code == ErrorCode.INVALID_PARTITIONS
+        with pytest.raises(KafkaError, match="bytes in ZooKeeper") as refused:
+            await world.context.topic_admin.add_partitions("t", 90_000, None, validate_only=False)
+        assert refused.value.code is ErrorCode.INVALID_PARTITIONS
         assert len(world.topic()[1]) == 2
 
     run(scenario())

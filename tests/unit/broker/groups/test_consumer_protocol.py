@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
+from broker.groups import consumer_protocol
 from broker.groups.group_types import (
     Protocol,
 )
@@ -48,3 +51,13 @@ def test_other_types_have_no_known_topics() -> None:
     script = ScriptedGroup()
     script.join(protocol_type="connect", protocols=(Protocol("eager", subscription("a")),))
     assert script.group.subscribed_topics() is None
+
+
+def test_the_same_topics_of_many_members_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_protocol, "TOPICS_READ_MAX", 3)
+    same = [struct.pack(">hi", 0, 2) + b"\x00\x01a\x00\x01b" + bytes([member]) for member in range(100)]
+    assert consumer_protocol.topics_of_all(same) == {"a", "b"}
+    other = struct.pack(">hi", 0, 1) + b"\x00\x01c"
+    assert consumer_protocol.topics_of_all([*same, other, *same]) == {"a", "b", "c"}
+    another = struct.pack(">hi", 0, 1) + b"\x00\x01d"
+    assert consumer_protocol.topics_of_all([*same, other, another]) is None, "more than are read"

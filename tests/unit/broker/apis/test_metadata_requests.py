@@ -1,0 +1,74 @@
+"""Metadata of topics that are named: each once, and so many made on the way."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from broker.apis import metadata
+from broker.apis.metadata_topics import MetadataTopics
+from broker.leader_doubts import LeaderDoubts
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import SUPPORTED, ApiKey
+from tests.support.api_world import T_ID, World, run
+
+VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class MetadataWorld(World):
+    """The topic `t` is known."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.zk.ensure("/config/topics")
+        self.context.cluster_id = "c"
+        self.context.doubts = LeaderDoubts(self.metadata)
+        self.context.metadata_topics = MetadataTopics(self.metadata, frozenset, ())
+
+    async def ask(self, version: int, *topics: str | uuid.UUID, creation: bool = False) -> list[tuple[int, Any, int]]:
+        """(error, name or id, number of partitions) of each topic of the answer."""
+        rows = [
+            {"name": None, "topic_id": topic} if isinstance(topic, uuid.UUID) else {"name": topic, "topic_id": None}
+            for topic in topics
+        ]
+        body = {"topics": rows, "allow_auto_topic_creation": creation, "include_topic_authorized_operations": False}
+        answer = await self.call(ApiKey.METADATA, version, body | {"include_cluster_authorized_operations": False})
+        return [(row.error_code, row.name or row.topic_id, len(row.partitions)) for row in answer.topics]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_that_is_named_twice_is_answered_once(version: int) -> None:
+    async def scenario() -> None:
+        world = MetadataWorld(auto_create_topics_enable=False)
+        found = await world.ask(version, "t", "u", "t", "a/b", "u", "t")
+        expected = [(0, "t", 2), (UNKNOWN, "u", 0), (ErrorCode.INVALID_TOPIC_EXCEPTION, "a/b", 0)]
+        assert sorted(found) == sorted(expected)
+
+    run(scenario())
+
+
+def test_by_name_and_by_id_it_is_the_same_topic() -> None:
+    async def scenario() -> None:
+        nobody = uuid.UUID(int=9)
+        found = await MetadataWorld().ask(12, T_ID, "t", nobody, nobody)
+        assert found == [(0, "t", 2), (ErrorCode.UNKNOWN_TOPIC_ID, nobody, 0)]
+
+    run(scenario())
+
+
+def test_one_request_makes_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others when they are asked for again."""
+    monkeypatch.setattr(metadata, "CREATED_MAX", 2)
+
+    async def scenario() -> None:
+        world = MetadataWorld(auto_create_topics_enable=True)
+        made = ErrorCode.LEADER_NOT_AVAILABLE
+        found = await world.ask(9, "a", "b", "c", "a", creation=True)
+        assert found == [(made, "a", 0), (made, "b", 0), (UNKNOWN, "c", 0)]
+        assert {"a", "b"} <= set(world.zk.children("/brokers/topics"))
+        assert "c" not in world.zk.children("/brokers/topics")
+
+    run(scenario())
