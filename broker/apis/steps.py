@@ -14,7 +14,8 @@ from broker.storage.disk_threads import UNPACKING, UNPACKING_PLACES
 SLICE_S = 0.002
 """How long an answer keeps the loop at a time."""
 TURNS_PER_PAUSE = 4
-"""Of the loop, between two slices: a request needs about so many from its socket to the answer."""
+"""Of the loop, between two slices: a request needs about so many from its socket to the answer. As often for each such answer
+that is under way: a turn has about one slice in four, however many clients ask."""
 
 Steps = Generator[None, None, bytes]
 """Stops after each fraction of a millisecond; returns the response's body. What it goes by may have changed at each stop."""
@@ -33,17 +34,29 @@ def respond_in_steps(
     return None
 
 
+class _UnderWay:
+    """Counts the answers that are being made."""
+
+    count = 0
+
+    async def __aenter__(self) -> None:
+        _UnderWay.count += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        _UnderWay.count -= 1
+
+
 async def _go_on(
     context: ApiContext, request: Request, steps: Steps | ThreadedSteps, body: bytes | Callable[[], Any] | None
 ) -> None:
-    async with AsyncExitStack() as unpacking:
+    async with AsyncExitStack() as unpacking, _UnderWay():
         while body is None or callable(body):
             done = None
             if body is not None:
                 await unpacking.aclose()  # what it unpacked before is no longer needed
                 await unpacking.enter_async_context(UNPACKING_PLACES.place())
                 done = await asyncio.get_running_loop().run_in_executor(UNPACKING, body)
-            for _ in range(TURNS_PER_PAUSE):
+            for _ in range(TURNS_PER_PAUSE * _UnderWay.count):
                 await asyncio.sleep(0)
             if not request.connection.is_open:
                 return
