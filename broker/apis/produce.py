@@ -10,7 +10,6 @@ answers once.) No client does that; but 2 KB that take long to unpack would fit 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -52,9 +51,9 @@ async def _decode_and_append(
     context: ApiContext, request: Request, steps: Generator[None, None, ProduceRequest]
 ) -> None:
     """Of thousands of partitions."""
-    pause = context.replica_manager.budget.pause
+    pause = context.replica_manager.client_budget.pause
     while True:
-        await asyncio.sleep(0)
+        await pause()
         try:
             next(steps)
         except StopIteration as end:

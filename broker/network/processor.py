@@ -46,6 +46,9 @@ SLOW_BYTES = 64 * 1024
 """Who takes less in each of SLOW_SWEEPS sweeps is disconnected when there are too many answers that were not taken."""
 SLOW_SWEEPS = 2
 
+HEAVY_S = 2.0
+"""How long a connection counts as heavy after a large answer."""
+
 LARGE_FRAME_S = 5.0
 """How long a large frame may take while others wait for room."""
 
@@ -102,6 +105,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._took_at = 0.0
         self._slow_sweeps = 0
         self.fetch_under_way = NO_FETCH
+        self.is_heavy = False
+        self._is_consumer = False
+        self._large_at = 0.0
         self._at_end: dict[int, Callable[[], object]] = {}
         self._first_request = processor.first_request
         self._is_paused = False
@@ -217,9 +223,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._outgoing_size += len(ready[0]) if len(ready) == 1 else sum(map(len, ready))
             if self._outgoing_size > WRITTEN_AT_ONCE:
                 self.flush()
+                self._large_at = self.last_heard
                 if not self.hold & Hold.HAD_ITS_SHARE:
                     self.hold |= Hold.HAD_ITS_SHARE
                     self._channel.in_the_next_turn(self)
+                if self._is_consumer and not self.is_heavy:
+                    self.is_heavy = True
+                    self._channel.becomes_heavy(self)
         if number == self.fetch_under_way:
             self._fetch_ended()
         if order.held_bytes != self._early:
@@ -250,6 +260,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._channel.when_answers_are_taken(self)
         else:
             self.fetch_under_way = request.number
+            self._is_consumer = needs_room
             request.keeps_frame = False
             return True
         request.keeps_frame = True
@@ -389,7 +400,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if in_flight >= self._limits.in_flight_max:
             self._pause()
             return True
-        if not self._channel.has_room(in_flight):
+        if not self._channel.has_room(self, in_flight):
             self._pause()
             self._channel.when_there_is_room(self)
             return True
@@ -474,6 +485,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def overdue(self, now: float) -> str:
         """Why it is to be closed now, or nothing."""
         limits = self._limits
+        if self.is_heavy and not self._order.in_flight and now - self._large_at > HEAVY_S:
+            self.is_heavy = False  # none of its requests is in the other line
         if not self._held and now - self.last_heard > REST_KEPT_S:
             self._rest = NOTHING
         if self._frame is not None and self._channel.is_short_of_room and now - self._large_began > LARGE_FRAME_S:

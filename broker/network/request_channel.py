@@ -1,7 +1,8 @@
 """The bounded queue between the processors and the request handler (NET-1, NET-2).
 
 What one turn of the loop reads from all connections is handled in the same turn, in the order in which it came, without a
-task or a wake-up per request. A turn handles at most `SLICE` requests, so that reading and writing go on in between.
+task or a wake-up per request. A turn handles at most `SLICE` requests, so that reading and writing go on in between. Requests of
+consumers that got a large answer lately are *heavy*: they have a line of their own, and come after the others of each turn.
 
 Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight,
 and all of them together at most `queued.max.requests` waiting here. Large frames: their bytes count from their arrival
@@ -42,6 +43,7 @@ class Connection(Protocol):
     hold: int
     waiting: deque[Request]
     fetch_under_way: int
+    is_heavy: bool
 
     def wait_with(self, request: Request) -> None: ...
 
@@ -173,6 +175,8 @@ class RequestChannel:
         self._crowd = max(1, max_requests // 4)
         self._max_large_bytes = max_large_bytes
         self._queue: deque[Request] = deque()
+        self._heavy: deque[Request] = deque()
+        self._heavy_for_room: dict[Connection, None] = {}
         self._is_scheduled = False
         self._is_draining = False
         self._with_answers: list[Connection] = []
@@ -183,29 +187,31 @@ class RequestChannel:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def has_room(self, in_flight: int) -> bool:
+    def has_room(self, connection: Connection, in_flight: int) -> bool:
         """For a request of a connection that has so many in flight. In a crowd each connection has one at a time, so that who pipelines
         on hundreds of connections is before nobody (BAD-5)."""
-        queued = len(self._queue)
+        queued = len(self._heavy if connection.is_heavy else self._queue)
         return queued < self._crowd or (not in_flight and queued < self._max_requests)
 
     def put(self, request: Request) -> None:
         """Queues a request for this turn of the loop."""
-        self._queue.append(request)
+        (self._heavy if request.connection.is_heavy else self._queue).append(request)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._turns.call_soon(self._drain)
 
     def put_back(self, requests: deque[Request]) -> None:
         """Requests that waited with their connection come before what came later from others."""
-        self._queue.extendleft(reversed(requests))
-        if not self._is_scheduled and self._queue:
+        if not requests:
+            return
+        (self._heavy if requests[0].connection.is_heavy else self._queue).extendleft(reversed(requests))
+        if not self._is_scheduled:
             self._is_scheduled = True
             self._turns.call_soon(self._drain)
 
     def when_there_is_room(self, connection: Connection) -> None:
         """`connection.read_on()` is called when the queue has room again."""
-        self._waiting_for_room[connection] = None
+        (self._heavy_for_room if connection.is_heavy else self._waiting_for_room)[connection] = None
 
     def flush_soon(self, connection: Connection) -> None:
         """`connection` has answers to write: they leave together when this turn's requests are handled."""
@@ -219,6 +225,17 @@ class RequestChannel:
             self._turns.call_soon(self._next_shares)
         self._had_their_share.append(connection)
 
+    def becomes_heavy(self, connection: Connection) -> None:
+        """What it has in the other line waits with it: its requests stay in their order."""
+        queue = self._queue
+        others = [request for request in queue if request.connection is not connection]
+        if len(others) < len(queue):
+            mine = [request for request in queue if request.connection is connection]
+            queue.clear()
+            queue.extend(others)
+            for request in mine:
+                connection.wait_with(request)
+
     def _next_shares(self) -> None:
         connections, self._had_their_share = self._had_their_share, []
         for connection in connections:
@@ -226,8 +243,10 @@ class RequestChannel:
 
     def put_last(self, requests: deque[Request]) -> None:
         """Requests that waited with their connection, which had its share before, come after those of others."""
-        self._queue.extend(requests)
-        if not self._is_scheduled and self._queue:
+        if not requests:
+            return
+        (self._heavy if requests[0].connection.is_heavy else self._queue).extend(requests)
+        if not self._is_scheduled:
             self._is_scheduled = True
             self._turns.call_soon(self._drain)
 
@@ -237,10 +256,30 @@ class RequestChannel:
             connection.flush()
 
     def _drain(self) -> None:
-        queue = self._queue
         self._is_draining = True
+        ends_at = self._monotonic() + SLICE_S
+        if self._queue:
+            self._handle_some(self._queue, ends_at)
+        if self._heavy:
+            self._handle_some(self._heavy, ends_at)
+        self._is_draining = False
+        self._flush()
+        if self._queue or self._heavy:
+            self._turns.call_soon(self._drain)
+        else:
+            self._is_scheduled = False
+        if self._waiting_for_room and len(self._queue) <= self._max_requests // 2:
+            waiting, self._waiting_for_room = self._waiting_for_room, {}
+            for connection in waiting:
+                connection.read_on()
+        if self._heavy_for_room and len(self._heavy) <= self._max_requests // 2:
+            waiting, self._heavy_for_room = self._heavy_for_room, {}
+            for connection in waiting:
+                connection.read_on()
+
+    def _handle_some(self, queue: deque[Request], ends_at: float) -> None:
+        """One request at the least."""
         monotonic = self._monotonic
-        ends_at = monotonic() + SLICE_S
         left = SLICE
         while queue:
             request = queue.popleft()
@@ -254,16 +293,6 @@ class RequestChannel:
             left -= 1
             if not left or monotonic() > ends_at:
                 break
-        self._is_draining = False
-        self._flush()
-        if queue:
-            self._turns.call_soon(self._drain)
-        else:
-            self._is_scheduled = False
-        if self._waiting_for_room and len(queue) <= self._max_requests // 2:
-            waiting, self._waiting_for_room = self._waiting_for_room, {}
-            for connection in waiting:
-                connection.read_on()
 
     # -- answers that were not taken ------------------------------------------------------------------------------
 
@@ -289,6 +318,7 @@ class RequestChannel:
         """It waits for nothing any more."""
         self._waiting_for_unsent.pop(connection, None)
         self._waiting_for_room.pop(connection, None)
+        self._heavy_for_room.pop(connection, None)
 
     # -- large frames --------------------------------------------------------------------------------------------
 

@@ -36,7 +36,9 @@ class Fetches:
         after_reads: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         budget: LoopBudget,
+        client_budget: LoopBudget,
     ) -> None:
+        """`budget` is for followers."""
         self._hosted = hosted
         self._reads = reads
         self._clock = clock
@@ -47,6 +49,7 @@ class Fetches:
         self._budget = budget
         self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers, clock.monotonic)
         self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, clock.monotonic)
+        self._client_budget = client_budget
         self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
         self._large: dict[LargeFetch, None] = {}
         self.quiet = QuietIndex(self._in_sync_follower)
@@ -87,13 +90,14 @@ class Fetches:
         quiet: QuietPartitions | None,
     ) -> None:
         self._large[large] = None
+        budget = self._budget if params.is_follower else self._client_budget
         try:
             while True:
                 is_done = large.read_some()
                 self._after_reads()
                 if is_done:
                     break
-                await self._budget.pause()
+                await budget.pause()
         finally:
             del self._large[large]
             large.is_completed = True

@@ -97,6 +97,8 @@ class ReplicaManager:
         self._make_endpoint = make_endpoint or self._network_endpoint
         self._timers: Timers = timers or asyncio.get_running_loop()
         self.budget = budget or LoopBudget(self._timers, clock.monotonic)
+        self.client_budget = LoopBudget(self._timers, clock.monotonic)
+        """Of what clients ask for: however many they are, control requests and followers do not wait in their line."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
         self._touched: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
@@ -146,6 +148,7 @@ class ReplicaManager:
             self._complete_produces,
             self._spawn,
             self.budget,
+            self.client_budget,
         )
         self._appends = Appends(
             self.partitions,
@@ -155,7 +158,7 @@ class ReplicaManager:
             self._produces,
             self._appended_to,
             self._disk_failed,
-            self.budget,
+            self.client_budget,
         )
         self._offsets = OffsetQueries(self.partitions, self._disk_failed)
         self.record_deletions = RecordDeletions(
