@@ -9,13 +9,17 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgpack
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from protocol.errors import ErrorCode
+from protocol.kafka import fetch_codec
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.fetch_codec import FetchRequest, FetchRequestPartition
 from protocol.rpc import framing
 from protocol.rpc.messages import (
     ControlRequest,
@@ -25,7 +29,7 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.zk.znodes import new_topic_id
+from protocol.zk.znodes import TopicZNode, new_topic_id, topic_id_uuid
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.wire import Wire
@@ -139,3 +143,56 @@ def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> No
     eventually(lambda: zk.controller() not in (None, controller), "another controller")
     cluster.start_broker(controller)
     assert_healed(cluster, zk, topic)
+
+
+@pytest.fixture
+def with_own_listener(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Two brokers that copy from each other over a listener of their own."""
+    running = LocalCluster(tmp_path / "own-listener")
+    try:
+        running.create(brokers=2)
+        for broker in running.broker_ids:
+            path = running.broker_directory(broker) / "server.properties"
+            text = path.read_text()
+            text = text.replace("\nlisteners=", "\nlisteners=INTERNAL://127.0.0.1:0,")
+            text = text.replace("protocol.map=", "protocol.map=INTERNAL:PLAINTEXT,")
+            path.write_text(text.replace("listener.name=PLAINTEXT", "listener.name=INTERNAL"))
+        running.start()
+        running.wait_ready()
+        yield running
+    finally:
+        running.destroy()
+
+
+def test_a_client_is_no_follower_on_its_own_listener(with_own_listener: LocalCluster) -> None:
+    """Finding 2: with the right epochs, as nobody outside can know them."""
+    cluster = with_own_listener
+    zk = ZooKeeperView(cluster.zookeeper_connect)
+    topic = f"forged-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(topic, 1, 2)]).values():
+        future.result(30)
+    assert_healed(cluster, zk, topic)
+    state, topic_id = zk.state(topic, 0), TopicZNode.decode(zk.client.get(TopicZNode.path(topic))[0])[0]
+    leader, follower = state.leader, next(broker for broker in cluster.broker_ids if broker != state.leader)
+    data, _ = zk.client.get(f"/brokers/ids/{leader}")
+    endpoints = [urlsplit(text) for text in json.loads(data)["endpoints"]]
+    ports = {endpoint.scheme.upper(): endpoint.port or 0 for endpoint in endpoints}
+    zk_epoch = zk.client.exists(f"/brokers/ids/{follower}").czxid
+    zk.close()
+    assert topic_id is not None
+    wanted = [(topic_id_uuid(topic_id), [FetchRequestPartition(0, 0, state.leader_epoch, -1, 0, 1000)])]
+
+    def fetched(listener: str, replica: int) -> tuple[int, list[int]]:
+        epoch = zk_epoch if replica >= 0 else -1
+        request = FetchRequest(replica, epoch, 0, 0, 1000, 0, 0, -1, wanted, (), "")
+        with Wire(ports[listener]) as wire:
+            payload = fetch_codec.encode_request(15, 1, "forger", request)
+            wire.send_raw(len(payload).to_bytes(4, "big") + payload)
+            frame = memoryview(wire.receive_frame())
+        answer = fetch_codec.decode_response(15, frame, 5)
+        return answer.error, [row.error for _, rows in answer.topics for row in rows]
+
+    assert fetched("PLAINTEXT", follower) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+    assert fetched("PLAINTEXT", -1) == (0, [0])
+    assert fetched("INTERNAL", follower) == (0, [0])
