@@ -612,6 +612,7 @@ class LogManager:
             except LogDirFailed as error:
                 self.report(error)
                 continue
+            await asyncio.sleep(0)  # until the flush has unpinned the files
             for segment in found.segments:
                 if segment.can_rest:
                     segment.rest()
