@@ -78,7 +78,7 @@ from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
-from protocol.zk.znodes import PartitionStateZNode
+from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
 
 log = logging.getLogger("broker")
 
@@ -367,6 +367,10 @@ class Broker:
         broker = BrokerInfo(
             config.broker_id, -1, tuple(self._listeners.advertised.values()), config.broker_rack or None
         )
+        try:
+            BrokerIdZNode.decode(broker.id, BrokerIdZNode.encode(broker, 0), 0)
+        except ValueError as error:
+            raise ConfigError(f"advertised.listeners or broker.rack cannot be registered: {error}") from None
         self._registration = Registration(
             self._zk,
             broker,

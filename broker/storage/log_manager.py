@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 PRODUCERS_LOOK_S = 10.0
 """Between two looks at how many idempotent producers all logs know."""
-FLUSHED_FOR_THEIR_FILES = 50
-"""Logs that are synced in each second while there are too many open files."""
+SYNCED_TO_REST_S = 0.8
+"""Seconds of each second for syncing logs whose files are to be closed, while there are too many open files."""
 LOGS_IN_A_PIECE = 64
 """What a thread takes at one time when the broker stops."""
 
@@ -614,12 +614,20 @@ class LogManager:
 
     async def _files_due(self, now: float) -> None:
         """Log files that hold descriptors only because they are not synced: with too many, some are synced, and can rest."""
-        if not (self._filesystem.in_use.are_far_too_many or self._filesystem.spare.are_missing):
+        in_use = self._filesystem.in_use
+        if not (in_use.are_far_too_many or self._filesystem.spare.are_missing):
             return
         unsynced = [found for found in self._all() if any(segment.is_unsynced for segment in found.segments)]
         unsynced.sort(key=lambda found: found.is_in_use)
-        for found in unsynced[:FLUSHED_FOR_THEIR_FILES]:
-            await found.flush()
+        for found in unsynced:
+            if self._clock.monotonic() - now > SYNCED_TO_REST_S or len(in_use) <= in_use.share // 2:
+                return
+            try:
+                await found.flush()
+            except LogDirFailed as error:
+                self.report(error)
+                continue
+            await asyncio.sleep(0)  # until the flush has unpinned the files
             for segment in found.segments:
                 if segment.can_rest:
                     segment.rest()

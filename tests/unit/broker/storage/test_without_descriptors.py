@@ -294,6 +294,23 @@ def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) ->
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_logs_that_are_not_synced_are_synced_to_close_their_files(tmp_path: Path) -> None:
+    """A client that writes to very many partitions must not take the descriptors of all others."""
+    disk = FileSystem()
+    manager, failed = manager_of(disk, str(tmp_path))
+    disk.in_use.share = 10
+    for number in range(30):
+        manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
+    assert len(disk.in_use) == 30
+    run(manager._files_due(manager._clock.monotonic()))
+    assert len(disk.in_use) <= 10
+    assert sum(log.recovery_point == 2 for log in manager.logs()) >= 20
+    for log in manager.logs():
+        log.append_as_leader(batch(), 0)
+    run(manager.shutdown())
+    assert failed == []
+
+
 def test_one_log_whose_path_is_refused_costs_no_start(tmp_path: Path) -> None:
     manager, _ = manager_of(FileSystem(), str(tmp_path))
     manager.get_or_create(ORDERS, None, {}).append_as_leader(batch(), 0)
