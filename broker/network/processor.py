@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
-from broker.network.request_channel import Request, RequestChannel
+from broker.network.request_channel import MODEST_FRAME_MAX, Request, RequestChannel
 from protocol.kafka.framing import Buffer, MalformedRequest, RequestHeader, parse_request_header
 
 log = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_paused = False
         self.last_heard = self._monotonic()
         if self.frame_began is not None:
-            self.frame_began = self.last_heard
+            self.frame_began = self._large_began = self.last_heard
         if self._frame is None:
             self._cut_frames(self._rest, self._held)
         elif not self._channel.may_read_large(self):
@@ -455,7 +455,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.hold:
             self._pause()
             return False
-        self._channel.large_began(self)
+        self._channel.large_began(self, size)
         self._frame = bytearray(buffer[begin:end])
         self._frame_size = size
         self._filled = end - begin
@@ -489,7 +489,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.is_heavy = False  # none of its requests is in the other line
         if not self._held and now - self.last_heard > REST_KEPT_S:
             self._rest = NOTHING
-        if self._frame is not None and self._channel.is_short_of_room and now - self._large_began > LARGE_FRAME_S:
+        is_late = self._frame is not None and now - self._large_began > LARGE_FRAME_S
+        # A frame of a producer, which waits for room, is not late by its own fault.
+        if (
+            is_late
+            and self._channel.is_short_of_room
+            and not (self._is_paused and self._frame_size <= MODEST_FRAME_MAX)
+        ):
             return f"a frame did not arrive within {LARGE_FRAME_S:g} s while others waited (queued.max.request.bytes)"
         if self._is_paused or self.hold & Hold.ASYNC_API:
             return ""

@@ -7,7 +7,8 @@ consumers that got a large answer lately are *heavy*: they have a line of their 
 Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight,
 and all of them together at most `queued.max.requests` waiting here. Large frames: their bytes count from their arrival
 until they are handled; above `queued.max.request.bytes` only one connection, the oldest with a large frame begun, goes on
-being read until there is room again, and who has begun one is given LARGE_FRAME_S to send the rest. Small requests, as those
+being read until there is room again, and who has begun one is given LARGE_FRAME_S to send the rest. Frames as producers send them have
+some room of their own. Small requests, as those
 that let waiting producers go on, are never held up by it. A request that waits with its connection also stops the reading there.
 
 Answers are bounded by `unsent` (`unsent_answers.py`).
@@ -28,6 +29,9 @@ SLICE = 64
 """Requests handled in one turn of the loop."""
 SLICE_S = 0.01
 """How long they may take together; one is handled in any case."""
+MODEST_FRAME_MAX = 2 * 1024 * 1024
+"""Bytes of a frame as producers send them. For such frames there is a fourth more room than for larger ones."""
+RESERVE = 4
 WOKEN_AT_ONCE = 16
 """Fetches that wait for room and go on in one turn."""
 
@@ -183,6 +187,7 @@ class RequestChannel:
         self._had_their_share: list[Connection] = []
         self._waiting_for_room: dict[Connection, None] = {}
         self._large: dict[Connection, int] = {}
+        self._modest: set[Connection] = set()
         self.large_bytes = 0
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -324,7 +329,10 @@ class RequestChannel:
 
     def may_read_large(self, connection: Connection) -> bool:
         """False: the connection must wait until `read_on`; there is no room for more bytes of its frame."""
-        if self._max_large_bytes < 0 or self.large_bytes < self._max_large_bytes:
+        most = self._max_large_bytes
+        if most < 0 or self.large_bytes < most:
+            return True
+        if connection in self._modest and self.large_bytes < most + most // RESERVE:
             return True
         return next(iter(self._large), connection) is connection
 
@@ -333,8 +341,11 @@ class RequestChannel:
         """Frames wait for room."""
         return 0 <= self._max_large_bytes <= self.large_bytes
 
-    def large_began(self, connection: Connection) -> None:
+    def large_began(self, connection: Connection, size: int) -> None:
+        """`size`: of the whole frame."""
         self._large[connection] = 0
+        if size <= MODEST_FRAME_MAX:
+            self._modest.add(connection)
 
     def large_grew(self, connection: Connection, size: int) -> None:
         """`size` more bytes have arrived."""
@@ -343,10 +354,12 @@ class RequestChannel:
 
     def large_is_whole(self, connection: Connection) -> int:
         """The frame's bytes, which its request carries as `large_size`."""
+        self._modest.discard(connection)
         return self._large.pop(connection)
 
     def large_ended(self, connection: Connection) -> None:
         """The connection is gone with a frame begun."""
+        self._modest.discard(connection)
         self.large_handled(self._large.pop(connection, 0))
 
     def large_handled(self, size: int) -> None:

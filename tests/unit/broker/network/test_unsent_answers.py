@@ -189,16 +189,32 @@ def test_answers_held_for_an_earlier_one_count_and_are_bounded() -> None:
 
 
 def test_a_large_frame_has_less_time_while_others_wait_for_room() -> None:
-    world = World(max_large_bytes=300_000, limits=LIMITS._replace(frame_timeout_s=60))
-    pairs = [world.connect() for _ in range(3)]
+    world = World(max_large_bytes=300_000, limits=LIMITS._replace(frame_timeout_s=60, frame_bytes_max=100 * MIB))
+    pairs = [world.connect() for _ in range(2)]
     for connection, transport in pairs:
-        receive(connection, transport, frame(1, bytes(400_000))[:150_000])
+        receive(connection, transport, frame(1, bytes(4 * MIB))[:150_000])
+    producer, producers_transport = world.connect()
+    data = frame(2, bytes(70_000))
+    taken = receive(producer, producers_transport, data)
+    assert taken == len(data), "a frame of a producer has room of its own"
     world.clock.now += LARGE_FRAME_S - 1
     world.processor.sweep()
     assert not any(transport.is_closed for _, transport in pairs)
     world.clock.now += 2
     world.processor.sweep()
     assert all(transport.is_closed for _, transport in pairs)
+    assert producer.is_open
+
+
+def test_a_producers_frame_that_waits_for_room_is_not_late() -> None:
+    world = World(max_large_bytes=100_000, limits=LIMITS._replace(frame_timeout_s=60))
+    pairs = [world.connect() for _ in range(3)]
+    for connection, transport in pairs:
+        receive(connection, transport, frame(1, bytes(400_000))[:120_000])
+    assert [transport.is_reading for _, transport in pairs] == [True, False, False]
+    world.clock.now += LARGE_FRAME_S + 1
+    world.processor.sweep()
+    assert [transport.is_closed for _, transport in pairs] == [True, False, False]
 
 
 def test_the_room_for_an_answer() -> None:
