@@ -1,6 +1,11 @@
-# Two images from one file: `zookeeper` (Debian's ZooKeeper) and, last and so the default, `broker`.
+# Three images from one file: `zookeeper` (Debian's ZooKeeper), `tools` (the command ottla) and, last and so the default, `broker`.
+#
+# The base is a tag of one Debian release, whose security updates each build takes in. For a build that can be made again bit by bit,
+# name a dated tag or a digest: --build-arg BASE_IMAGE=debian:bookworm-<date>-slim@sha256:... (with Compose: OTTLA_BASE_IMAGE).
+# Python packages are those of requirements/*.txt, with hashes (`make lock`).
+ARG BASE_IMAGE=debian:bookworm-slim
 
-FROM debian:bookworm-slim AS zookeeper
+FROM ${BASE_IMAGE} AS zookeeper
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libzookeeper-java openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*
@@ -12,30 +17,48 @@ VOLUME /var/lib/zookeeper
 EXPOSE 2181
 ENTRYPOINT ["zookeeper-entrypoint"]
 
-FROM debian:bookworm-slim AS build
+FROM ${BASE_IMAGE} AS python
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --system --uid 10002 --home-dir /var/lib/ottla --create-home ottla
+ENV PATH=/opt/ottla/bin:$PATH PYTHONUNBUFFERED=1
+
+FROM ${BASE_IMAGE} AS build
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/ottla
 # The dependencies first and alone: a change of our code does not fetch them again.
 WORKDIR /build
+COPY requirements/broker.txt requirements/
+RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements/broker.txt
 COPY pyproject.toml README.md LICENSE ./
-RUN python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' >requirements.txt \
-    && /opt/ottla/bin/pip install --no-cache-dir --requirement requirements.txt
 COPY protocol protocol
 COPY controller controller
 COPY broker broker
-COPY tools tools
-RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps .
 
-FROM debian:bookworm-slim AS broker
-RUN apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 \
-    && rm -rf /var/lib/apt/lists/*
-RUN useradd --system --uid 10002 --home-dir /var/lib/ottla --create-home ottla
-COPY --from=build /opt/ottla /opt/ottla
+FROM build AS tools-build
+COPY requirements/tools.txt requirements/
+RUN /opt/ottla/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement requirements/tools.txt
+COPY tools tools
+RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+    && /opt/ottla/bin/pip uninstall --yes setuptools pip
+
+FROM python AS tools
+COPY --from=tools-build /opt/ottla /opt/ottla
+USER ottla
+WORKDIR /var/lib/ottla
+ENTRYPOINT ["ottla"]
+
+FROM build AS broker-build
+RUN /opt/ottla/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+    && rm /opt/ottla/bin/ottla \
+    && /opt/ottla/bin/pip uninstall --yes setuptools pip
+
+FROM python AS broker
+COPY --from=broker-build /opt/ottla /opt/ottla
 COPY docker/broker-entrypoint docker/broker-healthy /usr/local/bin/
-ENV PATH=/opt/ottla/bin:$PATH PYTHONUNBUFFERED=1
 USER ottla
 WORKDIR /var/lib/ottla
 VOLUME /var/lib/ottla

@@ -4,16 +4,21 @@
 #   make check    formatting, lints, types, import contracts
 #   make test     check, then all tests
 #   make clean    as freshly cloned; keeps ./ottla-cluster
+#   make lock     requirements/*.txt anew: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
+# LOCKED=1 (with setup, demo, check, test) installs exactly those versions instead of what pyproject.toml allows.
 
 PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test clean
+LOCKED ?=
+UPGRADE ?=
+
+.PHONY: help setup demo check test clean lock
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 setup: .venv/installed-dev
 	@echo "Ready: $(BIN)/ottla --help"
@@ -44,10 +49,27 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "make: $(PYTHON) cannot make virtual environments: install its venv module (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 
 # The stamps are newer than what they were made from, so that a second call is quick. What `setup` installs has all that `demo` needs.
-.venv/installed-dev: pyproject.toml | $(BIN)/python
+.venv/installed-dev: pyproject.toml $(if $(LOCKED),requirements/dev.txt) | $(BIN)/python
+ifdef LOCKED
+	$(BIN)/pip install --require-hashes --requirement requirements/dev.txt
+	$(BIN)/pip install --no-deps --no-build-isolation --editable .
+else
 	$(BIN)/pip install --editable '.[replay,dev]'
+endif
 	@touch .venv/installed-replay $@
 
 .venv/installed-replay: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --editable '.[replay]'
 	@touch $@
+
+# For all platforms and for every Python from 3.11 on, from the index that pip uses. No index stands in the files.
+lock: | $(BIN)/python
+	$(BIN)/pip install --quiet 'uv>=0.5'
+	@index=$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || true)}; if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
+	for name in broker: tools:tools dev:replay,dev; do \
+	    extras=$$(echo "$${name#*:}" | sed 's/[^,][^,]*/--extra &/g; s/,/ /g'); \
+	    echo "requirements/$${name%%:*}.txt"; \
+	    $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	    | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE) \
+	        $$extras --output-file "requirements/$${name%%:*}.txt" pyproject.toml - || exit 1; \
+	done

@@ -9,6 +9,7 @@ import json
 import shutil
 import socket
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -102,7 +103,7 @@ def is_free(port: int) -> bool:
 def project() -> Iterator[ComposeProject]:
     started = ComposeProject(find_compose())
     try:
-        started.compose("build", timeout_s=BUILD_TIMEOUT_S)
+        started.compose("--profile", "tools", "build", timeout_s=BUILD_TIMEOUT_S)
         started.compose("up", "--detach", timeout_s=300)
         eventually(started.is_healthy, "all four containers healthy", timeout_s=120)
         yield started
@@ -159,6 +160,48 @@ def test_the_containers_do_not_run_as_root(project: ComposeProject) -> None:
 
 def test_clients_inside_reach_the_brokers_by_their_inner_listeners(project: ComposeProject) -> None:
     listed = project.compose(
-        "exec", "-T", "kafka1", "ottla", "topic", "list", "--bootstrap-server", "kafka2:19092", "--format", "json"
+        "run", "--rm", "-T", "tools", "topic", "list", "--bootstrap-server", "kafka2:19092", "--format", "json"
     )
     assert isinstance(json.loads(listed), list)
+
+
+def test_a_container_can_write_its_data_only(project: ComposeProject) -> None:
+    """Whoever takes over a broker gets no root, no capability, no file of the image, and not the machine's memory."""
+    for service in SERVICES:
+        (found,) = json.loads(run(["docker", "inspect", project.container(service)]))
+        host = found["HostConfig"]
+        assert host["ReadonlyRootfs"], service
+        assert [name.upper() for name in host["CapDrop"]] == ["ALL"], service
+        assert any(option.startswith("no-new-privileges") for option in host["SecurityOpt"]), service
+        assert host["Memory"] > 0, service
+        assert host["PidsLimit"] > 0, service
+        assert [limit["Name"] for limit in host["Ulimits"]] == ["nofile"], service
+        refused = "touch /opt/x /usr/bin/x /etc/x 2>/dev/null && echo written || echo refused"
+        assert project.compose("exec", "-T", service, "bash", "-c", refused).strip() == "refused", service
+        assert "CapEff:\t0000000000000000" in project.compose("exec", "-T", service, "cat", "/proc/1/status"), service
+
+
+def test_the_brokers_image_has_no_clients_and_no_installer(project: ComposeProject) -> None:
+    tried = "; ".join(
+        f"print({module!r}, importlib.util.find_spec({module!r}) is None)"
+        for module in ("confluent_kafka", "kafka", "click", "pip", "tools")
+    )
+    shown = project.compose("exec", "-T", "kafka1", "python3", "-P", "-c", f"import importlib.util; {tried}")
+    assert shown.count("True") == 5, shown
+    assert b"-P\0-m\0broker" in project.compose("exec", "-T", "kafka1", "cat", "/proc/1/cmdline").encode()
+
+
+def test_data_is_not_for_everybody_to_read(project: ComposeProject) -> None:
+    for service, directory in (("kafka1", "/var/lib/ottla"), ("zookeeper", "/var/lib/zookeeper")):
+        readable = project.compose("exec", "-T", service, "find", directory, "-mindepth", "1", "-perm", "/007")
+        assert readable.strip() == "", service
+
+
+def test_a_stop_ends_in_time_and_cleanly(project: ComposeProject) -> None:
+    began = time.monotonic()
+    project.compose("stop", "kafka3")
+    assert time.monotonic() - began < 28
+    (found,) = json.loads(run(["docker", "inspect", project.container("kafka3")]))
+    assert found["State"]["ExitCode"] == 0
+    project.compose("start", "kafka3")
+    eventually(project.is_healthy, "all four containers healthy again", timeout_s=120)

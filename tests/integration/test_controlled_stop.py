@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -13,7 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import read_everything
 from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.log_parts import lines_of
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.integration
 
 RETRIES, BACKOFF_S = 3, 1.0
@@ -69,3 +74,61 @@ def test_with_one_replica_left_it_stops_in_bounded_time(
         assert {record.value() for record in records} == {str(number).encode() for number in range(50)}
     finally:
         zk.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_it_waits_for_zookeeper(tmp_path: Path, number: signal.Signals) -> None:
+    """The broker would wait 18 s for a ZooKeeper that does not answer. Its logs are open, and are closed cleanly."""
+    settings = {
+        "broker.id": "1",
+        "zookeeper.connect": "127.0.0.1:1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+    }
+    config = tmp_path / "server.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    log = tmp_path / "server.log"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "broker", "--config", str(config), "--log-file", str(log)],
+        cwd=REPOSITORY,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        eventually(lambda: log.exists() and "logs of" in log.read_text(), "the logs are open")
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert time.monotonic() - began < 9, "half of what it would have waited"
+    finally:
+        process.kill()
+        process.wait()
+    assert "stopped while it was starting" in log.read_text()
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_stop_does_not_wait_for_a_controller_that_stands_still(
+    new_cluster: Callable[..., LocalCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`broker.stop.timeout.ms` bounds the hand-over, however long a controller may take to answer."""
+    cluster = new_cluster(
+        brokers=2,
+        overrides={
+            "zookeeper.session.timeout.ms": "60000",
+            "broker.stop.timeout.ms": "5000",
+            "offsets.topic.num.partitions": "1",
+        },
+    )
+    controller = cluster.controller_id()
+    (other,) = set(cluster.broker_ids) - {controller}
+    cluster.pause(controller)
+    try:
+        began = time.monotonic()
+        cluster.signal(other, signal.SIGTERM)
+        eventually(lambda: cluster.pid(other) is None, "the process ended", timeout_s=20)
+        with capsys.disabled():
+            print(f" [stopped in {time.monotonic() - began:.1f} s]", end="")
+    finally:
+        cluster.resume(controller)
+    words = "\n".join(lines_of(cluster.broker_directory(other) / "server.log"))
+    assert "leaderships are not all handed over in time" in words
+    assert (cluster.broker_directory(other) / "data" / ".kafka_cleanshutdown").exists()

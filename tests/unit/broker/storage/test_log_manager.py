@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -519,3 +520,34 @@ def test_many_clean_logs_open_quickly(tmp_path: Path) -> None:
 
     asyncio.run(life(True))
     assert asyncio.run(life(False)) < 2.0
+
+
+def test_a_start_that_is_cancelled_while_logs_are_repaired_is_no_clean_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread still writes there: the lock stays until the process ends, and there is no marker that says that all is well."""
+    (tmp_path / "orders-0").mkdir()
+    repairing, goes_on = threading.Event(), threading.Event()
+    whole = recovery.open_log
+
+    def slow(*arguments: Any, **settings: Any) -> LogParts:
+        repairing.set()
+        assert goes_on.wait(60)
+        return whole(*arguments, **settings)
+
+    monkeypatch.setattr(recovery, "open_log", slow)
+
+    async def play() -> None:
+        manager = manager_of(FileSystem(), str(tmp_path))
+        starting = asyncio.create_task(manager.start())
+        assert await asyncio.to_thread(repairing.wait, 60)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await manager.shutdown()
+        assert manager.is_loading
+        with pytest.raises(BlockingIOError):
+            FileSystem().lock(str(tmp_path / ".lock"))
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        goes_on.set()
+
+    asyncio.run(play())
