@@ -9,7 +9,8 @@ FROM ${BASE_IMAGE} AS zookeeper
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libzookeeper-java openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*
-RUN useradd --system --uid 10001 --home-dir /var/lib/zookeeper --create-home zookeeper
+RUN useradd --system --uid 10001 --home-dir /var/lib/zookeeper --no-create-home zookeeper \
+    && install --directory --owner zookeeper --mode 0750 /var/lib/zookeeper
 COPY docker/zoo.cfg /etc/zookeeper/ottla/
 COPY docker/zookeeper-entrypoint docker/zookeeper-healthy /usr/local/bin/
 USER zookeeper
@@ -21,7 +22,8 @@ FROM ${BASE_IMAGE} AS python
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/*
-RUN useradd --system --uid 10002 --home-dir /var/lib/ottla --create-home ottla
+RUN useradd --system --uid 10002 --home-dir /var/lib/ottla --no-create-home ottla \
+    && install --directory --owner ottla --mode 0750 /var/lib/ottla
 ENV PATH=/opt/ottla/bin:$PATH PYTHONUNBUFFERED=1
 
 FROM ${BASE_IMAGE} AS build
