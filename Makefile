@@ -58,8 +58,10 @@ else
 endif
 	@touch .venv/installed-replay $@
 
-.venv/installed-replay: pyproject.toml | $(BIN)/python
+.venv/installed-replay: pyproject.toml $(if $(LOCKED),.venv/installed-dev) | $(BIN)/python
+ifndef LOCKED
 	$(BIN)/pip install --editable '.[replay]'
+endif
 	@touch $@
 
 # For all platforms and for every Python from 3.11 on, from the index that pip uses. No index stands in the files.

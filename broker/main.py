@@ -423,9 +423,9 @@ class Broker:
         self._network.close()
         # From here on the loop serves nobody, and threads that close ten thousand logs may keep it waiting.
         self._watchdog.close()
-        is_flushed = await step("flushing the logs, which the next start recovers", self._log_manager.shutdown())
-        self.unflushed = not is_flushed
-        await step("closing the ZooKeeper session", self._zk.close(), is_last=True)
+        flushing = "flushing the logs (the next start recovers those that are not flushed)"
+        self.unflushed = not await self._stop_time.flush(flushing, self._log_manager.shutdown())
+        await self._stop_time.farewell("closing the ZooKeeper session", self._zk.close())
         if self._metrics is not None:
             self._metrics.close()
         self._events.write("stopped")

@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine
 log = logging.getLogger(__name__)
 
 HAND_OVER_SHARE = 0.4
-"""Of the whole time: for moving the leaderships away. The logs are flushed in what is left."""
+"""Of the whole time: for moving the leaderships away."""
+BEFORE_FLUSH_SHARE = 0.6
+"""Of the whole time: for all that comes before the logs are flushed, which gets the rest."""
 FAREWELL_S = 2.0
 """At the end of the time: for closing the ZooKeeper session."""
 STUCK_LOOP_S = 3.0
@@ -59,10 +61,21 @@ class StopTime:
         if not self._hand_over.cancelled() and (error := self._hand_over.exception()) is not None:
             log.error("leaderships could not be handed over", exc_info=error)
 
-    async def step(self, what: str, work: Coroutine[None, None, object], *, is_last: bool = False) -> bool:
-        """False when the work did not end in time. Raises what it raises."""
+    async def step(self, what: str, work: Coroutine[None, None, object]) -> bool:
+        """One of those before the flush. False when the work did not end in time. Raises what it raises."""
+        return await self._until(self._timeout_s * BEFORE_FLUSH_SHARE, what, work)
+
+    async def flush(self, what: str, work: Coroutine[None, None, object]) -> bool:
+        """As `step`, with nearly all the time that is left."""
+        return await self._until(self._timeout_s - FAREWELL_S, what, work)
+
+    async def farewell(self, what: str, work: Coroutine[None, None, object]) -> bool:
+        """As `step`, to the end of the time."""
+        return await self._until(self._timeout_s, what, work)
+
+    async def _until(self, share_s: float, what: str, work: Coroutine[None, None, object]) -> bool:
         try:
-            async with asyncio.timeout(self._left_s(self._timeout_s - (0.0 if is_last else FAREWELL_S))):
+            async with asyncio.timeout(self._left_s(share_s)):
                 await work
         except TimeoutError:
             log.error("%s: not done within broker.stop.timeout.ms=%d", what, self._timeout_s * 1000)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from protocol.plain_text import escaped
+from protocol.plain_text import escaped_lines
 from tools.terminal import echo
 
 INTERRUPTED = 130
@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as problem:
-            vars(problem)["message"] = escaped(problem.message)  # it may repeat what a cluster has said
+            vars(problem)["message"] = escaped_lines(problem.message)  # it may repeat what a cluster has said
             raise
         except KeyboardInterrupt:
             echo("Interrupted.", err=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from protocol.plain_text import escaped
 from tools.admin.bootstrap import NoBootstrapServer, find_bootstrap_servers
 from tools.admin.failures import AdminError
 from tools.terminal import echo, echo_lines
@@ -89,7 +90,7 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except AdminError as problem:
-        raise click.ClickException(str(problem)) from None
+        raise click.ClickException(escaped(str(problem))) from None
     except KeyboardInterrupt:
         echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED)

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from protocol.numbers import is_plain_number
+from protocol.plain_text import escaped
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.admin.connection import server_options
 from tools.cluster.health_commands import health, remote_status
@@ -299,7 +300,7 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(escaped(str(error))) from None
     except KeyboardInterrupt:
         echo("Interrupted.", err=True)
         sys.exit(130)

@@ -33,7 +33,8 @@ from tools.cluster.zookeeper import ZooKeeperError, class_path
 __all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
 
 READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
+"""Above a broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.03
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
