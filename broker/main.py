@@ -231,8 +231,10 @@ class Broker:
                     task.cancel()
         finally:
             self._stop_time.begin()
-            await self._close()
-            self._stop_time.over()
+            try:
+                await self._close()
+            finally:
+                self._stop_time.over()
         if self._fatal is not None:
             raise self._fatal
 
