@@ -1,0 +1,48 @@
+"""The locked versions are those of pyproject.toml's dependencies, each with hashes, and name no package index."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+BASE = PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"]
+OF_TOOLS = {"click", "confluent-kafka", "kafka-python", "tqdm"}
+
+
+def name_of(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9_.-]+", requirement)
+    assert found is not None
+    return found[0].lower().replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        ("broker.txt", BASE),
+        ("tools.txt", BASE + EXTRAS["tools"]),
+        ("dev.txt", BASE + EXTRAS["tools"] + EXTRAS["replay"] + EXTRAS["dev"]),
+    ],
+)
+def test_every_dependency_is_locked_with_hashes(file: str, wanted: list[str]) -> None:
+    """One that is missing: run `make lock`."""
+    text = (ROOT / "requirements" / file).read_text()
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
+    locked = {name_of(entry) for entry in entries}
+    assert {name_of(requirement) for requirement in wanted} - {"ottla"} <= locked
+    assert all("==" in entry and "--hash=sha256:" in entry for entry in entries)
+    assert "://" not in text
+
+
+def test_a_broker_needs_nothing_of_the_tools() -> None:
+    text = (ROOT / "requirements" / "broker.txt").read_text()
+    assert not OF_TOOLS & {line.partition("==")[0] for line in text.splitlines()}
+    used = re.compile(r"^\s*(?:from|import) (click|confluent_kafka|kafka|tqdm|tools)\b", re.MULTILINE)
+    for package in ("broker", "controller", "protocol"):
+        for source in (ROOT / package).rglob("*.py"):
+            assert not used.search(source.read_text()), source
