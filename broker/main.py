@@ -267,6 +267,7 @@ class Broker:
             max_requests=config.queued_max_requests,
             max_large_bytes=config.queued_max_request_bytes,
         )
+        self._handler.large_handled = channel.large_handled
         if config.metrics_listener:
             self._metrics = self._serve_metrics(config.metrics_listener)
         ports: dict[str, int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker.apis.api_versions import refuse_version
@@ -25,6 +25,10 @@ REQUEST_BYTES_MAX = 16 * 1024 * 1024
 """Of any request but Produce, which carries records. What an admin asks of the largest cluster is a few megabytes."""
 
 
+def _nobody_counts(_: int) -> None:
+    """There is no channel."""
+
+
 class RequestHandler:
     """`handle` is what the request channel calls; it never raises and never waits (BUG-26)."""
 
@@ -34,6 +38,8 @@ class RequestHandler:
             int(key): (SUPPORTED[key].min, SUPPORTED[key].max, handler) for key, handler in HANDLERS.items()
         }
         self._tasks: set[asyncio.Task[None]] = set()
+        self.large_handled: Callable[[int], None] = _nobody_counts
+        """The request channel's: gets the size of a large request that was awaited, when it is done and its bytes are free."""
 
     def handle(self, request: Request) -> None:
         header = request.header
@@ -71,11 +77,12 @@ class RequestHandler:
 
     def _run(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
         request.connection.hold |= Hold.ASYNC_API
-        task = asyncio.get_running_loop().create_task(self._finish(request, waiting))
+        large_size, request.large_size = request.large_size, 0
+        task = asyncio.get_running_loop().create_task(self._finish(request, waiting, large_size))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None], large_size: int) -> None:
         try:
             await waiting
         except REFUSALS as error:
@@ -85,5 +92,7 @@ class RequestHandler:
             log.exception("%s failed", request)
             request.close(OWN_ERROR)
         finally:
+            if large_size:
+                self.large_handled(large_size)
             request.connection.hold &= ~Hold.ASYNC_API
             request.connection.handle_waiting()
