@@ -1,7 +1,7 @@
 """DescribeGroups (API 15), v0 to v5: state, protocol and members of groups (CLI-2).
 
 v3 the operations that the client may do, if it asks: without authorization all of them. v4 instance ids. A group that does
-not exist is `Dead`, without an error; one that is named twice is answered once.
+not exist is `Dead`, without an error. One that is named again is answered again, as in Kafka, up to REPEATED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ READ, DELETE, DESCRIBE = 3, 6, 8
 ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE))
 """Kafka's bit field of the ACL operations that groups have."""
 MEMBERS_IN_A_STEP = 100
+REPEATED_BYTES_MAX = 64 * 1024
+"""Of an answer: what it says again of groups that were named before. The rest of it is left out."""
 
 
 def describe_groups(context: ApiContext, request: Request) -> Further:
@@ -33,9 +35,18 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     body = yield from messages.decoding(header.api_key, version, request.frame, header.body_offset)
     operations = ALL_OPERATIONS if getattr(body, "include_authorized_operations", False) else NOT_ASKED
     rows = []
-    left = messages.ANSWER_BYTES_MAX
-    for group_id in dict.fromkeys(body.groups):
-        row = yield from _row(version, group_id, context.groups.describe(group_id), operations)
+    left, repeated_left = messages.ANSWER_BYTES_MAX, REPEATED_BYTES_MAX
+    described: dict[str, bytes] = {}
+    for group_id in body.groups:
+        if group_id in described:
+            row = described[group_id]
+            repeated_left -= len(row)
+            if repeated_left < 0:
+                continue
+        else:
+            row = described[group_id] = yield from _row(
+                version, group_id, context.groups.describe(group_id), operations
+            )
         rows.append(row)
         left -= len(row)
         if left < 0:

@@ -4,7 +4,7 @@ v2 all partitions of the group (null topics), and the group's error; v1 has it i
 `require_stable`: a partition with a commit under way is answered UNSTABLE_OFFSET_COMMIT. A partition that has
 no offset, or that nobody has, is -1 without an error. Member and epoch (v9, KIP-848) are not looked at.
 
-A group that is named twice in one request is INVALID_REQUEST the second time. The answer is made in steps.
+A group that is named again is answered again, as in Kafka, up to REPEATED_BYTES_MAX. The answer is made in steps.
 A coordinator that loses the group on the way answers the group's error alone.
 """
 
@@ -29,6 +29,8 @@ from protocol.kafka.offset_fetch_codec import (
 from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 200
+REPEATED_BYTES_MAX = 64 * 1024
+"""Of an answer: what it says of groups that were named before. Above that they are INVALID_REQUEST."""
 
 
 def offset_fetch(context: ApiContext, request: Request) -> Further:
@@ -40,12 +42,13 @@ def _answer(context: ApiContext, request: Request) -> Steps:
     body = yield from offset_fetch_codec.decoding(version, request.frame, request.header.body_offset)
     groups = []
     seen: set[str] = set()
-    left = messages.ANSWER_BYTES_MAX
+    left, repeated_left = messages.ANSWER_BYTES_MAX, REPEATED_BYTES_MAX
     for group in body.groups:
-        if group.group_id in seen:
+        if group.group_id in seen and repeated_left <= 0:
             encoded = offset_fetch_codec.encode_group(version, group.group_id, ErrorCode.INVALID_REQUEST, ())
         else:
             encoded = yield from _group(context, version, group, body.require_stable)
+            repeated_left -= len(encoded) if group.group_id in seen else 0
         seen.add(group.group_id)
         groups.append(encoded)
         left -= len(encoded)

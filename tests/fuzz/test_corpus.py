@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from tests.fuzz import corpus, harm
@@ -13,6 +16,19 @@ DECODERS = all_decoders()
 LOOKED_AT_CLOSELY = 3
 """The longest inputs of each decoder: their memory and lines are counted, too."""
 SLOW_INPUTS = 40
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Decoders say thousands of times what is wrong with a file, and `turns` listens to the log by itself."""
+    log = logging.getLogger("broker")
+    level, handlers, propagate = log.level, log.handlers, log.propagate
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.handlers, log.propagate = handlers, propagate
+    log.setLevel(level)
+
+
 ALL_AWAITED = ("broker-repeated",)
 
 

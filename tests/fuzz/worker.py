@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import shlex
 import sys
@@ -31,6 +32,7 @@ KINDS_MAX = 20
 
 class Worker:
     def __init__(self, module: str, name: str, directory: Path, is_instrumented: bool) -> None:
+        logging.getLogger("broker").setLevel(logging.CRITICAL)
         with atheris.instrument_imports(include=list(corpus.PARTS) if is_instrumented else ["none"]):
             self.decoder = all_decoders((module,))[name]
         self.directory = directory

@@ -90,7 +90,7 @@ class _Transport:
     def get_extra_info(self, name: str) -> tuple[str, int]:
         return ("10.0.0.1", 4711)
 
-    def set_write_buffer_limits(self, **limits: int) -> None: ...
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def get_write_buffer_size(self) -> int:
         return 0

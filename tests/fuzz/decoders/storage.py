@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterator
 from typing import Any, cast
@@ -25,7 +24,6 @@ T_ID = "AAAAAAAAAAAAAAAAAAAABw"
 
 
 def decoders() -> list[Decoder]:
-    logging.getLogger("broker").setLevel(logging.CRITICAL)
     return [
         Decoder("checkpoint-offsets", _offsets, lambda: OFFSETS, (ValueError,)),
         Decoder("checkpoint-epochs", _epochs, lambda: EPOCHS, (ValueError,)),

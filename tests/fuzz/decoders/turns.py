@@ -135,12 +135,16 @@ class _Broker:
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-fuzz-"))
         self.loop = _Loop()
         self.failures = _Failures()
+        self.inputs = 0
+        self.loop.run_until_complete(self._start())
+
+    def _listen(self) -> None:
+        """To the log, from now on: what is handled may say that it failed."""
+        self.failures.found = None
         log = logging.getLogger("broker")
         log.setLevel(logging.ERROR)
         log.propagate = False
         log.handlers = [self.failures]
-        self.inputs = 0
-        self.loop.run_until_complete(self._start())
 
     async def _start(self) -> None:
         config = BrokerConfig(broker_id=1, log_dirs=str(self.directory), auto_create_topics_enable=False)
@@ -183,7 +187,7 @@ class _Broker:
     def take(self, frames: Sequence[bytes]) -> float:
         """The longest turn in ms. Raises what the request handler would have logged."""
         self.inputs += 1
-        self.failures.found = None
+        self._listen()
         self.loop.longest_ms = 0.0
         self.loop.run_until_complete(self._take(frames))
         found = self.failures.found

@@ -99,3 +99,28 @@ def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_l
         monkeypatch.setattr(LongAnswers, "begin", lambda *_: (False, None))
     (reason,) = closed_for(handlers, HEADER, monkeypatch)
     assert "would have more than 104857600 bytes" in reason
+
+
+def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """queued.max.request.bytes: the channel gives back what is left of it when the handler returns."""
+    given_back: list[Request] = []
+
+    async def play() -> None:
+        done = asyncio.Event()
+
+        async def long(context: Any, request: Request) -> None:
+            await done.wait()
+
+        monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
+        handler = RequestHandler(cast(Any, SimpleNamespace()))
+        connection = Connection()
+        connection.frame_handled = given_back.append
+        request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
+        handler.handle(request)
+        await asyncio.sleep(0)
+        assert (request.keeps_frame, given_back) == (True, [])
+        done.set()
+        await asyncio.wait(handler._tasks)
+        assert given_back == [request]
+
+    asyncio.run(play())

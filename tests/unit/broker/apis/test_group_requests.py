@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.apis import offset_fetch as offset_fetch_api
 from broker.apis.join_group import join_group
 from broker.apis.long_answers import LongAnswers
 from broker.groups.group_limits import CLIENT_ID_MAX
@@ -470,8 +471,16 @@ def test_fetch_offsets_of_many_groups() -> None:
 
     async def scenario(world: GroupWorld) -> None:
         answer = await world.ask(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, "g", "h", "g"), (NONE, FOUND))
-        assert [asked[0] for asked in world.groups.asked] == ["g", "h"]
-        assert [(row.group_id, row.error_code) for row in answer.groups] == [("g", 0), ("h", 0), ("g", 42)]
+        assert [asked[0] for asked in world.groups.asked] == ["g", "h", "g"]
+        assert [(row.group_id, row.error_code) for row in answer.groups] == [("g", 0), ("h", 0), ("g", 0)]
+
+
+def test_fetch_offsets_of_one_group_very_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_fetch_api, "REPEATED_BYTES_MAX", 1)
+
+    async def scenario(world: GroupWorld) -> None:
+        answer = await world.ask(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, "g", "g", "g", "h"), (NONE, FOUND))
+        assert [row.error_code for row in answer.groups] == [0, 0, ErrorCode.INVALID_REQUEST, 0]
 
     with_world(scenario)
 
@@ -660,10 +669,13 @@ def test_members_leave_in_parts() -> None:
     with_world(scenario)
 
 
-def test_groups_are_described_once() -> None:
+def test_groups_are_described_again_as_long_as_that_is_little() -> None:
     async def scenario(world: GroupWorld) -> None:
-        body = {"groups": ["a", "b", "a"], "include_authorized_operations": False}
+        body = {"groups": ["a", "b", "a"] + ["b"] * 5_000, "include_authorized_operations": False}
         answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, body, GroupDescription(NONE, "x", "Empty"))
-        assert [group.group_id for group in answer.groups] == ["a", "b"]
+        found = [group.group_id for group in answer.groups]
+        assert found[:4] == ["a", "b", "a", "b"]
+        assert len(found) < 5_000
+        assert world.groups.asked == ["a", "b"]
 
     with_world(scenario)
