@@ -76,7 +76,7 @@ class RequestHandler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None], large_size: int) -> None:
+    async def _finish(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
         try:
             await waiting
         except REFUSALS as error:

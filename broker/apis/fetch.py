@@ -24,6 +24,8 @@ STORAGE_ERROR_SINCE = 6
 TOPIC_IDS_SINCE = 13
 SESSION_ERRORS_SINCE = 7
 LEADER_ENDPOINTS_SINCE = 16
+MIN_BYTES_MAX = ANSWER_MAX // 2
+"""Of whole batches an answer may have less than there is room for."""
 
 
 LARGE_REQUEST = 8 * 1024
@@ -76,8 +78,8 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
         body.replica_id,
         body.replica_epoch,
         body.max_wait_ms if all_known else 0,  # An error is told at once.
-        min(body.min_bytes, ANSWER_MAX // 2),
-        min(body.max_bytes, ANSWER_MAX),
+        body.min_bytes if body.min_bytes < MIN_BYTES_MAX else MIN_BYTES_MAX,
+        body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX,
         body.isolation_level,
         connection,
     )

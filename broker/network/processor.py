@@ -275,8 +275,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answer_room(self) -> int:
         """Bytes that the answer to a fetch may have; 0: none, if that is possible."""
-        unsent = self._channel.unsent
-        return 0 if unsent.is_exhausted else unsent.room()
+        return self._channel.unsent.room()
 
     def room_again(self) -> None:
         """There is room for the answer of a fetch that waits for it."""

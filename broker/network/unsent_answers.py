@@ -12,6 +12,7 @@ ANSWER_MAX = 8 * 1024 * 1024
 """Bytes that one answer to a fetch has at the most, or its first batch: reading them takes 5 ms."""
 ANSWER_MIN = 64 * 1024
 SHARES = 8
+PLENTY = SHARES * ANSWER_MAX
 
 
 class UnsentAnswers:
@@ -34,7 +35,11 @@ class UnsentAnswers:
         return 0 <= 2 * self.max_bytes <= self.total
 
     def room(self) -> int:
-        """Bytes that the answer to one more fetch may have; for a consumer there may be none."""
-        if self.max_bytes < 0:
+        """Bytes that the answer to one more fetch may have; 0 when it is to wait."""
+        most = self.max_bytes
+        left = most - self.total
+        if left >= PLENTY or most < 0:
             return ANSWER_MAX
-        return min(max((self.max_bytes - self.total) // SHARES, ANSWER_MIN), ANSWER_MAX)
+        if left <= -most:
+            return 0
+        return min(max(left // SHARES, ANSWER_MIN), ANSWER_MAX)

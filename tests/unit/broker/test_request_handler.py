@@ -23,6 +23,7 @@ from protocol.kafka.framing import is_flexible, parse_request_header, request_he
 class Connection:
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.freed: list[Request] = []
         self.hold = 0
         self.listener = "PLAINTEXT"
         self.peer = "test"
@@ -33,6 +34,9 @@ class Connection:
 
     def handle_waiting(self) -> None:
         """Nothing waits."""
+
+    def frame_handled(self, request: Request) -> None:
+        self.freed.append(request)
 
 
 @pytest.mark.parametrize("api_key", sorted(HANDLERS.keys() - {ApiKey.API_VERSIONS}))
@@ -103,7 +107,6 @@ def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_l
 
 def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """queued.max.request.bytes: the channel gives back what is left of it when the handler returns."""
-    given_back: list[Request] = []
 
     async def play() -> None:
         done = asyncio.Event()
@@ -114,13 +117,12 @@ def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
         handler = RequestHandler(cast(Any, SimpleNamespace()))
         connection = Connection()
-        connection.frame_handled = given_back.append
         request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
         handler.handle(request)
         await asyncio.sleep(0)
-        assert (request.keeps_frame, given_back) == (True, [])
+        assert (request.keeps_frame, connection.freed) == (True, [])
         done.set()
         await asyncio.wait(handler._tasks)
-        assert given_back == [request]
+        assert connection.freed == [request]
 
     asyncio.run(play())

@@ -225,7 +225,7 @@ def test_the_room_for_an_answer() -> None:
     unsent.total = 64 * MIB
     assert (unsent.room(), unsent.is_short, unsent.is_exhausted) == (ANSWER_MIN, True, False)
     unsent.total = 128 * MIB
-    assert unsent.is_exhausted
+    assert (unsent.room(), unsent.is_exhausted) == (0, True)
     assert UnsentAnswers(-1).room() == ANSWER_MAX
 
 
