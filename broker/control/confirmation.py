@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from protocol.types import NO_EPOCH
-from protocol.zk.session import ConnectionLoss, SessionExpired, Stat
+from protocol.zk.session import ConnectionLoss, SessionExpired, Stat, ZkError
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,8 @@ class Confirmation:
                             log.info("a control request waits until ZooKeeper can be asked about its sender: %s", error)
                         is_told = True
                         await asyncio.sleep(RETRY_S)
+                    except ZkError as error:
+                        raise NotConfirmed(f"ZooKeeper does not tell who its sender is: {error}") from None
                     else:
                         return
         except TimeoutError:
@@ -109,6 +111,7 @@ class Confirmation:
             await asyncio.wait((earlier,))
         if self._reading is None or self._reading is earlier:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="who is controller?")
+            self._reading.add_done_callback(_noted)
         # Shielded: the connection that asked first may end, the others wait on.
         await asyncio.shield(self._reading)
 
@@ -125,3 +128,9 @@ class Confirmation:
         if found > self._epoch:
             self._epoch = found
             self._deposed_below(found)
+
+
+def _noted(read: asyncio.Task[None]) -> None:
+    """Whoever asked may be gone: then nobody looks at the error."""
+    if not read.cancelled():
+        read.exception()

@@ -231,3 +231,16 @@ def test_an_unconfirmed_request_does_not_count_as_the_newest(tmp_path: Path) -> 
         assert (await world.listener.handle(dataclasses.replace(forged, number=1))).error is ErrorCode.NONE
 
     play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"NaN", b"99999999999", b"\xff"])
+def test_an_epoch_in_zookeeper_that_is_none_confirms_nobody(tmp_path: Path, rubbish: bytes) -> None:
+    async def scenario(world: World) -> None:
+        world.zookeeper.nodes[ControllerEpochZNode.PATH].data = rubbish
+        for epoch in (0, 5, 2**31 - 1):
+            with pytest.raises(ValueError, match=r"epoch"):
+                await world.error(epoch)
+        world.elect(CONTROLLER, 5)
+        assert await world.error(5) is ErrorCode.NONE
+
+    play(tmp_path, scenario)
