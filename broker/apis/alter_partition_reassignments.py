@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished
+from broker.apis.steps import Refusals, Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
@@ -31,12 +31,13 @@ async def alter_partition_reassignments(context: ApiContext, request: Request) -
     targets = await finished(context, request, _targets(body))
     timeout_ms = messages.milliseconds(body.timeout)
     answers: dict[TopicPartition, KafkaError | None] = {}
+    refusals = Refusals()
     error = None
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
             for part in parts_of(targets.items(), PARTITIONS_AT_ONCE):
                 found = await context.controller.alter_reassignments(dict(part))
-                answers.update((tp, failure and bare(failure)) for tp, failure in found.items())
+                answers.update((tp, refusals.shared(failure)) for tp, failure in found.items())
     except KafkaError as refused:
         error = refused
     except TimeoutError:

@@ -13,7 +13,16 @@ from typing import Any
 
 from broker.apis import waiting
 from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, StepsTo, bare, by_topic, finished, parts_of, respond_when_finished, slice_of_own
+from broker.apis.steps import (
+    Refusals,
+    Steps,
+    StepsTo,
+    by_topic,
+    finished,
+    parts_of,
+    respond_when_finished,
+    slice_of_own,
+)
 from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
@@ -102,10 +111,11 @@ async def _elect(
 async def _elected(context: ApiContext, wanted: Collection[TopicPartition] | None, unclean: bool) -> Answers:
     if wanted is None:
         return await context.controller.elect_leaders(unclean, None)
+    refusals = Refusals()
     answers: dict[TopicPartition, KafkaError | None] = {}
     for some in parts_of(wanted, PARTITIONS_AT_ONCE):
         found = await context.controller.elect_leaders(unclean, some)
-        answers.update((tp, failure and bare(failure)) for tp, failure in found.items())
+        answers.update((tp, refusals.shared(failure)) for tp, failure in found.items())
     return answers
 
 

@@ -71,6 +71,17 @@ def bare(error: KafkaError) -> KafkaError:
     return error.with_traceback(None)
 
 
+class Refusals:
+    """Errors of many partitions, of which most are the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], KafkaError] = {}
+
+    def shared(self, error: KafkaError | None) -> KafkaError | None:
+        """The error, or an equal one that is kept already; without its traceback."""
+        return None if error is None else self._known.setdefault((error.code, error.message), bare(error))
+
+
 async def slice_of_own(context: ApiContext, request: Request) -> None:
     """Gives the loop back; then the caller may work for a millisecond or two. Raises Unwanted when the client is gone."""
     await context.long_answers.slice_of_own(_asked(request))
