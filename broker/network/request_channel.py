@@ -27,8 +27,10 @@ from protocol.kafka.framing import Buffer, RequestHeader, response_header
 
 SLICE = 64
 """Requests handled in one turn of the loop."""
-SLICE_S = 0.01
+SLICE_S = 0.005
 """How long they may take together; one is handled in any case."""
+HEAVY_SLICE_S = 0.001
+"""The same for consumers with large answers: a turn has one such answer, or some small ones."""
 MODEST_FRAME_MAX = 2 * 1024 * 1024
 """Bytes of a frame as producers send them. For such frames there is a fourth more room than for larger ones."""
 RESERVE = 4
@@ -262,11 +264,10 @@ class RequestChannel:
 
     def _drain(self) -> None:
         self._is_draining = True
-        ends_at = self._monotonic() + SLICE_S
         if self._queue:
-            self._handle_some(self._queue, ends_at)
+            self._handle_some(self._queue, self._monotonic() + SLICE_S)
         if self._heavy:
-            self._handle_some(self._heavy, ends_at)
+            self._handle_some(self._heavy, self._monotonic() + HEAVY_SLICE_S)
         self._is_draining = False
         self._flush()
         if self._queue or self._heavy:
