@@ -67,9 +67,7 @@ MENDED: Mapping[str, Sequence[bytes]] = {
     "progress": [b'{"task":[]}', b'{"task":1,"sent":"x"}', b"[" * 20_000],
     # The header says 2 GB: so much memory was taken.
     "inspected-directory": [packed([b"\0" + _with(build_batch(ROWS), 8, struct.pack(">i", 2**31 - 20))])],
-}
-
-AWAITED: Mapping[str, Sequence[bytes]] = {
+    # NaN and other types for numbers, a path for a topic.
     "control-request": [
         _control(1, float("nan"), 7, 100, [], {}, [], False, [], 0),
         _control(4, None, []),
@@ -78,6 +76,7 @@ AWAITED: Mapping[str, Sequence[bytes]] = {
         # One way to read it takes it, the other refuses it.
         b"\0\0\0\0\x9a\x01\x07d\x91\x94\xa7../../x\0\x01\xc3\x80\0\x90\xc2\x90\0",
     ],
+    # No numbers in Kafka.
     "setting": [
         (26).to_bytes(2, "big") + b"1_0",
         (27).to_bytes(2, "big") + "\u0661".encode(),
@@ -89,4 +88,3 @@ AWAITED: Mapping[str, Sequence[bytes]] = {
     # 91,000 tagged fields in a header of 91 KB: 35 ms.
     "connection": [b"\x03\x00\x01c*!\xea`" + bytes(8)],
 }
-"""What other work mends: their place is above, once it is there."""

@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz import corpus, harm
 from tests.fuzz.decoder import Decoder
 from tests.fuzz.decoders import all_decoders
-from tests.fuzz.mended import AWAITED, MENDED
+from tests.fuzz.mended import MENDED
 
 DECODERS = all_decoders()
 LOOKED_AT_CLOSELY = 3
@@ -29,12 +29,7 @@ def log_as_before() -> Iterator[None]:
     log.setLevel(level)
 
 
-ALL_AWAITED = ("broker-repeated",)
-
-
-@pytest.mark.parametrize(
-    "decoder", [DECODERS[name] for name in DECODERS if name not in ALL_AWAITED], ids=lambda decoder: decoder.name
-)
+@pytest.mark.parametrize("decoder", [DECODERS[name] for name in DECODERS], ids=lambda decoder: decoder.name)
 def test_no_harm(decoder: Decoder) -> None:
     inputs = [*MENDED.get(decoder.name, ()), *corpus.read(decoder.name), *decoder.seeds()]
     if decoder.is_slow:
@@ -54,10 +49,3 @@ def test_what_is_mended(name: str) -> None:
     for data in MENDED[name]:
         found = harm.of(DECODERS[name], data)[0] or harm.too_large(DECODERS[name], data)
         assert found is None, f"{found}\n{data!r}"
-
-
-@pytest.mark.xfail(reason="mended elsewhere", strict=False)
-@pytest.mark.parametrize("name", AWAITED)
-def test_what_others_mend(name: str) -> None:
-    for data in AWAITED[name]:
-        assert harm.of(DECODERS[name], data)[0] is None

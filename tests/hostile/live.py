@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -246,12 +246,19 @@ def _make_topics(cluster: LocalCluster) -> None:
 
 
 @contextlib.contextmanager
-def live_run(directory: Path, *, seed: int = 0, wait_max_s: float = 0.5, mutated: bool = False) -> Iterator[LiveRun]:
+def live_run(
+    directory: Path,
+    *,
+    seed: int = 0,
+    wait_max_s: float = 0.5,
+    mutated: bool = False,
+    overrides: Mapping[str, str] | None = None,
+) -> Iterator[LiveRun]:
     """A new cluster of three brokers, which is destroyed at the end. `mutated`: real clients' traffic is, beside all else."""
     cluster = LocalCluster(directory)
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.destroy)
-        cluster.create(brokers=BROKERS)
+        cluster.create(brokers=BROKERS, overrides=overrides)
         proxy = MutatingProxy(seed)
         if mutated:
             proxy.add_listeners(cluster)

@@ -22,6 +22,13 @@ pytestmark = pytest.mark.integration
 WAIT_MAX_S = 3.0
 CONNECTIONS = 10_000
 MEMORY_LIMIT_MIB = 400
+BUDGETS = {
+    "queued.max.response.bytes": str(32 << 20),
+    "queued.max.request.bytes": str(64 << 20),
+    "group.memory.max.bytes": str(64 << 20),
+    "max.incremental.fetch.session.cache.partitions": "20000",
+}
+"""What clients can take of so little (docs/OPERATING.md)."""
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 MEMORY_ATTACKS = ("unread_answers", "slow_senders", "bombs", "repeated_names", "fetch_sessions", "pending_members")
 
@@ -62,7 +69,7 @@ def memory_group() -> Iterator[Path]:
 
 def test_a_limit_of_memory_holds(tmp_path: Path, memory_group: Path) -> None:
     """Whatever costs memory is played against a broker that the kernel would end at 400 MiB."""
-    with live_run(tmp_path / "cluster", wait_max_s=2 * WAIT_MAX_S) as run:
+    with live_run(tmp_path / "cluster", wait_max_s=2 * WAIT_MAX_S, overrides=BUDGETS) as run:
         (memory_group / "cgroup.procs").write_text(str(run.cluster.pid(1)))
         for name in MEMORY_ATTACKS:
             verdict = run.play(ATTACKS[name])
