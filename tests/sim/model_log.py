@@ -55,7 +55,9 @@ class ModelLog:
     async def appendable(self) -> None:
         """What is cut here needs no checkpoint."""
 
-    def append_as_leader(self, value: int, leader_epoch: int) -> AppendInfo:
+    def append_as_leader(
+        self, value: int, leader_epoch: int, allowance: object = None, accepted: object = None
+    ) -> AppendInfo:
         offset = self.log_end_offset
         self._add(Node(self.nodes[-1] if self.nodes else None, leader_epoch, value))
         return AppendInfo(offset, offset, -1, 0, -1, 1)

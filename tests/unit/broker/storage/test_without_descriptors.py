@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import resource
@@ -204,11 +205,11 @@ async def _retried(manager: LogManager) -> None:
 
 @contextmanager
 def limited_descriptors(count: int) -> Iterator[None]:
-    """This process may open about so many more."""
+    """This process may open so many more: of the numbers below the limit so many are free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, hard))
+    taken = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = (number for number in itertools.count() if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), hard))
     try:
         yield
     finally:
