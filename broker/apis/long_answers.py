@@ -74,7 +74,7 @@ class LongAnswers:
         self._under_way: deque[_Answer] = deque()
         self._under_way_bytes = 0
         self._in_threads: dict[asyncio.Future[Any], _Answer] = {}
-        """Under way, too."""
+        """They take no place of others meanwhile: threads may be busy for seconds."""
         self._later: deque[_Answer] = deque()
         self._is_scheduled = False
         self._begun_s = 0.0
@@ -135,9 +135,9 @@ class LongAnswers:
 
     def _admit(self) -> None:
         under_way, later = self._under_way, self._later
-        while later and len(under_way) + len(self._in_threads) < UNDER_WAY_MAX:
+        while later and len(under_way) < UNDER_WAY_MAX:
             size = later[0].request.size
-            if self._under_way_bytes and self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
+            if under_way and self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
                 break
             self._under_way_bytes += size
             under_way.append(later.popleft())
@@ -156,12 +156,13 @@ class LongAnswers:
             answer = under_way.popleft()
             if self._is_done(answer, end):
                 answer.leave_place()
-                self._under_way_bytes -= answer.request.size
-                self._admit()
             elif answer.work is not None:
                 self._hand_over(answer, answer.work)
             else:
                 under_way.append(answer)
+                continue
+            self._under_way_bytes -= answer.request.size
+            self._admit()
             if answer.steps is None:
                 break
         self._is_scheduled = bool(under_way)
@@ -207,7 +208,9 @@ class LongAnswers:
             answer.leave_place()
             answer.done.cancel()
             return
+        working.exception()  # looked at, also if nobody wants the answer any more
         answer.worked = working
+        self._under_way_bytes += answer.request.size
         self._under_way.append(answer)
         self._schedule()
 
