@@ -223,8 +223,7 @@ class Acceptor:
             self._claimed[connection] = None
         if claim is not Claim.NONE:
             self._uncounted.add(connection)
-            if claim is Claim.PROVEN:
-                self._counts.take_broker(connection)
+            self._counts.take_broker(connection)
             if self._unproven.pop(connection, None) is None:
                 self._counts.give_back(connection.remote_address)
         return self._unproven.get(connection, "")
