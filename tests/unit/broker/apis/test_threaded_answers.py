@@ -58,7 +58,7 @@ def test_while_threads_are_busy_others_are_answered() -> None:
         finally:
             blocked.set()
         assert await asyncio.gather(*late) == ["late"] * len(late)
-        while len(answers):  # the one that nobody wants any more
+        while len(answers):  # noqa: ASYNC110 - of the one that nobody wants nobody tells
             await asyncio.sleep(0)
 
     asyncio.run(play())
