@@ -27,6 +27,8 @@ PENDING_MAX = 10_000
 """Member ids of all groups that were given out and not used yet (KIP-394); of more the oldest are forgotten."""
 PENDING_BYTES_MAX = 64 * 1024**2
 """Of these, with their groups."""
+PENDING_OF_A_GROUP = 100
+"""The same of one group; as many as it may have members, if that is more."""
 PENDING_IS_OLD_S = 5.0
 """A client comes back with its id at once. After so long the id gives way when its group has no more room."""
 

@@ -18,6 +18,7 @@ from broker.groups.group_limits import (
     GROUP_BYTES_MAX,
     MEMBERS_MAX,
     PENDING_IS_OLD_S,
+    PENDING_OF_A_GROUP,
     complaint,
     protocols_bytes,
 )
@@ -129,8 +130,9 @@ class Group(Generations):
     def _has_room_for(self, request: JoinRequest) -> bool:
         """`group.max.size`. While members gather, those that have joined count: the last to rejoin are too many, if any.
 
-        A static member that comes back takes its own place (Kafka refuses it in a full group). Ids that were given out count
-        before another is (in Kafka they do not); one that was not used in PENDING_IS_OLD_S gives way.
+        A static member that comes back takes its own place (Kafka refuses it in a full group). Of ids that were given out and not
+        used there are as many at the most as of members (in Kafka they are not counted), or PENDING_OF_A_GROUP if that is
+        more; one that was not used in PENDING_IS_OLD_S gives way.
         """
         members = self._members
         size_max = min(self._settings.max_size, MEMBERS_MAX)
@@ -149,9 +151,11 @@ class Group(Generations):
         else:
             size = len(members)
         if is_first_sent_back(request):
-            while size < size_max <= size + len(members.pending) and self._forget_old_pending():
+            pending_max = max(size_max, PENDING_OF_A_GROUP)
+            while len(members.pending) >= pending_max and self._forget_old_pending():
                 pass
-            size += len(members.pending)
+            if len(members.pending) >= pending_max:
+                return False
         return size < size_max
 
     def growth(self, request: JoinRequest) -> int:
