@@ -112,6 +112,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._first_request = processor.first_request
         self._is_paused = False
         self._is_reading = True  # what the transport was told last
+        self._waits_for_room = False  # in the queue, which reads on when it is its turn
         self._shared = processor.receive_view
         self._rest = NOTHING  # the connection's own buffer
         self._held = 0  # bytes at its start that were not handed on yet
@@ -240,7 +241,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif self.hold & Hold.EARLY_ANSWERS:
             self.hold &= ~Hold.EARLY_ANSWERS
             self.handle_waiting()
-        if self._is_paused and not self.hold and order.in_flight <= self._limits.in_flight_max // 2:
+        if (
+            self._is_paused
+            and not self.hold
+            and not self._waits_for_room
+            and order.in_flight <= self._limits.in_flight_max // 2
+        ):
             self.read_on()
 
     def wait_with(self, request: Request) -> None:
@@ -354,6 +360,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def read_on(self) -> None:
         """Reading was paused; looks again whether it may go on, first at what is in the buffer."""
+        self._waits_for_room = False
         if not self._is_paused or self.state is not ConnectionState.OPEN:
             return
         self._is_paused = False
@@ -401,6 +408,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return True
         if not self._channel.has_room(self, in_flight):
             self._pause()
+            self._waits_for_room = True
             self._channel.when_there_is_room(self)
             return True
         return False

@@ -276,12 +276,21 @@ class RequestChannel:
             self._is_scheduled = False
         if self._waiting_for_room and len(self._queue) <= self._max_requests // 2:
             waiting, self._waiting_for_room = self._waiting_for_room, {}
-            for connection in waiting:
-                connection.read_on()
+            left = self._read_on(waiting, self._queue)
+            self._waiting_for_room = left | self._waiting_for_room
         if self._heavy_for_room and len(self._heavy) <= self._max_requests // 2:
             waiting, self._heavy_for_room = self._heavy_for_room, {}
-            for connection in waiting:
-                connection.read_on()
+            left = self._read_on(waiting, self._heavy)
+            self._heavy_for_room = left | self._heavy_for_room
+
+    def _read_on(self, waiting: dict[Connection, None], queue: deque[Request]) -> dict[Connection, None]:
+        """Those that wait longest, until the queue is full. Returns the others, who come before whoever has to wait again."""
+        connections = iter(waiting)
+        for connection in connections:
+            connection.read_on()
+            if len(queue) >= self._max_requests:
+                break
+        return dict.fromkeys(connections)
 
     def _handle_some(self, queue: deque[Request], ends_at: float) -> None:
         """One request at the least."""

@@ -257,6 +257,24 @@ def test_in_a_crowd_each_connection_has_a_request_at_a_time(room: int, are_readi
     assert order.index(20) < order.index(11)
 
 
+def test_who_waits_longest_for_room_is_read_first() -> None:
+    """Ten that pipeline must not fill a queue of four again and again before the eleventh is read."""
+    world = World(max_requests=4)
+    pairs = [world.connect() for _ in range(11)]
+    for number, (connection, transport) in enumerate(pairs):
+        receive(connection, transport, b"".join(frame(100 * number + at) for at in range(5)))
+
+    def handle(request: Request) -> None:
+        world.handled.append(request)
+        request.respond_nothing()
+
+    world.channel._handle = handle
+    world.turns.run()
+    order = [request.header.correlation_id for request in world.handled]
+    assert len(order) == 55
+    assert order.index(1000) < 15
+
+
 def test_large_frames_share_a_bound_and_one_always_goes_on() -> None:
     """NET-2: small requests pass meanwhile."""
     world = World(max_large_bytes=300_000)
