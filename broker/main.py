@@ -93,13 +93,9 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 GC_THRESHOLDS = (50_000, 5, 200)
 """Requests make many short-lived objects and no cycles: the default would look for garbage hundreds of times a second. The second
 generation has at most 300,000 objects, which takes 15 ms: a large request makes as many, and they live until it is answered."""
-
-
 THREAD_SWITCH_S = 0.0005
 """How long a thread that computes may keep the loop from going on, each time that the loop was in a system call. Python's default,
 5 ms, makes tens of milliseconds of a request while a batch is unpacked."""
-
-
 UMASK = 0o027
 """What the owner's group may not write, and others not even read: records, offsets, and who has asked for what."""
 

@@ -24,7 +24,14 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from protocol.kafka.framing import MalformedRequest, read_unsigned_varint, skip_tagged_fields, unsigned_varint
+from protocol.kafka.framing import (
+    MalformedRequest,
+    read_tag,
+    read_tag_count,
+    read_unsigned_varint,
+    skip_tagged_fields,
+    unsigned_varint,
+)
 from protocol.kafka.wire import INT, NO_UUID, REQUEST_ELEMENTS_MAX, array_length, nullable_string, read_nullable_string
 
 ELEMENTS_IN_A_STEP = 100
@@ -421,24 +428,20 @@ def _tag_readers(schema: Any) -> list[tuple[int, Read, Any]]:
 
 def _read_tags(frame: bytes, at: int, tagged: list[tuple[int, Read, Any]], values: list[Any]) -> int:
     """Appends the values of the tagged fields; returns the offset after all of them."""
-    end = skip_tagged_fields(frame, at)
     if not tagged:
-        return end
+        return skip_tagged_fields(frame, at)
     given: dict[int, tuple[int, int]] = {}
-    count, at = read_unsigned_varint(frame, at)
+    count, end = read_tag_count(frame, at)
+    tag = -1
     for _ in range(count):
-        tag, at = read_unsigned_varint(frame, at)
-        size, at = read_unsigned_varint(frame, at)
-        if tag in given:
-            raise MalformedRequest(f"tagged field {tag} comes twice")
-        given[tag] = (at, size)
-        at += size
+        tag, start, end = read_tag(frame, end, tag)
+        given[tag] = (start, end)
     for tag, read, default in tagged:
         value = default
         if tag in given:
-            at, size = given[tag]
-            value, after = read(frame, at)
-            if after != at + size:
+            start, stop = given[tag]
+            value, after = read(frame, start)
+            if after != stop:
                 raise MalformedRequest(f"tagged field {tag} is not as long as it announces")
         values.append(value)
     return end

@@ -21,6 +21,7 @@ from protocol.kafka.framing import (
 )
 from protocol.network_client import NetworkClient, _Connection
 from tests.fuzz.decoder import Decoder
+from tests.support.turns import Turns
 
 LIMITS = Limits(frame_bytes_max=200_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
 _LENGTH = struct.Struct(">i")
@@ -68,20 +69,6 @@ def _varints() -> Iterator[bytes]:
 # -- the broker's side ----------------------------------------------------------------------------------------------------
 
 
-class _Turns:
-    def __init__(self) -> None:
-        self.ready: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-
-    def call_soon(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        self.ready.append((callback, arguments))
-
-    def run(self) -> None:
-        while self.ready:
-            ready, self.ready = self.ready, []
-            for callback, arguments in ready:
-                callback(*arguments)
-
-
 class _Transport:
     def __init__(self) -> None:
         self.is_reading = True
@@ -125,7 +112,7 @@ class _Clock:
 
 def _connection(data: bytes) -> object:
     """A stream in pieces; the first byte says how large. What comes out is what stands in the stream, whole and in order."""
-    turns, transport = _Turns(), _Transport()
+    turns, transport = Turns(), _Transport()
     handled: list[Request] = []
 
     def handle(request: Request) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,24 +11,9 @@ from hypothesis import strategies as st
 from broker.network.connection_state import ConnectionState, Hold
 from broker.network.processor import RECEIVE_BUFFER_SIZE, WRITE_BUFFER_HIGH, ClientConnection, Limits, Processor
 from broker.network.request_channel import Request, RequestChannel
+from tests.support.turns import Turns
 
 LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
-
-
-class Turns:
-    """A loop that runs when told."""
-
-    def __init__(self) -> None:
-        self._ready: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-
-    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
-        self._ready.append((callback, args))
-
-    def run(self) -> None:
-        while self._ready:
-            ready, self._ready = self._ready, []
-            for callback, args in ready:
-                callback(*args)
 
 
 class Transport:
