@@ -7,9 +7,9 @@ The id may be taken:
 
 * by the node of this very session, when the answer to an earlier create was lost: that one is ours;
 * by a node with the addresses of this process: it is what a killed earlier life left behind until its session expires. It is
-  deleted, after a look that it did not change, and made again. But two live processes may advertise one address, behind
-  different interfaces or names. Then the first one, whose node was deleted, registers again in the session that it still
-  has. The second one sees that the session which it took for dead lives, and ends: whoever was there first goes on;
+  replaced in one step, so that the id is free at no moment. But two live processes may advertise one address, behind
+  different interfaces or names. Then the first one, whose node was replaced, replaces that of the second in the session that
+  it still has. The second one sees that the session which it took for dead lives, and ends: whoever was there first goes on;
 * by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise its session is
   waited for.
 """
@@ -27,7 +27,9 @@ from broker.event_log import EventLog
 from protocol import self_connection
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.session import (
-    BadVersion,
+    CreateOp,
+    DeleteOp,
+    MultiFailed,
     NodeExists,
     NoNode,
     SessionState,
@@ -213,7 +215,7 @@ class Registration:
                     continue
                 stat = found[1]
                 if stat.ephemeral_owner != session_id:
-                    waited_until = await self._make_way(*found, waited_until)
+                    waited_until = await self._make_way(*found, data, waited_until)
                     continue
             self._epoch = stat.czxid
             if await self._is_there() and self._is_watched:
@@ -235,8 +237,8 @@ class Registration:
             log.warning("%s holds no broker: %s", self._path, error)
             return None, stat
 
-    async def _make_way(self, other: BrokerInfo | None, stat: Stat, waited_until: float | None) -> float:
-        """One step towards a free id. Returns until when another's session is waited for. Raises BrokerIdInUse."""
+    async def _make_way(self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None) -> float:
+        """One step towards a node with `data`. Returns until when another's session is waited for. Raises BrokerIdInUse."""
         if stat.ephemeral_owner in self._made_way:
             raise AnotherLives(
                 f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
@@ -254,7 +256,7 @@ class Registration:
                 "stop that one or choose another broker.id"
             )
         if is_mine:
-            await self._delete_earlier_life(stat)
+            await self._replace_earlier_life(stat, data)
             return 0.0
         now = self._clock.monotonic()
         if waited_until is None:
@@ -268,16 +270,20 @@ class Registration:
         await asyncio.sleep(RETRY_S)
         return waited_until
 
-    async def _delete_earlier_life(self, stat: Stat) -> None:
+    async def _replace_earlier_life(self, stat: Stat, data: bytes) -> None:
+        """Unless somebody else did. `_register` looks what came of it.
+
+        Deleted first and made then, another live process could come between: the first one would lose.
+        """
         try:
             _, now = await self._zk.get(self._path)
             if now.czxid == stat.czxid:
                 log.info(
-                    "removing the node that an earlier life of broker %d left (epoch %d)", self._broker.id, stat.czxid
+                    "replacing the node that an earlier life of broker %d left (epoch %d)", self._broker.id, stat.czxid
                 )
                 self._made_way.add(stat.ephemeral_owner)
-                await self._zk.delete(self._path, now.version)
-        except (NoNode, BadVersion):
+                await self._zk.multi([DeleteOp(self._path, now.version), CreateOp(self._path, data, ephemeral=True)])
+        except (NoNode, MultiFailed):
             return
 
 

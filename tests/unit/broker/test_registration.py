@@ -20,11 +20,19 @@ PATH = BrokerIdZNode.path(1)
 
 
 class Session(MemorySession):
-    """`after_exists` is called once, when an answer is there and nobody has seen it yet. `fail_exists`: it is lost."""
+    """`after_exists` is called once, when an answer is there and nobody has seen it yet. `fail_exists`: it is lost.
+
+    `turns` of the loop pass before each request is sent.
+    """
 
     session_timeout_ms = 6000
     after_exists: Callable[[], None] | None = None
     fail_exists = False
+    turns = 1
+
+    async def _turn(self) -> None:
+        for _ in range(self.turns):
+            await super()._turn()
 
     async def exists(self, path: str, watch: WatchCallback | None = None) -> Stat | None:
         if self.fail_exists:
@@ -163,12 +171,20 @@ def test_an_earlier_life_makes_way() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("turns_of_the_first", [1, 3, 50])
+@pytest.mark.parametrize("turns_of_the_second", [1, 3, 50])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends(is_late: bool) -> None:
-    """Each deleted the other's node for ever. `is_late`: the first hears of it when the second is registered."""
+def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends(
+    is_late: bool, turns_of_the_first: int, turns_of_the_second: int
+) -> None:
+    """Each deleted the other's node for ever. `is_late`: the first hears of it when the second is registered.
+
+    Either may be slower than the other: who was there first goes on all the same.
+    """
 
     async def story(server: MemoryZooKeeper) -> None:
         first, second = Process(server), Process(server)
+        first.session.turns, second.session.turns = turns_of_the_first, turns_of_the_second
         await first.registration.start()
         if is_late:
             first.session.state = SessionState.SUSPENDED
