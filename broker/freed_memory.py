@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 LOOK_S = 5.0
-LOOK_MAX_S = 60.0
-"""While it gives nothing back, what has grown is in use."""
+SHARE_OF_TIME = 0.002
+"""How much of the time may be spent on it: the heap is locked meanwhile. A trim of 10 ms is repeated every 5 s."""
 GROWN_BYTES = 32 * 1024 * 1024
 """By as much the process has to be larger than it was at its smallest."""
 STATM = Path("/proc/self/statm")
@@ -38,19 +39,21 @@ def trim_function() -> Callable[[int], int] | None:
     return trim
 
 
-async def give_back_regularly(resident: Callable[[], int] = resident_bytes, look_s: float = LOOK_S) -> None:
-    """Until it is cancelled."""
+async def give_back_regularly(
+    resident: Callable[[], int] = resident_bytes,
+    look_s: float = LOOK_S,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Runs until it is cancelled."""
     trim = trim_function()
     if trim is None:
         return
     smallest, wait_s = resident(), look_s
     while True:
         await asyncio.sleep(wait_s)
-        now = resident()
+        now, wait_s = resident(), look_s
         smallest = min(smallest, now)
-        if now - smallest < GROWN_BYTES:
-            wait_s = look_s
-            continue
-        await asyncio.to_thread(trim, 0)
-        is_back = now - resident() >= GROWN_BYTES // 4
-        wait_s = look_s if is_back else min(2 * wait_s, LOOK_MAX_S)
+        if now - smallest >= GROWN_BYTES:
+            begun = monotonic()
+            await asyncio.to_thread(trim, 0)
+            wait_s = max(look_s, (monotonic() - begun) / SHARE_OF_TIME)
