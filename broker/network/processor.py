@@ -46,8 +46,11 @@ SLOW_BYTES = 64 * 1024
 """Who takes less in each of SLOW_SWEEPS sweeps is disconnected when there are too many answers that were not taken."""
 SLOW_SWEEPS = 2
 
+LONG_FETCH = 512
+"""Bytes of a fetch that names some twenty partitions."""
+
 HEAVY_S = 2.0
-"""How long a connection counts as heavy after a large answer."""
+"""How long a connection counts as heavy after a large answer or a long fetch."""
 
 LARGE_FRAME_S = 5.0
 """How long a large frame may take while others wait for room."""
@@ -225,12 +228,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             if self._outgoing_size > WRITTEN_AT_ONCE:
                 self.flush()
                 self._large_at = self.last_heard
-                if not self.hold & Hold.HAD_ITS_SHARE:
-                    self.hold |= Hold.HAD_ITS_SHARE
-                    self._channel.in_the_next_turn(self)
+                self._had_its_share()
                 if self._is_consumer and not self.is_heavy:
-                    self.is_heavy = True
-                    self._channel.becomes_heavy(self)
+                    self._becomes_heavy()
         if number == self.fetch_under_way:
             self._fetch_ended()
         if order.held_bytes != self._early:
@@ -257,10 +257,16 @@ class ClientConnection(asyncio.BufferedProtocol):
     def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
         """False: it waits, until the fetch before it is answered or there is room for its answer, and is handled again.
 
+        A long fetch of a consumer waits in the line of the heavy connections, so that hundreds of them hold up nobody else.
         Kafka handles one request of a connection at a time. Here only fetches wait for each other: their answers are large.
         """
         if self.fetch_under_way != NO_FETCH:
             self.hold |= Hold.ANOTHER_FETCH
+        elif needs_room and not self.is_heavy and len(request.frame) > LONG_FETCH:
+            request.keeps_frame = True
+            self.wait_with(request)
+            self._becomes_heavy()
+            return False
         elif needs_room and self._channel.unsent.is_exhausted:
             self.hold |= Hold.NO_ROOM
             self._channel.when_answers_are_taken(self)
@@ -281,7 +287,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answer_room(self) -> int:
         """Bytes that the answer to a fetch may have; 0: none, if that is possible."""
-        return self._channel.unsent.room()
+        return self._channel.answer_room(self)
 
     def room_again(self) -> None:
         """There is room for the answer of a fetch that waits for it."""
@@ -300,6 +306,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Nobody needs its bytes any more."""
         size, request.large_size = request.large_size, 0
         self._channel.large_handled(size)
+
+    def _becomes_heavy(self) -> None:
+        """Its requests, also those that wait already, go on in the other line, in the next turn."""
+        self._large_at = self.last_heard
+        self._had_its_share()
+        self.is_heavy = True
+        self._channel.becomes_heavy(self)
+
+    def _had_its_share(self) -> None:
+        if not self.hold & Hold.HAD_ITS_SHARE:
+            self.hold |= Hold.HAD_ITS_SHARE
+            self._channel.in_the_next_turn(self)
 
     def _fetch_ended(self) -> None:
         self.fetch_under_way = NO_FETCH

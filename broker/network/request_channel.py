@@ -34,6 +34,9 @@ HEAVY_SLICE_S = 0.001
 MODEST_FRAME_MAX = 2 * 1024 * 1024
 """Bytes of a frame as producers send them. For such frames there is a fourth more room than for larger ones."""
 RESERVE = 4
+QUEUE = 8
+"""Requests that wait. With so many in line an answer has ANSWER_IN_A_QUEUE bytes at the most, so that others come soon."""
+ANSWER_IN_A_QUEUE = 1024 * 1024
 WOKEN_AT_ONCE = 16
 """Fetches that wait for room and go on in one turn."""
 
@@ -199,6 +202,13 @@ class RequestChannel:
         on hundreds of connections is before nobody (BAD-5)."""
         queued = len(self._heavy if connection.is_heavy else self._queue)
         return queued < self._crowd or (not in_flight and queued < self._max_requests)
+
+    def answer_room(self, connection: Connection) -> int:
+        """Bytes that the answer to a fetch of this connection may have, by what is unsent and by how many others wait."""
+        room = self.unsent.room()
+        if room > ANSWER_IN_A_QUEUE and len(self._heavy if connection.is_heavy else self._queue) >= QUEUE:
+            return ANSWER_IN_A_QUEUE
+        return room
 
     def put(self, request: Request) -> None:
         """Queues a request for this turn of the loop."""

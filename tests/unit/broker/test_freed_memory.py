@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -25,8 +26,9 @@ async def looks(sizes: list[int], trimmed: list[int], monkeypatch: pytest.Monkey
             return 0
         return size
 
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
     monkeypatch.setattr(freed_memory, "trim_function", lambda: trimmed.append)
-    task = asyncio.create_task(give_back_regularly(resident, look_s=0.0, monotonic=lambda: 0.0))
+    task = asyncio.create_task(give_back_regularly(resident, look_s=0.0))
     await ended.wait()
     task.cancel()
 

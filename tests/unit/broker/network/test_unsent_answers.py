@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from broker.network.connection_state import HELD_BYTES_MAX
-from broker.network.processor import HEAVY_S, LARGE_FRAME_S, SLOW_SWEEPS, WRITE_BUFFER_HIGH, ClientConnection
-from broker.network.request_channel import Request
+from broker.network.processor import (
+    HEAVY_S,
+    LARGE_FRAME_S,
+    LONG_FETCH,
+    SLOW_SWEEPS,
+    WRITE_BUFFER_HIGH,
+    ClientConnection,
+)
+from broker.network.request_channel import ANSWER_IN_A_QUEUE, QUEUE, Request
 from broker.network.unsent_answers import ANSWER_MAX, ANSWER_MIN, UnsentAnswers
 from tests.unit.broker.network.test_processor import LIMITS, Transport, World, frame, receive
 
@@ -261,3 +268,33 @@ def test_requests_stay_in_their_order_when_their_connection_becomes_heavy() -> N
     world.clock.now += HEAVY_S + 1
     world.processor.sweep()
     assert not pairs[0][0].is_heavy
+
+
+def test_a_producer_is_not_behind_the_long_fetches_of_others() -> None:
+    """Each names hundreds of partitions: they wait in the line of the heavy connections."""
+    world = World()
+    pairs = [world.connect() for _ in range(30)]
+    producer, producers_transport = world.connect()
+
+    def handle(request: Request) -> None:
+        if request.connection is producer or request.connection.begin_fetch(request, needs_room=True):
+            world.handled.append(request)
+            request.respond_small(b"")
+
+    world.channel._handle = handle
+    for connection, transport in pairs:
+        receive(connection, transport, frame(1, bytes(LONG_FETCH)) + frame(2, bytes(LONG_FETCH)))
+    receive(producer, producers_transport, frame(3))
+    world.turns.run()
+    assert [request.header.correlation_id for request in world.handled[:1]] == [3]
+    by_connection = [[r.header.correlation_id for r in world.handled if r.connection is c] for c, _ in pairs]
+    assert by_connection == [[1, 2]] * 30
+
+
+def test_an_answer_is_smaller_while_others_wait() -> None:
+    world = FetchWorld()
+    for _ in range(30):
+        connection, transport = world.connect_stuck()
+        receive(connection, transport, frame(1))
+    world.turns.run()
+    assert world.sizes == [ANSWER_IN_A_QUEUE] * (30 - QUEUE) + [ANSWER_MAX] * QUEUE
