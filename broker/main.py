@@ -25,51 +25,53 @@ from pathlib import Path
 
 import uvloop
 
-from broker import config_sources, descriptors, registration, server_log
-from broker.apis.config_admin import ConfigAdmin
-from broker.apis.context import ApiContext
-from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
-from broker.apis.fetch_sessions import Surroundings as FetchSurroundings
-from broker.apis.followers import is_live_follower, is_of_follower
-from broker.apis.long_answers import LongAnswers
-from broker.apis.metadata_topics import MetadataTopics
+from broker.admin.config_admin import ConfigAdmin
+from broker.admin.topic_admin import TopicAdmin
 from broker.apis.produce import INTERNAL_TOPICS
-from broker.apis.producer_ids import ProducerIds
-from broker.apis.topic_admin import TopicAdmin
-from broker.clock import Clock, SystemClock
-from broker.config import BrokerConfig, ConfigError
+from broker.cluster import registration
+from broker.cluster.controller_client import ControllerClient
+from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster.lease import LeadershipLease
+from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.peer_watch import PeerWatch
+from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.registration import BrokerIdInUse, Registration
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
-from broker.controller_client import ControllerClient
-from broker.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
-from broker.event_log import EventLog
-from broker.freed_memory import give_back_regularly
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.ownership import Surroundings as GroupSurroundings
-from broker.leader_doubts import LeaderDoubts
-from broker.listeners import listeners_of
-from broker.loop_watchdog import LoopWatchdog
-from broker.metadata_cache import MetadataCache
-from broker.metrics import MetricsServer, parse_listener
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import Limits
 from broker.network.request_channel import RequestChannel
-from broker.peer_watch import PeerWatch
-from broker.registration import BrokerIdInUse, Registration
+from broker.process import descriptors, server_log
+from broker.process.clock import Clock, SystemClock
+from broker.process.event_log import EventLog
+from broker.process.freed_memory import give_back_regularly
+from broker.process.loop_watchdog import LoopWatchdog
+from broker.process.metrics import MetricsServer
+from broker.process.server_log import ServerLogHandler
+from broker.process.stopping import StopTime, end_process, unless_stopped
+from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache
+from broker.replication.fetching.fetch_sessions import Surroundings as FetchSurroundings
 from broker.replication.isr_updates import IsrUpdates
 from broker.replication.leadership_changes import YOUNGEST
-from broker.replication.lease import LeadershipLease
-from broker.replication.log_dir_events import LogDirEvents
+from broker.replication.log_dirs.log_dir_events import LogDirEvents
 from broker.replication.replica_manager import ReplicaManager
 from broker.request_handler import RequestHandler
-from broker.server_log import ServerLogHandler
-from broker.stopping import StopTime, end_process, unless_stopped
-from broker.storage.filesystem import FileSystem
-from broker.storage.log_cleaner import CleanerSettings, LogCleaner
+from broker.requests.context import ApiContext
+from broker.requests.followers import is_live_follower, is_of_follower
+from broker.requests.long_answers import LongAnswers
+from broker.requests.metadata_topics import MetadataTopics
+from broker.settings import config_sources
+from broker.settings.config import BrokerConfig, ConfigError
+from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
+from broker.settings.listeners import listeners_of, metrics_listener
+from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
-from broker.storage.log_producers import ProducerExpiration
 from broker.storage.log_schedule import LogSchedule
+from broker.storage.producers.log_producers import ProducerExpiration
 from controller.controller import Controller, ControllerSettings
 from protocol.connection_watch import ConnectionWatch
 from protocol.kafka import messages
@@ -118,7 +120,7 @@ class Broker:
         self._watchdog = LoopWatchdog(self._events.write, asyncio.get_running_loop())
         self._metrics: MetricsServer | None = None
         if config.metrics_listener:
-            parse_listener(config.metrics_listener)
+            metrics_listener(config.metrics_listener)
         self._zk = ZooKeeperSession(config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms)
         self._network = self._open_control_client()
         shares = descriptors.shares_of(descriptors.limit_now())
@@ -270,9 +272,9 @@ class Broker:
         await self._bind(self._cluster_id)
 
     def _serve_metrics(self, listener: str) -> MetricsServer:
-        host, port = parse_listener(listener)
+        host, port = metrics_listener(listener)
         with _port_errors(Endpoint("metrics.listener", host, port)):
-            return MetricsServer(listener, self._watchdog.times)
+            return MetricsServer(host, port, self._watchdog.times)
 
     async def _bind(self, cluster_id: str) -> None:
         config = self._config

@@ -12,11 +12,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.apis.api_versions import refuse_version
-from broker.apis.context import ApiContext
-from broker.apis.steps import OWN_ERROR, REFUSALS, close_for
 from broker.apis.table import HANDLERS, Handler
 from broker.network.connection_state import Hold
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import OWN_ERROR, REFUSALS, close_for
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 
 log = logging.getLogger(__name__)

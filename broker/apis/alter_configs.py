@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from broker.apis.config_admin import Resource
-from broker.apis.config_changes import Change, Operation
-from broker.apis.context import ApiContext
-from broker.apis.steps import each, finished, respond_when_finished, slice_of_own
+from broker.admin.config_admin import Resource
+from broker.admin.config_changes import Change, Operation
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import each, finished, respond_when_finished, slice_of_own
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.zk.session import ZkError

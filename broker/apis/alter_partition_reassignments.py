@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Refusals, Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Refusals, Steps, StepsTo, by_topic, finished, parts_of, respond_when_finished
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition

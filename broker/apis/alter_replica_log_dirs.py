@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, by_topic, respond_in_steps
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, by_topic, respond_in_steps
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from broker.apis import waiting
-from broker.apis.context import ApiContext
-from broker.apis.partition_additions import TOPIC_PARTITIONS_MAX
-from broker.apis.steps import bare, collected, each, finished, respond_when_finished, slice_of_own
+from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
 from broker.network.request_channel import Request
+from broker.requests import waiting
+from broker.requests.context import ApiContext
+from broker.requests.steps import bare, collected, each, finished, respond_when_finished, slice_of_own
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_LEADER

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from broker.apis import waiting
-from broker.apis.context import ApiContext
-from broker.apis.partition_additions import TOPIC_PARTITIONS_MAX
-from broker.apis.steps import StepsTo, each, finished, respond_when_finished, slice_of_own
-from broker.apis.topic_admin import NewTopic, PlannedTopic, TopicNames
+from broker.admin.partition_additions import TOPIC_PARTITIONS_MAX
+from broker.admin.topic_admin import NewTopic, PlannedTopic, TopicNames
 from broker.network.request_channel import Request
+from broker.requests import waiting
+from broker.requests.context import ApiContext
+from broker.requests.steps import StepsTo, each, finished, respond_when_finished, slice_of_own
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_LEADER

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.apis.context import ApiContext
 from broker.apis.produce import INTERNAL_TOPICS
-from broker.apis.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.network.request_channel import Request
 from broker.replication.record_deletions import RecordDeletion
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.types import TopicPartition

@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.apis import waiting
-from broker.apis.context import ApiContext
-from broker.apis.steps import bare, collected, finished, respond_when_finished, slice_of_own
 from broker.network.request_channel import Request
+from broker.requests import waiting
+from broker.requests.context import ApiContext
+from broker.requests.steps import bare, collected, finished, respond_when_finished, slice_of_own
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.zk.session import ZkError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.apis.context import ApiContext
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

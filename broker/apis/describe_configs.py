@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.apis.config_admin import Overrides, Resource, ResourceType
-from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, StepsTo, finished, respond_when_finished, slice_of_own
-from broker.config_layers import DescribedSetting
+from broker.admin.config_admin import Overrides, Resource, ResourceType
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Steps, StepsTo, finished, respond_when_finished, slice_of_own
+from broker.settings.config_layers import DescribedSetting
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import describe_configs_codec, messages
 from protocol.kafka.by_schema import AnswerTooLarge

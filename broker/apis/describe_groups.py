@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.groups.group_types import GroupDescription
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, respond_in_steps
 from protocol.errors import ErrorCode
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.by_schema import AnswerTooLarge

@@ -12,9 +12,9 @@ import asyncio
 import itertools
 from collections.abc import Collection, Mapping
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Steps, StepsTo, finished, parts_of, respond_when_finished
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Steps, StepsTo, finished, parts_of, respond_when_finished
 from broker.storage.log import Log
 from protocol.errors import ErrorCode
 from protocol.kafka import log_dirs_codec, messages

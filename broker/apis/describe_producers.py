@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.network.request_channel import Request
-from broker.storage.producer_state import ProducerEntry
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, respond_in_steps
+from broker.storage.producers.producer_state import ProducerEntry
 from protocol.errors import KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
-from broker.apis import waiting
-from broker.apis.context import ApiContext
-from broker.apis.steps import (
+from broker.network.request_channel import Request
+from broker.requests import waiting
+from broker.requests.context import ApiContext
+from broker.requests.steps import (
     Refusals,
     Steps,
     StepsTo,
@@ -23,7 +24,6 @@ from broker.apis.steps import (
     respond_when_finished,
     slice_of_own,
 )
-from broker.network.request_channel import Request
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition

@@ -8,13 +8,13 @@ closest replica (KIP-392), remote storage.
 
 from __future__ import annotations
 
-from broker.apis.context import ApiContext
-from broker.apis.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
-from broker.apis.followers import may_ask_as_replica
-from broker.apis.steps import Further, StepsTo, in_steps
 from broker.network.request_channel import NO_FRAME, Request
 from broker.network.unsent_answers import ANSWER_MAX
+from broker.replication.fetching.fetch_sessions import NO_SESSION_ID, FetchContext, FetchedPartition
 from broker.replication.replica_manager import FetchParams
+from broker.requests.context import ApiContext
+from broker.requests.followers import may_ask_as_replica
+from broker.requests.steps import Further, StepsTo, in_steps
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import fetch_codec
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition

@@ -5,8 +5,8 @@ The most frequent request of groups, so by hand (`heartbeat_codec`).
 
 from __future__ import annotations
 
-from broker.apis.context import ApiContext
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
 from protocol.kafka import heartbeat_codec
 
 

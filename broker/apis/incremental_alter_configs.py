@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.admin.config_changes import Change
 from broker.apis.alter_configs import alter_resources
-from broker.apis.config_changes import Change
-from broker.apis.context import ApiContext
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
 
 
 def incremental_alter_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from broker.apis.context import ApiContext
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import uuid
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, StepsTo, in_steps, respond_with
 from broker.groups.group_limits import CLIENT_ID_MAX
 from broker.groups.group_types import JoinAnswer, JoinRequest, Protocol
 from broker.network.request_channel import NO_FRAME, Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, StepsTo, in_steps, respond_with
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

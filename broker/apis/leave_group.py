@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from broker.groups.group_types import LeavingMember
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

@@ -6,9 +6,9 @@ groups are being loaded the answer says so, beside those that are there already.
 
 from __future__ import annotations
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, respond_in_steps
 from protocol.kafka import group_lists_codec, messages
 from protocol.kafka.api_keys import ApiKey
 

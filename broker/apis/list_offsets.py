@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.followers import may_ask_as_replica
-from broker.apis.steps import Further, ThreadedSteps, parts_of, respond_in_steps
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.followers import may_ask_as_replica
+from broker.requests.steps import Further, ThreadedSteps, parts_of, respond_in_steps
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import list_offsets_codec
 from protocol.kafka.list_offsets_codec import AskedOffset, ListOffsetsPartitionResult, ListOffsetsRequest

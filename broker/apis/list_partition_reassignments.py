@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, parts_of, respond_in_steps
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, parts_of, respond_in_steps
 from protocol.errors import KafkaError
 from protocol.kafka import messages
 from protocol.types import Assignment, TopicPartition

@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.metadata_topics import PARTITIONS_AT_ONCE
 from broker.apis.produce import INTERNAL_TOPICS
-from broker.apis.steps import Further, StepsTo, after_steps, in_steps
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.metadata_topics import PARTITIONS_AT_ONCE
+from broker.requests.steps import Further, StepsTo, after_steps, in_steps
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import ApiKey

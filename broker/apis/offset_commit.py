@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
-from broker.config import LONG_MAX
 from broker.groups.group_types import CommittedOffset
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
+from broker.settings.config import LONG_MAX
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_commit_codec
 from protocol.kafka.offset_commit_codec import BROKERS_RETENTION, OffsetCommitRequest

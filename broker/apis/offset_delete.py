@@ -10,9 +10,9 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.types import TopicPartition

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 
-from broker.apis.context import ApiContext
-from broker.apis.steps import Further, Steps, parts_of, respond_in_steps
 from broker.groups.group_types import FetchedOffset
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.steps import Further, Steps, parts_of, respond_in_steps
 from protocol.errors import ErrorCode
 from protocol.kafka import messages, offset_fetch_codec
 from protocol.kafka.by_schema import AnswerTooLarge

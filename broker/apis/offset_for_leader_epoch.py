@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.apis.context import ApiContext
-from broker.apis.followers import may_ask_as_replica
-from broker.apis.steps import Further, Steps, respond_in_steps
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.followers import may_ask_as_replica
+from broker.requests.steps import Further, Steps, respond_in_steps
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.types import TopicPartition

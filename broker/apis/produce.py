@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from broker.apis.context import ApiContext
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.produce_codec import ProducePartitionResult, ProduceRequest

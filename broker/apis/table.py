@@ -14,7 +14,6 @@ from broker.apis.alter_configs import alter_configs
 from broker.apis.alter_partition_reassignments import alter_partition_reassignments
 from broker.apis.alter_replica_log_dirs import alter_replica_log_dirs
 from broker.apis.api_versions import api_versions
-from broker.apis.context import ApiContext
 from broker.apis.create_partitions import create_partitions
 from broker.apis.create_topics import create_topics
 from broker.apis.delete_groups import delete_groups
@@ -44,6 +43,7 @@ from broker.apis.offset_for_leader_epoch import offset_for_leader_epoch
 from broker.apis.produce import produce
 from broker.apis.sync_group import sync_group
 from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
 from protocol.kafka.api_keys import ApiKey
 
 Handler = Callable[[ApiContext, Request], Coroutine[Any, Any, None] | None]

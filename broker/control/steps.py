@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from broker.control.fencing import BrokerEpochFence
-from broker.loop_budget import LoopBudget
+from broker.process.loop_budget import LoopBudget
 from broker.replication.steps import Steps
 from protocol.rpc.messages import ControlResponse
 

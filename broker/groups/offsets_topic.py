@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.clock import Clock
 from broker.groups.group_offsets import GroupOffsets
 from broker.groups.group_records import (
     encode_group_key,
@@ -25,9 +24,10 @@ from broker.groups.group_records import (
 )
 from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata
 from broker.groups.offsets_image import OffsetsImage
-from broker.replication.delayed_produce import ProduceResponder
-from broker.replication.directory_failures import DirectoryFailures
+from broker.process.clock import Clock
+from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.log_dirs.directory_failures import DirectoryFailures
 from broker.storage.log import Log, LogDirFailed, ReadResult, WouldBlock, is_passing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch

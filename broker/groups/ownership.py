@@ -12,18 +12,18 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker.clock import Clock
-from broker.config import BrokerConfig
+from broker.cluster.lease import LeadershipLease
+from broker.cluster.metadata_cache import MetadataCache
 from broker.groups.group_types import OFFSETS_TOPIC
 from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition
 from broker.groups.loading import GroupLoading, StoredGroup
 from broker.groups.offsets_topic import OffsetsTopic, partition_for
 from broker.groups.slices import Slices
-from broker.metadata_cache import MetadataCache
+from broker.process.clock import Clock
 from broker.purgatory import Timers
-from broker.replication.lease import LeadershipLease
 from broker.replication.partition import Role
 from broker.replication.replica_manager import ReplicaManager
+from broker.settings.config import BrokerConfig
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

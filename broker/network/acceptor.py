@@ -10,10 +10,10 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.clock import Clock
-from broker.descriptors import DescriptorShares
 from broker.network.processor import SWEEP_S, ClientConnection, Limits, Processor
 from broker.network.request_channel import RequestChannel
+from broker.process.clock import Clock
+from broker.process.descriptors import DescriptorShares
 from protocol.kafka.framing import RequestHeader
 
 log = logging.getLogger(__name__)

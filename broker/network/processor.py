@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from broker.clock import Clock
 from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
 from broker.network.request_channel import MODEST_FRAME_MAX, Request, RequestChannel
+from broker.process.clock import Clock
 from protocol.kafka.framing import Buffer, MalformedRequest, RequestHeader, parse_request_header
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from broker.metadata_cache import MetadataCache
+from broker.cluster.metadata_cache import MetadataCache
 from broker.replication.partition import LeaderHint, Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition

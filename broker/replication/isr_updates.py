@@ -22,7 +22,7 @@ from enum import Enum
 from itertools import islice
 from typing import Protocol
 
-from broker.event_log import EventLog
+from broker.process.event_log import EventLog
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
     BadVersion,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker.event_log import EventLog
-from broker.metadata_cache import MetadataCache
-from broker.replication.fetcher_manager import FetcherManager
+from broker.cluster.metadata_cache import MetadataCache
+from broker.process.event_log import EventLog
+from broker.replication.following.fetcher_manager import FetcherManager
+from broker.replication.following.replica_fetcher import FollowedPartition
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
-from broker.replication.replica_fetcher import FollowedPartition
 from broker.replication.steps import Steps, all_at_once
 from broker.replication.stray_replicas import Verdict, judge
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, is_passing

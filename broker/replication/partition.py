@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from broker.clock import Clock
-from broker.event_log import EventLog
-from broker.metadata_cache import MetadataCache
+from broker.cluster.metadata_cache import MetadataCache
+from broker.process.clock import Clock
+from broker.process.event_log import EventLog
 from broker.replication import replica_state
+from broker.replication.appending.refused_batches import RefusedBatches
+from broker.replication.following.truncation import EpochEnd, has_diverged
 from broker.replication.isr_updates import IsrProposal, IsrResult, IsrWriter, Outcome
-from broker.replication.refused_batches import RefusedBatches
 from broker.replication.replica_state import FollowerState
-from broker.replication.truncation import EpochEnd, has_diverged
 from broker.storage.log import AppendInfo, Log
-from broker.storage.produced_batches import AcceptedBefore, Allowance
+from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import PartitionState
 from protocol.types import NO_EPOCH, NO_LEADER, LeaderAndIsr, TopicPartition

@@ -14,33 +14,33 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from itertools import islice
 from typing import Any
 
-from broker.clock import Clock
-from broker.config import BrokerConfig
-from broker.event_log import EventLog
-from broker.loop_budget import LoopBudget
-from broker.metadata_cache import MetadataCache
+from broker.cluster.lease import LeadershipLease
+from broker.cluster.metadata_cache import MetadataCache
+from broker.process.clock import Clock
+from broker.process.event_log import EventLog
+from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
-from broker.replication.appends import Appends
-from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
-from broker.replication.directory_failures import DirectoryFailures
-from broker.replication.fetch_reads import FetchParams, FetchReads, FetchResponder
-from broker.replication.fetcher_manager import FetcherManager
-from broker.replication.fetches import Fetches
+from broker.replication.appending.appends import Appends
+from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
+from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, FetchResponder
+from broker.replication.fetching.fetches import Fetches
+from broker.replication.fetching.large_fetches import WaitingFetch
+from broker.replication.fetching.quiet_partitions import QuietIndex, QuietPartitions
+from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.following.fetcher_manager import FetcherManager
+from broker.replication.following.leader_addresses import LeaderAddresses
+from broker.replication.following.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
-from broker.replication.large_fetches import WaitingFetch
-from broker.replication.leader_addresses import LeaderAddresses
-from broker.replication.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
 from broker.replication.leadership_changes import LeadershipChanges, Lookup, TopicOverrides
-from broker.replication.lease import LeadershipLease
+from broker.replication.log_dirs.directory_failures import DirectoryFailures
+from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, Role, Surroundings
-from broker.replication.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.record_deletions import RecordDeletions
-from broker.replication.replica_fetcher import ReplicaFetcher
-from broker.replication.replica_moves import ReplicaMoves
-from broker.replication.replication_throttle import ReplicationThrottle
 from broker.replication.steps import Steps, all_at_once
+from broker.settings.config import BrokerConfig
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode

@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

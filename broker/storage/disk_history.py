@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.storage import checkpoints
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
 from broker.storage.log_directory import META, LogDirectory
 from protocol.types import TopicPartition

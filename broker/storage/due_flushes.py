@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.config import LONG_MAX
+from broker.settings.config import LONG_MAX
 from broker.storage.log import Log, LogDirFailed, is_passing
 
 LOGS_IN_A_SLICE = 500

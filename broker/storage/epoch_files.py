@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import islice
 
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
 
 WRITTEN_AT_ONCE = 1000

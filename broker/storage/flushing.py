@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.storage.checkpoints import LEADER_EPOCHS
-from broker.storage.filesystem import FileSystem
-from broker.storage.log_producers import SnapshotWrites
+from broker.storage.disk.filesystem import FileSystem
+from broker.storage.producers.log_producers import SnapshotWrites
 from broker.storage.segment import Segment
 
 

@@ -30,7 +30,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, LogDirectory, path_of, path_of_renamed
 from broker.storage.log_types import LogDirFailed, failure_of

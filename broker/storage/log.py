@@ -15,11 +15,12 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
-from broker.config import TopicConfig
-from broker.storage import fetched_batches, produced_batches, segment_swap, timestamps
+from broker.settings.config import TopicConfig
+from broker.storage import fetched_batches, timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
-from broker.storage.disk_threads import READS
-from broker.storage.filesystem import Buffer, FileSystem
+from broker.storage.compaction import segment_swap
+from broker.storage.disk.disk_threads import READS
+from broker.storage.disk.filesystem import Buffer, FileSystem
 from broker.storage.flushing import EpochsWrite, Unsynced, in_thread
 from broker.storage.log_retention import deletable_segments
 from broker.storage.log_types import (
@@ -33,7 +34,8 @@ from broker.storage.log_types import (
     failure_of,
     is_passing,
 )
-from broker.storage.produced_batches import AcceptedBefore, Allowance
+from broker.storage.producers import produced_batches
+from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from broker.storage.rolling import must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX

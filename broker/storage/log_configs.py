@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from broker.config import TopicConfig
-from broker.config_layers import believable
+from broker.settings.config import TopicConfig
+from broker.settings.config_layers import believable
 from broker.storage.log import Log
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 
 from broker.storage import checkpoints
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_names import is_partition_number, is_valid_topic_name, number_of, shown
 from protocol.types import TopicPartition

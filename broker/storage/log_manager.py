@@ -11,13 +11,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from broker.clock import Clock
-from broker.config import TopicConfig
+from broker.process.clock import Clock
+from broker.settings.config import TopicConfig
 from broker.storage import checkpoints, disk_history, future_logs, log_opening, recovery, topic_ids
-from broker.storage.cleaner_checkpoint import CleanerCheckpoint
+from broker.storage.compaction.cleaner_checkpoint import CleanerCheckpoint
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.due_flushes import DueFlushes
 from broker.storage.epoch_files import EpochFiles
-from broker.storage.filesystem import FileSystem
 from broker.storage.future_logs import FutureLogs
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, failure_of
 from broker.storage.log_configs import LogConfigs
@@ -30,10 +30,10 @@ from broker.storage.log_directory import (
     path_of,
     path_of_renamed,
 )
-from broker.storage.log_producers import DEFAULT_EXPIRATION, ProducerExpiration, to_shrink
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
 from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
+from broker.storage.producers.log_producers import DEFAULT_EXPIRATION, ProducerExpiration, to_shrink
 from broker.storage.removals import Removals
 from broker.storage.unavailable_logs import UnavailableLogs
 from protocol.types import TopicPartition

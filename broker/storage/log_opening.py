@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from broker.storage import checkpoints, future_logs
-from broker.storage.disk_errors import is_of_one_path
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.disk_errors import is_of_one_path
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
 from protocol.types import TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage import retention
 from broker.storage.segment import Segment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.config import BrokerConfig
+from broker.settings.config import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

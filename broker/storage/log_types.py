@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.storage import disk_errors
-from broker.storage.filesystem import Buffer
+from broker.storage.disk import disk_errors
+from broker.storage.disk.filesystem import Buffer
 from broker.storage.leader_epochs import LeaderEpochCache
-from broker.storage.log_producers import LogProducers
+from broker.storage.producers.log_producers import LogProducers
 from broker.storage.segment import Segment
 
 PARTITION_METADATA = "partition.metadata"

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from broker.storage import checkpoints
-from broker.storage.disk_errors import is_passing
+from broker.storage.disk.disk_errors import is_passing
 from broker.storage.log import Log, LogDirFailed, failure_of
 from broker.storage.log_directory import LogDirectory
 from protocol.types import TopicPartition

@@ -19,15 +19,16 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 
-from broker.config import TopicConfig
-from broker.storage import checkpoints, log_producers, topic_ids
-from broker.storage.filesystem import FileSystem
+from broker.settings.config import TopicConfig
+from broker.storage import checkpoints, topic_ids
+from broker.storage.compaction.segment_swap import finish_swaps
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_types import LogParts
-from broker.storage.producer_state import ProducerState
+from broker.storage.producers import log_producers
+from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery_rules import EpochEntry, Judge, rebuilt_epochs, rising
 from broker.storage.segment import Segment
-from broker.storage.segment_swap import finish_swaps
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from broker.storage.disk_errors import is_passing
-from broker.storage.disk_threads import REMOVALS
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.disk_errors import is_passing
+from broker.storage.disk.disk_threads import REMOVALS
+from broker.storage.disk.filesystem import FileSystem
 
 log = logging.getLogger(__name__)
 

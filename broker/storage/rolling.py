@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
 from protocol.kafka.record_batch import BatchHeader

@@ -19,7 +19,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.storage.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import Buffer, FileSystem
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX, IndexCorrupt, OffsetIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (

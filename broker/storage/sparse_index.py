@@ -19,8 +19,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 
-from broker.storage.disk_errors import is_passing
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.disk_errors import is_passing
+from broker.storage.disk.filesystem import FileSystem
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 """An entry has 32 bits for an offset's distance from the segment's base offset."""

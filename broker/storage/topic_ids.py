@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log, failure_of
 from broker.storage.log_types import PARTITION_METADATA
 

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.clock import SystemClock
-from broker.config import TopicConfig
 from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata, MemberMetadata
 from broker.groups.offsets_image import OffsetsImage
 from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings, partition_for
-from broker.storage.filesystem import FileSystem
+from broker.process.clock import SystemClock
+from broker.settings.config import TopicConfig
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition

@@ -32,10 +32,10 @@ from random import Random, randrange
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage.checkpoints import CLEANED, HIGH_WATERMARKS, decode_offsets, encode_offsets
-from broker.storage.filesystem import FileSystem
-from broker.storage.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import BatchHeader, iter_batches, unpacked

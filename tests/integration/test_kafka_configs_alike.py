@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.config_layers import DYNAMIC_BROKER_KEYS
+from broker.settings.config_layers import DYNAMIC_BROKER_KEYS
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.support.kafka_tools import KafkaTools

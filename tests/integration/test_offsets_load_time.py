@@ -17,13 +17,13 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from broker.clock import SystemClock
-from broker.config import TopicConfig
 from broker.groups.group_records import encode_offset_key, encode_offset_value
 from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset
 from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings
 from broker.main import GC_THRESHOLDS
-from broker.storage.filesystem import FileSystem
+from broker.process.clock import SystemClock
+from broker.settings.config import TopicConfig
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch

@@ -11,18 +11,24 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from broker.config import TopicConfig
-from broker.event_log import EventLog
-from broker.loop_budget import LoopBudget
-from broker.replication.fetch_reads import FetchParams, FetchReads
+from broker.process.event_log import EventLog
+from broker.process.loop_budget import LoopBudget
+from broker.replication.fetching.fetch_reads import FetchParams, FetchReads
+from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.following.leader_endpoint import (
+    EARLIEST,
+    EpochAnswer,
+    EpochQuestion,
+    FetchPosition,
+    LeaderUnavailable,
+)
+from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.following.truncation import UNDEFINED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrProposal
-from broker.replication.leader_endpoint import EARLIEST, EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
 from broker.replication.leadership_changes import LeadershipChanges, Lookup
 from broker.replication.partition import Partition, Role, Surroundings
-from broker.replication.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
-from broker.replication.replication_throttle import ReplicationThrottle
-from broker.replication.truncation import UNDEFINED
+from broker.settings.config import TopicConfig
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import LogDirFailed
 from protocol.errors import ErrorCode, KafkaError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_types import NOTHING, AppendInfo, ReadResult
 from tests.sim.model_checks import Violation

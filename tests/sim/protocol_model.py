@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.config import TopicConfig
-from broker.replication.replica_fetcher import Phase
+from broker.replication.following.replica_fetcher import Phase
+from broker.settings.config import TopicConfig
 from protocol.types import NO_LEADER
 from tests.sim.model_broker import LAG_S, ModelBroker, ModelClock, Question
 from tests.sim.model_checks import ModelChecks, Violation

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker.replication import replica_state, truncation
+from broker.replication import replica_state
+from broker.replication.following import truncation
+from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.following.truncation import EpochEnd, Truncation
 from broker.replication.leadership_changes import LeadershipChanges
 from broker.replication.partition import Partition
-from broker.replication.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
-from broker.replication.truncation import EpochEnd, Truncation
 from broker.storage.leader_epochs import LeaderEpochCache
 from controller import leader_election
 from controller.bounces import Bounces

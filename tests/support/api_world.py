@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.apis.long_answers import LongAnswers
+from broker.admin.topic_admin import TopicAdmin
 from broker.apis.table import HANDLERS
-from broker.apis.topic_admin import TopicAdmin
-from broker.clock import SystemClock
-from broker.config import BrokerConfig
-from broker.metadata_cache import MetadataCache
+from broker.cluster.metadata_cache import MetadataCache
 from broker.network.request_channel import Request
+from broker.process.clock import SystemClock
+from broker.requests.long_answers import LongAnswers
+from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from broker.config import TopicConfig
-from broker.storage.filesystem import FileSystem
+from broker.settings.config import TopicConfig
+from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
-from broker.storage.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import BatchHeader, Record, build_batch, decode_records, iter_batches
 from tests.support.fake_time import FakeTime

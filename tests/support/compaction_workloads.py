@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage.log import Log
 from broker.storage.segment import segment_name
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch

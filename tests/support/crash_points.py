@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
+from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log import Log
-from broker.storage.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log_directory import CLEAN_SHUTDOWN
 from broker.storage.log_manager import LogManager
-from broker.storage.producer_state import ProducerState
+from broker.storage.producers.producer_state import ProducerState
 from protocol.kafka.record_batch import build_batch, decode_records, parse_header
 from protocol.types import TopicPartition
 from tests.support.compaction import everything_with_holes, records_of

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.config import BrokerConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group_types import (
     OFFSETS_TOPIC,
@@ -25,6 +24,7 @@ from broker.groups.group_types import (
     SyncRequest,
 )
 from broker.groups.ownership import Surroundings
+from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
 from protocol.types import LEADER_DURING_DELETE, TopicPartition

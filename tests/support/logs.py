@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage import checkpoints
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
-from broker.storage.producer_state import ProducerState
+from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery import open_log
 from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
 from protocol.types import TopicPartition

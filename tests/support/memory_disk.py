@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from broker.storage.filesystem import Buffer, FileSystem
+from broker.storage.disk.filesystem import Buffer, FileSystem
 
 T = TypeVar("T")
 

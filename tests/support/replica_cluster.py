@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.config import BrokerConfig
-from broker.event_log import EventLog
-from broker.metadata_cache import MetadataCache
+from broker.cluster.lease import LeadershipLease
+from broker.cluster.metadata_cache import MetadataCache
+from broker.process.event_log import EventLog
+from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
+from broker.replication.following.replica_fetcher import ReplicaFetcher
+from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome
-from broker.replication.leader_endpoint import EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
-from broker.replication.lease import LeadershipLease
 from broker.replication.partition import Partition
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_manager import FetchParams, ReplicaManager
-from broker.replication.truncation import EpochEnd
-from broker.storage.filesystem import FileSystem
+from broker.settings.config import BrokerConfig
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import kio.index
 
-from broker.replication.fetch_session import FetchPosition, FetchPositions
-from broker.replication.leader_endpoint import (
+from broker.replication.following.fetch_session import FetchPosition, FetchPositions
+from broker.replication.following.leader_endpoint import (
     EPOCH_VERSION,
     FETCH_VERSION,
     LIST_OFFSETS_VERSION,

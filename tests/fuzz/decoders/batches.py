@@ -8,10 +8,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from broker.config import TopicConfig
-from broker.storage import batch_cleaning, produced_batches
-from broker.storage.batch_cleaning import BatchCleaner, LastOfProducer, Transactions, raw_records
-from broker.storage.compaction import OffsetMap
+from broker.settings.config import TopicConfig
+from broker.storage.compaction import batch_cleaning
+from broker.storage.compaction.batch_cleaning import BatchCleaner, LastOfProducer, Transactions, raw_records
+from broker.storage.compaction.compaction import OffsetMap
+from broker.storage.producers import produced_batches
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.compression import COMPRESSIONS, compress, decompress
 from protocol.kafka.keyed_records import keyed_records

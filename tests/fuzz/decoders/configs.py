@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from itertools import chain
 
-from broker import config_layers
-from broker.config import BrokerConfig, ConfigError, TopicConfig, parse_value, settings_of
-from broker.config_sources import environment_key, load, parse_properties
-from broker.listeners import listeners_of
+from broker.settings import config_layers
+from broker.settings.config import BrokerConfig, ConfigError, TopicConfig, parse_value, settings_of
+from broker.settings.config_sources import environment_key, load, parse_properties
+from broker.settings.listeners import listeners_of
 from tests.fuzz.decoder import Decoder
 
 KEYS = tuple(

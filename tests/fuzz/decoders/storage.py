@@ -6,11 +6,12 @@ import struct
 from collections.abc import Iterator
 from typing import Any, cast
 
-from broker.storage import checkpoints, disk_history, producer_snapshots, topic_ids
+from broker.storage import checkpoints, disk_history, topic_ids
 from broker.storage.disk_history import DiskHistory
 from broker.storage.log import Log
 from broker.storage.log_directory import META, LogDirectory, LogDirectoryError
-from broker.storage.producer_state import ProducerState
+from broker.storage.producers import producer_snapshots
+from broker.storage.producers.producer_state import ProducerState
 from broker.storage.sparse_index import IndexCorrupt, OffsetIndex, SparseIndex, TimeIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, iter_batches, parse_header

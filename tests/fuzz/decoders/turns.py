@@ -28,18 +28,18 @@ from typing import Any, cast
 
 import kio.index
 
-from broker.apis.config_admin import ConfigAdmin
-from broker.apis.context import ApiContext
-from broker.apis.fetch_sessions import FetchSessionCache
-from broker.apis.metadata_topics import MetadataTopics
-from broker.apis.producer_ids import ProducerIds
-from broker.apis.topic_admin import TopicAdmin
-from broker.config import BrokerConfig
-from broker.dynamic_configs import DynamicConfigs
-from broker.event_log import EventLog
-from broker.leader_doubts import LeaderDoubts
+from broker.admin.config_admin import ConfigAdmin
+from broker.admin.topic_admin import TopicAdmin
+from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster.producer_ids import ProducerIds
 from broker.network.request_channel import Request
+from broker.process.event_log import EventLog
+from broker.replication.fetching.fetch_sessions import FetchSessionCache
 from broker.request_handler import RequestHandler
+from broker.requests.context import ApiContext
+from broker.requests.metadata_topics import MetadataTopics
+from broker.settings.config import BrokerConfig
+from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest, is_flexible, parse_request_header, request_header
@@ -228,7 +228,7 @@ def _newer_parts() -> dict[str, Any]:
     names = {field.name for field in fields(ApiContext)}
     found: dict[str, Any] = {}
     if "long_answers" in names:
-        long_answers: Any = import_module("broker.apis.long_answers")
+        long_answers: Any = import_module("broker.requests.long_answers")
         found["long_answers"] = long_answers.LongAnswers(time.monotonic)
     if "replica_listener" in names:
         found["replica_listener"] = None

@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from broker.loop_budget import LoopBudget
-from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.process.loop_budget import LoopBudget
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 
 
 @pytest.fixture

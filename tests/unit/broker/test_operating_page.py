@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import INT_MAX, BrokerConfig, attribute, settings_of
+from broker.settings.config import INT_MAX, BrokerConfig, attribute, settings_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "OPERATING.md"
 ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \|")

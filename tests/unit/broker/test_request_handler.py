@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from broker import request_handler
-from broker.apis.long_answers import LongAnswers
-from broker.apis.steps import Steps, respond_in_steps
 from broker.apis.table import HANDLERS
-from broker.clock import SystemClock
 from broker.network.request_channel import Request
+from broker.process.clock import SystemClock
 from broker.request_handler import RequestHandler
+from broker.requests.long_answers import LongAnswers
+from broker.requests.steps import Steps, respond_in_steps
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.by_schema import AnswerTooLarge
 from protocol.kafka.framing import is_flexible, parse_request_header, request_header

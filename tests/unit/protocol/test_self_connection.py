@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker import registration
+from broker.cluster import registration
 from protocol import connection_watch
 from protocol.connection_watch import ConnectionWatch
 from protocol.network_client import Disconnected, NetworkClient

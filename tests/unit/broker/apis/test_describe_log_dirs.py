@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.storage.filesystem import FileSystem
+from broker.settings.config import BrokerConfig
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey

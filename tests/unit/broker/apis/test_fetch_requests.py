@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache
+from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

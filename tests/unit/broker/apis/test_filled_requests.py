@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from broker.apis.config_admin import ConfigAdmin
-from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
-from broker.apis.long_answers import LongAnswers
-from broker.apis.metadata_topics import MetadataTopics
-from broker.apis.topic_admin import TopicAdmin
-from broker.config import BrokerConfig
-from broker.dynamic_configs import DynamicConfigs
-from broker.event_log import EventLog
+from broker.admin.config_admin import ConfigAdmin
+from broker.admin.topic_admin import TopicAdmin
+from broker.cluster.leader_doubts import LeaderDoubts
 from broker.groups.group_types import Protocol
-from broker.leader_doubts import LeaderDoubts
 from broker.network.request_channel import Request
+from broker.process.event_log import EventLog
+from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
 from broker.request_handler import RequestHandler
+from broker.requests.long_answers import LongAnswers
+from broker.requests.metadata_topics import MetadataTopics
+from broker.settings.config import BrokerConfig
+from broker.settings.dynamic_configs import DynamicConfigs
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
 from tests.support.api_world import FakeConnection, FakeController

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.apis.context import ApiContext
-from broker.apis.long_answers import LongAnswers
+from broker.cluster.leader_doubts import LeaderDoubts
 from broker.groups.group_types import OFFSETS_TOPIC
-from broker.leader_doubts import LeaderDoubts
+from broker.requests.context import ApiContext
+from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey

@@ -11,7 +11,6 @@ import pytest
 
 from broker.apis import offset_fetch as offset_fetch_api
 from broker.apis.join_group import join_group
-from broker.apis.long_answers import LongAnswers
 from broker.groups.group_limits import CLIENT_ID_MAX
 from broker.groups.group_types import (
     CommittedOffset,
@@ -25,6 +24,7 @@ from broker.groups.group_types import (
     SyncAnswer,
 )
 from broker.network.request_channel import Request
+from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apis.long_answers import LongAnswers
+from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker import leader_doubts
 from broker.apis.metadata import metadata
-from broker.apis.metadata_topics import MetadataTopics
-from broker.leader_doubts import LeaderDoubts
+from broker.cluster import leader_doubts
+from broker.cluster.leader_doubts import LeaderDoubts
 from broker.network.request_channel import Request
+from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

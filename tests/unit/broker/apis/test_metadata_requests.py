@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.apis import metadata
-from broker.apis.metadata_topics import MetadataTopics
-from broker.leader_doubts import LeaderDoubts
+from broker.cluster.leader_doubts import LeaderDoubts
+from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from tests.support.api_world import T_ID, World, run

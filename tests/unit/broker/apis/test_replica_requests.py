@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.apis.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
-from broker.replication.quiet_partitions import QuietIndex
+from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
+from broker.replication.fetching.quiet_partitions import QuietIndex
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey

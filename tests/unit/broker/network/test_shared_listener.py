@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from broker.apis.followers import is_of_follower
-from broker.metadata_cache import MetadataCache
+from broker.cluster.metadata_cache import MetadataCache
 from broker.network import acceptor
 from broker.network.acceptor import UNPROVEN_MAX, Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import ClientConnection
 from broker.network.request_channel import Request, RequestChannel
+from broker.requests.followers import is_of_follower
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.fetch_codec import FetchRequest

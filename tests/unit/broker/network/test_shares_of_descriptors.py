@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.control import connections
-from broker.descriptors import shares_of
 from broker.network.acceptor import ConnectionCounts
+from broker.process.descriptors import shares_of
 
 
 class Connection:

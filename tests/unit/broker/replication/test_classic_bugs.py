@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.replication import replica_state, truncation
-from broker.replication.fetch_reads import FetchReads
+from broker.replication import replica_state
+from broker.replication.fetching.fetch_reads import FetchReads
+from broker.replication.following import truncation
+from broker.replication.following.replica_fetcher import FollowedPartition, ReplicaFetcher
 from broker.replication.partition import Partition
-from broker.replication.replica_fetcher import FollowedPartition, ReplicaFetcher
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch
 from tests.support.replica_cluster import LAG_S, TP, Cluster, Scenario, play, values_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.replication import replica_fetcher
-from broker.replication.replica_fetcher import Phase
+from broker.replication.following import replica_fetcher
+from broker.replication.following.replica_fetcher import Phase
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.types import TopicPartition

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.event_log import EventLog
+from broker.process.event_log import EventLog
 from broker.replication.isr_updates import IsrProposal, IsrResult, IsrUpdates, Outcome
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.storage import topic_ids
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node

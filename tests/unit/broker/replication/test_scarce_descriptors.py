@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Role
-from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.steps import all_at_once
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node

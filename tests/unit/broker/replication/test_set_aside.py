@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from broker.event_log import EventLog
-from broker.loop_budget import LoopBudget
-from broker.replication.fetch_session import NEWS_AT_ONCE
-from broker.replication.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
-from broker.replication.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
-from broker.replication.replication_throttle import ReplicationThrottle
-from broker.replication.truncation import EpochEnd
+from broker.process.event_log import EventLog
+from broker.process.loop_budget import LoopBudget
+from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.following.fetch_session import NEWS_AT_ONCE
+from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
+from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.following.truncation import EpochEnd
 from broker.storage.log import Log
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData

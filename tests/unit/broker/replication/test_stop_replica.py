@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.storage import checkpoints
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import StopReplicaPartition, StopReplicaRequest
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node

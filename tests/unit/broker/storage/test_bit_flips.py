@@ -21,7 +21,7 @@ from random import Random
 
 import pytest
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage.log import ASSIGNED_BYTES, Log
 from broker.storage.log_directory import META, LogDirectoryError
 from broker.storage.log_manager import LogManager

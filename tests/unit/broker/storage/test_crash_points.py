@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from broker.config import TopicConfig
-from broker.storage import log_producers
+from broker.settings.config import TopicConfig
 from broker.storage.log_directory import CLEAN_SHUTDOWN
+from broker.storage.producers import log_producers
 from protocol.types import TopicPartition
 from tests.support.crash_points import Workload, survive
 from tests.support.logs import LOG_DIR

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage import disk_history
 from broker.storage.checkpoints import HIGH_WATERMARKS, encode_offsets
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.disk_history import DiskHistory
-from broker.storage.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition

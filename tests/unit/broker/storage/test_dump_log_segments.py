@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.clock import SystemClock
-from broker.config import TopicConfig
-from broker.storage.filesystem import FileSystem
+from broker.process.clock import SystemClock
+from broker.settings.config import TopicConfig
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch, parse_header
 from protocol.types import TopicPartition

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from broker.clock import SystemClock
-from broker.config import TopicConfig
+from broker.process.clock import SystemClock
+from broker.settings.config import TopicConfig
 from broker.storage import recovery
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
 from broker.storage.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.log_manager import LogManager

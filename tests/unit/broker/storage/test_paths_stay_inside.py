@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage.filesystem import FileSystem
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_directory import LogDirectory, path_of, path_of_renamed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError

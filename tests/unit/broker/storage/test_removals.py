@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from broker.config import TopicConfig
+from broker.settings.config import TopicConfig
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime

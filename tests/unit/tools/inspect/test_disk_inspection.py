@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.config import TopicConfig
-from broker.storage.filesystem import FileSystem
+from broker.settings.config import TopicConfig
+from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.storage import producer_snapshots
-from broker.storage.producer_state import ProducerState
+from broker.storage.producers import producer_snapshots
+from broker.storage.producers.producer_state import ProducerState
 from protocol.kafka.record_batch import BatchHeader, build_batch, parse_header
 from tests.support.compaction_workloads import ABORTED, MARKER_KEY, MARKER_VALUE
 from tools.cli import main

@@ -1,0 +1,1 @@
+"""Topics and settings as admins change them, written to ZooKeeper."""

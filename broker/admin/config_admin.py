@@ -1,0 +1,243 @@
+"""Settings in ZooKeeper, as admins see and change them (Kafka's ConfigAdminManager and AdminZkClient).
+
+Any broker may change a topic's settings and those of all brokers; a broker's own are asked of that broker. A change is
+written over the version that was read, and then told to all brokers by a node below `/config/changes`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from broker.admin.config_changes import Change, changed
+from broker.admin.topic_admin import check_topic_name
+from broker.cluster.metadata_cache import MetadataCache
+from broker.settings.config import BrokerConfig, TopicConfig
+from broker.settings.config_layers import DescribedSetting, believable
+from broker.settings.dynamic_configs import BROKERS, CLUSTER_DEFAULT, TOPICS, DynamicConfigs
+from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import is_valid_topic_name
+from protocol.zk.session import (
+    BadVersion,
+    CheckOp,
+    CreateOp,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    Op,
+    SetOp,
+    ZkError,
+    ZooKeeperSession,
+)
+from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode, TopicZNode
+
+log = logging.getLogger(__name__)
+
+WRITE_ATTEMPTS = 20
+NAMES_IN_A_SLICE = 500
+TOPICS_IN_A_SLICE = 50
+"""Each slice is a millisecond or two."""
+TOPICS_READ_AT_ONCE = 1_000
+UNHEARD_OF_MAX = 100
+"""Topics that the metadata cache does not have and that are looked for in ZooKeeper: they may be younger than the newest update. Of
+those that a request names beyond that the cache alone decides, as always in Kafka."""
+BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+"""As the broker itself would write it, so that one broker is one resource."""
+
+
+Overrides = Mapping[str, str] | KafkaError
+
+
+class ResourceType(IntEnum):
+    """Kafka's ConfigResource.Type."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class Resource(NamedTuple):
+    """Whose settings; a broker without a name is all brokers."""
+
+    kind: int
+    name: str
+
+
+class _Entity(NamedTuple):
+    """A resource in ZooKeeper. The `guard`, if any, is the node without which it is not."""
+
+    path: str
+    entity_path: str
+    config: type
+    guard: str | None
+
+
+def _does_not_exist(topic: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
+
+
+class ConfigAdmin:
+    """`own_id` is this broker's."""
+
+    def __init__(self, own_id: int, zk: ZooKeeperSession, metadata: MetadataCache, configs: DynamicConfigs) -> None:
+        self._own_id = own_id
+        self._zk = zk
+        self._metadata = metadata
+        self._configs = configs
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def topic_overrides(
+        self, topics: Collection[str], slice_of_own: Callable[[], Awaitable[None]]
+    ) -> dict[str, Overrides]:
+        """What of the topics' own settings counts; the error for one that there is not. Raises ZkError.
+
+        `slice_of_own()` waits until the caller may have some of the loop's time again.
+        """
+        results: dict[str, Overrides] = {}
+        possible = []
+        unheard_of = 0
+        for number, topic in enumerate(topics, 1):
+            if number % NAMES_IN_A_SLICE == 0:
+                await slice_of_own()
+            try:
+                check_topic_name(topic)
+                if not self._metadata.partitions_of(topic):
+                    unheard_of += 1
+                    if unheard_of > UNHEARD_OF_MAX:
+                        raise _does_not_exist(topic)
+                possible.append(topic)
+            except KafkaError as error:
+                results[topic] = error.with_traceback(None)
+        left = iter(possible)
+        while part := list(itertools.islice(left, TOPICS_READ_AT_ONCE)):
+            nodes = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in part])
+            for number, (topic, node) in enumerate(zip(part, nodes, strict=True), 1):
+                if number % TOPICS_IN_A_SLICE == 0:
+                    await slice_of_own()
+                try:
+                    await self._check_topic(topic)
+                    found = ConfigZNode.decode(node[0]) if node is not None else {}
+                    results[topic] = believable(TopicConfig, found, {}, f"topic {topic}")[0]
+                except KafkaError as error:
+                    results[topic] = error.with_traceback(None)
+                except ValueError as error:
+                    results[topic] = KafkaError(
+                        ErrorCode.INVALID_CONFIG, f"the settings of topic {topic} in ZooKeeper cannot be read: {error}"
+                    )
+        return results
+
+    def described(
+        self,
+        resource: Resource,
+        topics: Mapping[str, Overrides],
+        described: dict[tuple[tuple[str, str], ...], list[DescribedSetting]],
+    ) -> list[DescribedSetting] | KafkaError:
+        """Every setting of the resource. `topics` are those of `topic_overrides`; what is made once for equal ones is kept in
+        `described`."""
+        layers = self._configs.layers
+        try:
+            if resource.kind == ResourceType.TOPIC:
+                overrides = topics[resource.name]
+                if isinstance(overrides, KafkaError):
+                    return overrides
+                key = tuple(sorted(overrides.items()))
+                if key not in described:
+                    described[key] = list(layers.describe_topic(overrides))
+                return described[key]
+            self._check_broker(resource)
+        except KafkaError as error:
+            return error
+        return list(layers.describe_broker() if resource.name else layers.describe_cluster_default())
+
+    async def _check_topic(self, topic: str) -> None:
+        """Raises KafkaError for a topic that there is not, whatever this broker has heard yet."""
+        if not self._metadata.partitions_of(topic) and await self._zk.exists(TopicZNode.path(topic)) is None:
+            raise _does_not_exist(topic)
+
+    def _check_broker(self, resource: Resource) -> None:
+        """Raises KafkaError for a broker that is not this one, and for what is neither topic nor broker."""
+        kind, name = resource
+        if kind == ResourceType.BROKER_LOGGER:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the log levels of a broker cannot be seen or changed here")
+        if kind != ResourceType.BROKER:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"resource type {kind} has no settings here: only 2 (topic), 4 (broker)"
+            )
+        if name and not BROKER_ID.fullmatch(name):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be a whole number, but it is {name[:20]!r}")
+        if name and int(name) != self._own_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"this is broker {self._own_id}, broker {name} must be asked itself"
+            )
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    async def alter(
+        self, resource: Resource, changes: Sequence[Change], *, replaces_all: bool, validate_only: bool
+    ) -> None:
+        """Changes single settings, or with `replaces_all` sets these and resets all others. Raises KafkaError, ZkError."""
+        entity = self._entity(resource)
+        effective = self._configs.layers.effective
+        defaults = effective.topic_defaults() if entity.config is TopicConfig else effective
+
+        def decide(current: Mapping[str, str]) -> dict[str, str]:
+            return changed(entity.config, {} if replaces_all else current, changes, defaults)
+
+        decide({})  # what is wrong with the request itself is the answer, whether ZooKeeper is there or not
+        if entity.guard is not None and await self._zk.exists(entity.guard) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist")
+        if validate_only:
+            decide((await self._read(entity))[0])
+            return
+        await self._write(entity, decide)
+        await self._zk.create(
+            ConfigChangeZNode.PATH_PREFIX, ConfigChangeZNode.encode(entity.entity_path), sequence=True
+        )
+        await self._configs.read_again(entity.entity_path)
+
+    def _entity(self, resource: Resource) -> _Entity:
+        kind, name = resource
+        if kind == ResourceType.TOPIC:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "settings of all topics are those of the brokers")
+            guard = TopicZNode.path(name)
+            if not is_valid_topic_name(name):
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            return _Entity(ConfigZNode.path(TOPICS, name), f"{TOPICS}/{name}", TopicConfig, guard)
+        self._check_broker(resource)
+        entity = str(int(name)) if name else CLUSTER_DEFAULT
+        return _Entity(ConfigZNode.path(BROKERS, entity), f"{BROKERS}/{entity}", BrokerConfig, None)
+
+    async def _read(self, entity: _Entity) -> tuple[Mapping[str, str], int | None]:
+        """The settings and the node's version; None: there is no node."""
+        try:
+            data, stat = await self._zk.get(entity.path)
+        except NoNode:
+            return {}, None
+        try:
+            return ConfigZNode.decode(data), stat.version
+        except ValueError as error:
+            log.warning("%s cannot be read and is written anew: %s", entity.path, error)
+            return {}, stat.version
+
+    async def _write(self, entity: _Entity, decide: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+        """Over the version that was read, else again. A topic that is deleted meanwhile gets no settings."""
+        for _ in range(WRITE_ATTEMPTS):
+            current, version = await self._read(entity)
+            data = ConfigZNode.encode(decide(current))
+            write: Op = CreateOp(entity.path, data) if version is None else SetOp(entity.path, data, version)
+            guards: list[Op] = [] if entity.guard is None else [CheckOp(entity.guard)]
+            try:
+                await self._zk.multi([*guards, write])
+                return
+            except MultiFailed as failure:
+                if failure.index < len(guards):
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile") from None
+                if not isinstance(failure.error, BadVersion | NodeExists | NoNode):
+                    raise
+        raise ZkError(f"{entity.path} changes all the time")

@@ -1,0 +1,132 @@
+"""What a request makes of the settings of a topic or a broker (IncrementalAlterConfigs, AlterConfigs). Pure.
+
+Only what the request names is checked: a bad value that somebody wrote there by hand does not block the next admin.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from broker.settings.config import BrokerConfig, ConfigError, TopicConfig, attribute, parse_value, settings_of
+from broker.settings.config_layers import DYNAMIC_BROKER_KEYS, THREAD_KEYS, believable, config_text, is_list
+from broker.settings.config_sources import ACCEPTED_WITHOUT_EFFECT, SYNONYMS
+from protocol.errors import ErrorCode, KafkaError
+
+LAG_KEYS = ("max.compaction.lag.ms", "min.compaction.lag.ms")
+
+
+class Operation(IntEnum):
+    """Kafka's AlterConfigOp.OpType."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """One line of a request; `operation` is a number of `Operation`, or one that there is not."""
+
+    key: str
+    operation: int
+    value: str | None
+
+
+def changed(
+    config: type, current: Mapping[str, str], changes: Sequence[Change], defaults: TopicConfig | BrokerConfig
+) -> dict[str, str]:
+    """The settings after the changes, of a TopicConfig or a BrokerConfig. `defaults` has what a list is appended to.
+
+    Raises KafkaError with the code that Kafka gives, and the reason.
+    """
+    check_request(changes)
+    result = dict(current)
+    for key, operation, value in changes:
+        if operation == Operation.DELETE:
+            result.pop(key, None)
+            continue
+        assert value is not None
+        check_key(config, key)
+        if operation != Operation.SET:
+            value = _with_items(config, key, operation, value, result.get(key), defaults)
+        result[key] = _checked(config, key, value)
+        if key in THREAD_KEYS and config is BrokerConfig:
+            _check_threads(key, int(result[key]), getattr(defaults, attribute(key)))
+    if any(change.key in LAG_KEYS for change in changes):
+        _check_lags(result, defaults)
+    return result
+
+
+def _check_threads(key: str, wanted: int, current: int) -> None:
+    """DynamicThreadPool.validateReconfiguration. Raises KafkaError."""
+    if not max(1, current // 2) <= wanted <= current * 2:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{key}={wanted}: from {current} it may change to {max(1, current // 2)} up to {current * 2}",
+        )
+
+
+def _check_lags(overrides: Mapping[str, str], defaults: TopicConfig | BrokerConfig) -> None:
+    """Of a topic; what else somebody has set by hand may be wrong. Raises KafkaError."""
+    if not isinstance(defaults, TopicConfig):
+        return
+    lags, _ = believable(TopicConfig, {key: overrides[key] for key in LAG_KEYS if key in overrides}, {}, "")
+    try:
+        defaults.with_overrides(lags).check_together()
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def check_request(changes: Sequence[Change]) -> None:
+    """What can be wrong with a request as such. Raises KafkaError."""
+    twice = sorted(key for key, count in Counter(change.key for change in changes).items() if count > 1)
+    if twice:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"twice in one request: {', '.join(twice)}")
+    for key, operation, value in changes:
+        if operation not in Operation.__members__.values():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: there is no operation {operation}")
+        if value is None and operation != Operation.DELETE:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: no value; DELETE is the operation that resets")
+
+
+def check_key(config: type, key: str) -> None:
+    """Raises KafkaError for a key that there is not, or that cannot change while a broker runs."""
+    if config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS:
+        if key in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{key} cannot change while a broker runs: set it in server.properties"
+            )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown broker config {key!r}")
+    if key not in settings_of(config):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown topic config {key!r}")
+
+
+def _checked(config: type, key: str, value: str) -> str:
+    try:
+        return config_text(parse_value(config, key, value))
+    except ConfigError as error:
+        # As Kafka: a broker's bad value is another code than a topic's.
+        code = ErrorCode.INVALID_REQUEST if config is BrokerConfig else ErrorCode.INVALID_CONFIG
+        raise KafkaError(code, str(error)) from None
+
+
+def _with_items(
+    config: type, key: str, operation: int, value: str, current: str | None, defaults: TopicConfig | BrokerConfig
+) -> str:
+    """A list with items appended that it does not have, or without the given ones."""
+    if not is_list(config, key):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{key} is no list: items can be neither appended to it nor subtracted from it"
+        )
+    items = _items(getattr(defaults, attribute(key)) if current is None else current)
+    given = _items(value)
+    if operation == Operation.APPEND:
+        return ",".join(dict.fromkeys(items + given))
+    return ",".join(item for item in items if item not in given)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

@@ -1,0 +1,146 @@
+"""Whether this process may still act for its ZooKeeper session after it stood still (FLT-6).
+
+A process that was stopped (SIGSTOP, a frozen container) past its session wakes up as a leader that has been replaced.
+It cannot know before ZooKeeper has told it, and its first I/O callbacks may run before any timer. So every piece of
+work asks the lease, and the lease compares the clock with its last tick:
+
+* the clock goes on while the machine is suspended (`Clock.since_boot`): the session ends meanwhile, as after a SIGSTOP;
+* ticks come every 100 ms while the loop runs; a gap above the limit means that the process stood still. The limit is
+  below what a session needs to expire: the session's last heartbeat is at most a third of its time-out old.
+* then the lease is *suspect* until a round trip to ZooKeeper, begun after the gap, has succeeded in the same session;
+* a session that is gone ends in `step_down_all`, which calls `reset`.
+
+ZooKeeper merely away does not make it suspect (CTL-14): without a gap nobody can have missed the loss of the session
+for longer than the client library needs to tell.
+
+What is answered from memory alone, as a group's offsets, needs more: a leader that is cut off does not know that there is another
+one. So a round trip is made regularly, and `is_proven` as long as the last one is younger than half a session: within that
+time nobody else can have been elected because of a session that ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.process.clock import Clock
+from protocol.zk.session import ZkError
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+LIMIT_S_MAX = 1.0
+
+
+class SessionHeartbeat(Protocol):
+    """What the lease needs of the ZooKeeper session."""
+
+    @property
+    def session_id(self) -> int: ...
+
+    async def heartbeat(self) -> object: ...
+
+
+class LeadershipLease:
+    """Hot: `is_suspect` is asked once per request."""
+
+    def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
+        self._since_boot = clock.since_boot
+        self._limit_s = min(session_timeout_ms / 2000, LIMIT_S_MAX)
+        self._proof_holds_s = session_timeout_ms / 2000
+        self._proven_at = clock.since_boot()
+        self._last_tick = clock.since_boot()
+        self._suspect = False
+        self._stalls = 0
+        self._session_id: int | None = None
+        self._on_stall: list[Callable[[float], None]] = []
+        self._on_trusted: list[Callable[[], None]] = []
+
+    def on_stall(self, callback: Callable[[float], None]) -> None:
+        """Calls `callback(seconds)` when a gap was seen."""
+        self._on_stall.append(callback)
+
+    def on_trusted(self, callback: Callable[[], None]) -> None:
+        """Calls `callback()` when the lease stopped being suspect."""
+        self._on_trusted.append(callback)
+
+    def is_suspect(self) -> bool:
+        """True while nothing may be acknowledged."""
+        if self._since_boot() - self._last_tick > self._limit_s:
+            self._note_stall()
+        return self._suspect
+
+    def is_proven(self) -> bool:
+        """True while a round trip to ZooKeeper, not long ago, has shown that the session lives."""
+        return self._since_boot() - self._proven_at <= self._proof_holds_s
+
+    def prove(self, began: float) -> None:
+        """The session lived after `began`, seconds since boot."""
+        self._proven_at = max(self._proven_at, began)
+
+    def tick(self, session_id: int | None = None) -> None:
+        """The loop runs. While all is well, `session_id` is the session that a later confirmation must be of."""
+        if not self.is_suspect():
+            self._session_id = session_id
+        self._last_tick = self._since_boot()
+
+    def reset(self) -> None:
+        """Every leadership was given up: nothing is left to doubt. The next tick learns the new session."""
+        self._session_id = None
+        self._trust()
+
+    async def confirm(self, session: SessionHeartbeat) -> bool:
+        """One attempt to trust again, by one round trip. False: still suspect."""
+        stalls, began = self._stalls, self._since_boot()
+        await session.heartbeat()
+        # A gap during the round trip, or another session: what came back proves nothing about now.
+        # Without a known session everything was given up before, and `reset` has come with it.
+        is_same_session = session.session_id == self._session_id or not self._session_id
+        if self.is_suspect() and stalls == self._stalls and is_same_session:
+            self._trust()
+        if is_same_session and stalls == self._stalls:
+            self.prove(began)
+        return not self._suspect
+
+    async def run(self, session: SessionHeartbeat) -> None:
+        """Ticks until cancelled; confirms when suspect, and regularly. Nothing is led before it runs: the wait for ZooKeeper was no
+        standstill."""
+        self._last_tick = asked_at = self._since_boot()
+        confirming: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self.tick(session.session_id)
+                is_due = self._suspect or self._last_tick - asked_at >= self._proof_holds_s / 3
+                if is_due and (confirming is None or confirming.done()):
+                    asked_at = self._last_tick
+                    confirming = asyncio.create_task(self._confirm_quietly(session))
+                await asyncio.sleep(TICK_S)
+        finally:
+            if confirming is not None:
+                confirming.cancel()
+
+    async def _confirm_quietly(self, session: SessionHeartbeat) -> None:
+        try:
+            await self.confirm(session)
+        except ZkError as error:
+            if not self._suspect:
+                log.debug("ZooKeeper does not confirm the session: %s", error)
+                return
+            log.warning("leaderships stay suspended: ZooKeeper does not confirm the session (%s)", error)
+
+    def _note_stall(self) -> None:
+        now = self._since_boot()
+        gap_s, self._last_tick = now - self._last_tick, now
+        self._stalls += 1
+        self._suspect = True
+        log.warning("this process stood still for %.1f s: nothing is acknowledged until ZooKeeper confirms", gap_s)
+        for callback in self._on_stall:
+            callback(gap_s)
+
+    def _trust(self) -> None:
+        was_suspect, self._suspect = self._suspect, False
+        if was_suspect:
+            for callback in self._on_trusted:
+                callback()

@@ -1,0 +1,306 @@
+"""This broker's life in ZooKeeper: `/brokers/ids/<id>` and `/cluster/id` (STA-1, STA-3, STA-4, BUG-7, BUG-17).
+
+    not registered --create the ephemeral node--> registered (its czxid is the broker epoch)
+    registered --session expired, or the node is gone while the session lives--> lost: nothing is led, register again
+
+The id may be taken:
+
+* by the node of this very session, when the answer to an earlier create was lost: that one is ours;
+* by a node with the addresses of this process: it is what a killed earlier life left behind until its session expires. It is
+  replaced in one step, so that the id is free at no moment. But two live processes may advertise one address, behind
+  different interfaces or names. Then the first one, whose node was replaced, replaces that of the second in the session that
+  it still has. The second one sees that the session which it took for dead lives, and ends: whoever was there first goes on;
+* by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise its session is
+  waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+
+from broker.process.clock import Clock
+from broker.process.event_log import EventLog
+from protocol import self_connection
+from protocol.types import BrokerInfo, Endpoint
+from protocol.zk.session import (
+    CreateOp,
+    DeleteOp,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SessionState,
+    Stat,
+    WatchEvent,
+    WatchKind,
+    ZkError,
+    ZooKeeperSession,
+)
+from protocol.zk.znodes import PERSISTENT_PATHS, BrokerIdZNode, ClusterIdZNode
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+PROBE_TIMEOUT_S = 1.0
+NO_EPOCH = -1
+
+
+class BrokerIdInUse(Exception):
+    """Another live broker has this id; the text names it."""
+
+
+class ClusterIdUnreadable(ZkError):
+    """`/cluster/id` holds no id; the text says what to do."""
+
+
+class AnotherLives(BrokerIdInUse):
+    """The process whose node was taken for that of an earlier life lives: it has registered again."""
+
+
+async def prepare_paths(zk: ZooKeeperSession) -> None:
+    """Makes the nodes that Kafka expects to be there."""
+    for path in PERSISTENT_PATHS:
+        await zk.ensure_path(path)
+
+
+async def cluster_id(zk: ZooKeeperSession) -> str:
+    """The cluster's id, chosen now if this is its first broker. Raises ClusterIdUnreadable, ZkError."""
+    while True:
+        try:
+            data, _ = await zk.get(ClusterIdZNode.PATH)
+            try:
+                return ClusterIdZNode.decode(data)
+            except ValueError as error:
+                raise ClusterIdUnreadable(
+                    f"{ClusterIdZNode.PATH} is not readable: {error}; write the cluster.id of a broker's meta.properties there"
+                ) from None
+        except NoNode:
+            chosen = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+            try:
+                await zk.create(ClusterIdZNode.PATH, ClusterIdZNode.encode(chosen))
+            except NodeExists:
+                continue
+            return chosen
+
+
+class Registration:
+    """Keeps this broker registered. `lost(reason)` and `registered(epoch)` tell main; `lost` is called at once.
+
+    `taken` is told when another live process turns out to have this broker's id and address: this one must end.
+    """
+
+    def __init__(
+        self,
+        zk: ZooKeeperSession,
+        broker: BrokerInfo,
+        clock: Clock,
+        events: EventLog,
+        lost: Callable[[str], None],
+        registered: Callable[[int], Awaitable[None]],
+        taken: Callable[[BrokerIdInUse], None],
+    ) -> None:
+        self._zk = zk
+        self._broker = broker
+        self._path = BrokerIdZNode.path(broker.id)
+        self._clock = clock
+        self._events = events
+        self._lost = lost
+        self._registered = registered
+        self._taken = taken
+        self._epoch = NO_EPOCH
+        self._is_registered = False
+        self._is_watched = False
+        self._made_way: set[int] = set()
+        self._is_closing = False
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch of this life, or of the last one while it is not registered; -1 before the first."""
+        return self._epoch
+
+    async def start(self) -> None:
+        """The first registration. Raises BrokerIdInUse, or ZkError when ZooKeeper goes away meanwhile."""
+        await self._register()
+        self._zk.add_listener(self._session_changed)
+
+    def stop_watching(self) -> None:
+        """This broker ends on purpose: that its node goes is no news any more."""
+        self._is_closing = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+
+    # -- losing it ----------------------------------------------------------------------------------------------------
+
+    def _session_changed(self, state: SessionState) -> None:
+        if self._is_closing:
+            return
+        if state is SessionState.EXPIRED:
+            self._lose("the ZooKeeper session expired")
+        elif state is SessionState.CONNECTED and not (self._is_registered and self._is_watched):
+            self._keep()
+
+    def _node_changed(self, session_id: int, event: WatchEvent) -> None:
+        """The one-shot watch on our own node fired. Deleted while the session lives: we were judged dead (CTL-16).
+
+        It may fire before whoever set it has seen the answer: `_is_there` and its callers look whether it is still set.
+        """
+        if self._is_closing or self._zk.session_id != session_id:
+            return
+        self._is_watched = False
+        if self._is_registered:
+            if event.kind is WatchKind.DELETED:
+                self._lose("the broker's znode is gone")
+            self._keep()
+
+    def _lose(self, reason: str) -> None:
+        if not self._is_registered:
+            return
+        self._is_registered = False
+        self._events.write("registration_lost", broker_epoch=self._epoch, reason=reason)
+        self._lost(reason)
+
+    # -- getting it back ----------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep_registered())
+
+    async def _keep_registered(self) -> None:
+        """Until registered with a watch set, or the session is not connected (then the session's next change goes on)."""
+        while not self._is_closing:
+            try:
+                if not self._is_registered:
+                    await self._register()
+                elif not self._is_watched and not await self._is_there():
+                    self._lose("the broker's znode is gone")
+                if self._is_registered and self._is_watched:
+                    return
+                continue
+            except AnotherLives as error:
+                self._taken(error)
+                return
+            except BrokerIdInUse as error:
+                log.error("%s; trying again", error)
+            except ZkError as error:
+                log.warning("not registered: %s", error)
+                if self._zk.state is not SessionState.CONNECTED:
+                    return
+            await asyncio.sleep(RETRY_S)
+
+    async def _is_there(self) -> bool:
+        """Looks at our node and sets the watch. The watch may have fired since the answer: then it is not `_is_watched`."""
+        session_id = self._zk.session_id
+        self._is_watched = True
+        try:
+            stat = await self._zk.exists(self._path, lambda event: self._node_changed(session_id, event))
+        except BaseException:
+            self._is_watched = False
+            raise
+        return stat is not None and stat.czxid == self._epoch
+
+    async def _register(self) -> None:
+        data = BrokerIdZNode.encode(self._broker, self._clock.wall_ms())
+        waited_until: float | None = None
+        while True:
+            session_id = self._zk.session_id
+            try:
+                _, stat = await self._zk.create(self._path, data, ephemeral=True)
+            except NodeExists:
+                found = await self._found()
+                if found is None:
+                    continue
+                stat = found[1]
+                if stat.ephemeral_owner != session_id:
+                    waited_until = await self._make_way(*found, data, waited_until)
+                    continue
+            self._epoch = stat.czxid
+            if await self._is_there() and self._is_watched:
+                break
+        self._is_registered = True
+        log.info("registered as broker %d, broker epoch %d", self._broker.id, self._epoch)
+        self._events.write("registered", broker_epoch=self._epoch, session=self._zk.session_id)
+        await self._registered(self._epoch)
+
+    async def _found(self) -> tuple[BrokerInfo | None, Stat] | None:
+        """Who has our id: None in it for a node that nobody can read."""
+        try:
+            data, stat = await self._zk.get(self._path)
+        except NoNode:
+            return None
+        try:
+            return BrokerIdZNode.decode(self._broker.id, data, stat.czxid), stat
+        except ValueError as error:
+            log.warning("%s holds no broker: %s", self._path, error)
+            return None, stat
+
+    async def _make_way(self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None) -> float:
+        """One step towards a node with `data`. Returns until when another's session is waited for. Raises BrokerIdInUse."""
+        if stat.ephemeral_owner in self._made_way:
+            raise AnotherLives(
+                f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
+                f"process, ZooKeeper session 0x{stat.ephemeral_owner:x}: two brokers must not have one broker.id and one "
+                "advertised address; this one ends"
+            )
+        endpoints = other.endpoints if other is not None else ()
+        mine = _addresses(self._broker.endpoints)
+        is_mine = _addresses(endpoints) == mine
+        # What this process has bound is answered by nobody but itself: only the other addresses are asked.
+        answering = await _first_that_answers(e for e in endpoints if (e.host, e.port) not in mine)
+        if answering is not None:
+            raise BrokerIdInUse(
+                f"broker id {self._broker.id} is registered by a live broker at {answering.host}:{answering.port}; "
+                "stop that one or choose another broker.id"
+            )
+        if is_mine:
+            await self._replace_earlier_life(stat, data)
+            return 0.0
+        now = self._clock.monotonic()
+        if waited_until is None:
+            log.info("broker id %d is registered by a session that has not expired yet: waiting", self._broker.id)
+            waited_until = now + 2 * self._zk.session_timeout_ms / 1000 + 1
+        elif now > waited_until:
+            raise BrokerIdInUse(
+                f"broker id {self._broker.id} is registered by the live ZooKeeper session 0x{stat.ephemeral_owner:x}; "
+                "stop its owner or choose another broker.id"
+            )
+        await asyncio.sleep(RETRY_S)
+        return waited_until
+
+    async def _replace_earlier_life(self, stat: Stat, data: bytes) -> None:
+        """Unless somebody else did. `_register` looks what came of it.
+
+        Deleted first and made then, another live process could come between: the first one would lose.
+        """
+        try:
+            _, now = await self._zk.get(self._path)
+            if now.czxid == stat.czxid:
+                log.info(
+                    "replacing the node that an earlier life of broker %d left (epoch %d)", self._broker.id, stat.czxid
+                )
+                self._made_way.add(stat.ephemeral_owner)
+                await self._zk.multi([DeleteOp(self._path, now.version), CreateOp(self._path, data, ephemeral=True)])
+        except (NoNode, MultiFailed):
+            return
+
+
+def _addresses(endpoints: Iterable[Endpoint]) -> set[tuple[str, int]]:
+    return {(endpoint.host, endpoint.port) for endpoint in endpoints}
+
+
+async def _first_that_answers(endpoints: Iterable[Endpoint]) -> Endpoint | None:
+    loop = asyncio.get_running_loop()
+    for endpoint in endpoints:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+        except (OSError, TimeoutError):
+            continue
+        is_other = not self_connection.is_to_itself(transport)
+        transport.close()
+        if is_other:
+            return endpoint
+    return None

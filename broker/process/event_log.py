@@ -1,0 +1,78 @@
+"""The event log of one process (RUN-3): JSON lines of what happened, from which a timeline is made."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.process.clock import Clock
+from broker.process.rotated_file import EVENT_LOG_ROTATION, RotatedFile, Rotation
+
+log = logging.getLogger(__name__)
+
+_AS_JSON = json.JSONEncoder(default=str, separators=(",", ":"), allow_nan=False).encode
+
+RETRY_S = 1.0
+"""While the file cannot be written, one event in so many seconds is tried. Each costs the loop a call to a failing disk."""
+
+
+class EventLog:
+    """Appends one JSON object a line: `{"time_ms": ..., "kind": ..., <fields>}`. Without a path it writes nothing.
+
+    A full file is put aside (`broker.process.rotated_file`). A failing disk must never stop the broker: events are dropped while the file
+    cannot be written, which the server log says once; when it can be written again, both logs say how many were dropped.
+    """
+
+    def __init__(self, path: Path | None, clock: Clock, rotation: Rotation = EVENT_LOG_ROTATION) -> None:
+        self._clock = clock
+        self._file = RotatedFile(path, rotation) if path is not None else None
+        self._dropped = 0
+        self._next_try = 0.0
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Adds one event. Values that JSON does not know are written as their text."""
+        if self._file is None:
+            return
+        if self._dropped and self._clock.monotonic() < self._next_try:
+            self._dropped += 1
+            return
+        try:
+            if self._dropped:
+                self._file.append(self._line("events_dropped", {"count": self._dropped}))
+            self._file.append(self._line(kind, fields))
+        except OSError as error:
+            self._failed(self._file, error)
+        else:
+            self._works(self._file)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _line(self, kind: str, fields: dict[str, Any]) -> bytes:
+        row = {"time_ms": self._clock.wall_ms(), "kind": kind, **fields}
+        try:
+            text = _AS_JSON(row)
+        except (TypeError, ValueError, RecursionError):  # NaN, a key that is no text, a circle: still valid JSON
+            text = _AS_JSON({"time_ms": row["time_ms"], "kind": kind, "text": repr(fields)})
+        return text.encode() + b"\n"
+
+    def _failed(self, file: RotatedFile, error: OSError) -> None:
+        if not self._dropped:
+            reason = error.strerror or error
+            log.error("the event log %s cannot be written, events are dropped until it can: %s", file.path, reason)
+        self._dropped += 1
+        self._next_try = self._clock.monotonic() + RETRY_S
+
+    def _works(self, file: RotatedFile) -> None:
+        if self._dropped:
+            log.warning("the event log %s can be written again, %d events were dropped", file.path, self._dropped)
+            self._dropped = 0
+
+
+EventWriter = Callable[..., None]
+"""`EventLog.write`: (kind, **fields)."""

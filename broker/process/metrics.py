@@ -1,0 +1,103 @@
+"""What a broker tells of itself in Prometheus text, at `http://<metrics.listener>/metrics`.
+
+The page is made in a thread of prometheus-client's own server, so a scrape does not hold the event loop. It only reads
+plain numbers. There is no page unless `metrics.listener` names an address: whoever reaches the address may read it. Of those
+who only connect there are REQUESTS_MAX at a time, for REQUEST_TIMEOUT_S each: the threads are the broker's.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker.process.loop_watchdog import BUCKETS_S, TurnTimes
+
+REQUESTS_MAX = 8
+"""Threads that answer at a time; who comes then is not answered. A scrape takes milliseconds."""
+REQUEST_TIMEOUT_S = 5.0
+"""For a client that sends nothing, or does not read."""
+
+
+class LoopTurns(Collector):
+    """The event loop's turns, as the watchdog measures them (NET-4)."""
+
+    def __init__(self, times: TurnTimes) -> None:
+        self._times = times
+
+    def collect(self) -> Iterator[Metric]:
+        times = self._times
+        longest = GaugeMetricFamily(
+            "ottla_loop_longest_turn_seconds", "Longest turn of the event loop since the start", labels=["call"]
+        )
+        longest.add_metric([times.longest_call], times.longest_s)
+        yield longest
+        turns = HistogramMetricFamily(
+            "ottla_loop_turn_seconds", "Turns of the event loop that a timer each 10 ms has seen"
+        )
+        bounds = [*map(str, BUCKETS_S), "+Inf"]
+        buckets, seen = [], 0
+        for bound, count in zip(bounds, times.counts, strict=True):
+            seen += count
+            buckets.append((bound, seen))
+        turns.add_metric([], buckets, times.total_s)
+        yield turns
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self._slots = threading.BoundedSemaphore(REQUESTS_MAX)
+        super().__init__(*args, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away, or was too slow, is nobody's trouble."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+
+    def log_message(self, *_: Any) -> None:
+        """What a client asks for does not go into the broker's log."""
+
+
+class MetricsServer:
+    """Serves the page. Raises OSError when the address cannot be used."""
+
+    def __init__(self, host: str, port: int, times: TurnTimes) -> None:
+        """Port 0: a free one, which is `port` then."""
+        registry = CollectorRegistry()
+        registry.register(LoopTurns(times))
+        ProcessCollector(registry=registry)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        server = type("MetricsHttpServer", (_Server,), {"address_family": family})
+        self._server: WSGIServer = make_server(host, port, make_wsgi_app(registry), server, _Handler)
+        self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

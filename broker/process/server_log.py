@@ -1,0 +1,186 @@
+"""The server log: what the broker says on stderr, one line for each message, whatever is in the message.
+
+* Texts from outside are escaped here, for all modules: no newline of a client forges a line, no escape sequence reaches a terminal.
+* Lines of one kind (one place in the code) are limited, so that a client that is refused a thousand times a second writes
+  no thousand lines: the rest is counted, and told.
+* With a file of its own the log is rotated. File descriptors 1 and 2 lead to that file, so what libraries print is in it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.process.rotated_file import SERVER_LOG_ROTATION, Rotation, open_to_append, put_aside
+from protocol.plain_text import escaped, escaped_lines, shortened
+
+BURST = 100
+"""Lines of one kind that are written at once."""
+LINES_PER_S = 1.0
+"""Lines of one kind that are written from then on."""
+MESSAGE_LENGTH_MAX = 4096
+"""Characters of one message; the traceback below it has as many lines as it has, each of at most so many."""
+TELL_INTERVAL_S = 10.0
+"""How often lines that were left out are told, where no other line of their kind comes."""
+LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+STDOUT, STDERR = 1, 2
+
+
+class PlainFormatter(logging.Formatter):
+    """Escapes and shortens the message. The lines of a traceback are indented, so that none looks like a line of the log."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__(LAYOUT)
+        self.converter = time.gmtime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = escaped(shortened(record.message, MESSAGE_LENGTH_MAX))
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:
+        return _indented(stack_info)
+
+
+class LineLimit:
+    """A token bucket for each kind of line."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._kinds: dict[tuple[str, int], _Kind] = {}
+
+    def admit(self, record: logging.LogRecord) -> int | None:
+        """None: the line is left out. Else how many of its kind were left out before it."""
+        now = self._monotonic()
+        where = (record.pathname, record.lineno)
+        kind = self._kinds.get(where)
+        if kind is None:
+            kind = self._kinds[where] = _Kind(record, now)
+        kind.lines = min(BURST, kind.lines + (now - kind.at) * LINES_PER_S)
+        kind.at = now
+        if kind.lines < 1:
+            kind.left_out += 1
+            return None
+        kind.lines -= 1
+        left_out, kind.left_out = kind.left_out, 0
+        return left_out
+
+    def left_out(self) -> list[logging.LogRecord]:
+        """A line for each kind of which lines were left out since it was last told."""
+        found = []
+        for kind in self._kinds.values():
+            if kind.left_out:
+                found.append(kind.told(kind.left_out))
+                kind.left_out = 0
+        return found
+
+
+class _Kind:
+    """`lines` more may be written, as of `at`."""
+
+    def __init__(self, first: logging.LogRecord, now: float) -> None:
+        self.logger = first.name
+        self.level = first.levelno
+        self.text = str(first.msg)
+        self.lines = float(BURST)
+        self.at = now
+        self.left_out = 0
+
+    def told(self, count: int) -> logging.LogRecord:
+        message = f"and {count:,} more lines like this one: {self.text}"
+        return logging.LogRecord(self.logger, self.level, "", 0, message, None, None)
+
+
+class ServerLogHandler(logging.Handler):
+    """Writes to file descriptor 2; with `path` that descriptor leads to the file, which is rotated."""
+
+    def __init__(self, path: Path | None = None, rotation: Rotation = SERVER_LOG_ROTATION) -> None:
+        super().__init__()
+        self.setFormatter(PlainFormatter())
+        self.limit = LineLimit()
+        self.on_failure: Callable[[str], object] = lambda reason: None
+        """Called once when lines cannot be written, and again only after some could."""
+        self._path = path
+        self._rotation = rotation
+        self._is_failing = False
+        if path is not None:
+            self._lead_to_file(path)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        left_out = self.limit.admit(record)
+        if left_out is None:
+            return
+        if left_out:
+            told = logging.LogRecord(
+                record.name, record.levelno, "", 0, f"and {left_out:,} more lines like the next one", None, None
+            )
+            self._write(told)
+        self._write(record)
+
+    def tell_left_out(self) -> None:
+        """Says how many lines were left out."""
+        with self.lock or contextlib.nullcontext():
+            for record in self.limit.left_out():
+                self._write(record)
+
+    async def run(self) -> None:
+        """Tells of lines that were left out, until cancelled."""
+        while True:
+            await asyncio.sleep(TELL_INTERVAL_S)
+            self.tell_left_out()
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            line = self._line(record)
+            os.write(STDERR, line.encode(errors="backslashreplace"))
+            if self._path is not None and os.fstat(STDERR).st_size > self._rotation.bytes_max:
+                put_aside(self._path, self._rotation.old_files)
+                self._lead_to_file(self._path)
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                self._is_failing = True
+                self.on_failure(error.strerror or str(error))
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record) + "\n"
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            # A message that cannot be made must not end what wanted to say it.
+            return f"no message could be made of {escaped(repr(record.msg))}: {escaped(repr(error))}\n"
+
+    @staticmethod
+    def _lead_to_file(path: Path) -> None:
+        fd = open_to_append(path)
+        os.dup2(fd, STDOUT)
+        os.dup2(fd, STDERR)
+        os.close(fd)
+
+
+def set_up(path: Path | None = None) -> ServerLogHandler:
+    """Logging of this process: from INFO on, to stderr or to `path`. Raises OSError."""
+    handler = ServerLogHandler(path)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    return handler
+
+
+def say(line: str) -> None:
+    """A line that is no message of the log: that the broker serves, or why it does not start."""
+    print(escaped(shortened(line, MESSAGE_LENGTH_MAX)), file=sys.stderr, flush=True)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {shortened(line, MESSAGE_LENGTH_MAX)}" for line in escaped_lines(text).split("\n"))

@@ -1,0 +1,129 @@
+"""A Fetch that waits for data (REP-5). Leaders park their followers' fetches so and answer them once per loop turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from broker.purgatory import DelayedOperation, Verdict
+from broker.replication.fetching.fetch_reads import NO_ROOM, FetchEntry, FetchParams, FetchReads, PartitionRead
+from protocol.errors import ErrorCode
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.types import TopicPartition
+
+Finisher = Callable[[list[FetchEntry], list[PartitionRead]], None]
+"""Answers with these reads, after the cold ones among them were read."""
+
+
+def is_decisive(read: PartitionRead) -> bool:
+    """A result that is answered at once, whatever `min_bytes` says."""
+    return read.data.error != ErrorCode.NONE or read.data.diverging_epoch is not None or read.cold is not None
+
+
+class DelayedFetch(DelayedOperation[TopicPartition]):
+    """Looks only at the partitions that were touched; the work does not grow with those that were not.
+
+    Records that were read while there were not enough are dropped (`_incomplete`) and read again for the answer, so
+    that a parked fetch holds no memory.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_entries",
+        "_finish_reads",
+        "_incomplete",
+        "_index",
+        "_params",
+        "_reads",
+        "_source",
+        "_throttled",
+        "_total",
+    )
+
+    def __init__(
+        self,
+        params: FetchParams,
+        entries: list[FetchEntry],
+        reads: list[PartitionRead],
+        source: FetchReads,
+        finish: Finisher,
+    ) -> None:
+        super().__init__()
+        self._asked = params
+        self._params = params
+        self._entries = entries
+        self._reads = reads
+        self._source = source
+        self._finish_reads = finish
+        self._index = {tp: index for index, (tp, _) in enumerate(entries)}
+        self._total = sum(read.size for read in reads)
+        self._throttled = sum(read.throttled_size for read in reads)
+        self._incomplete: set[int] = set()
+        self._drop_records(index for index, read in enumerate(reads) if read.size)
+
+    def add(self, tp: TopicPartition, wanted: FetchRequestPartition) -> None:
+        """A partition of the session that rested until now; it is read when it is asked for, or for the answer."""
+        if tp in self._index or self._purgatory is None:
+            return
+        self._index[tp] = index = len(self._entries)
+        self._entries.append((tp, wanted))
+        self._reads.append(PartitionRead(FetchPartitionData(wanted.partition, ErrorCode.NONE)))
+        self._incomplete.add(index)
+        self._purgatory.watch_also(self, tp)
+
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
+        self._params = params = self._asked.bounded()
+        is_due = False
+        touched: list[int] = []
+        for key in keys:
+            index = self._index.get(key)
+            if index is None:
+                continue
+            read = self._read_again(index)
+            self._incomplete.discard(index)
+            is_due = is_due or is_decisive(read)
+            touched.append(index)
+        if is_due or self._total >= params.min_bytes:
+            return Verdict.DONE
+        self._drop_records(index for index in touched if self._reads[index].size)
+        return Verdict.WAIT
+
+    def on_complete(self, *, expired: bool) -> None:
+        """Answers. At the time-out what was held up, as by a throttle, is looked at once more; what had nothing to read, and
+        was not touched since, has no news: of ten thousand such partitions none is read again."""
+        if not self._asked.room.is_open:
+            self._finish_reads(self._entries, self._reads)
+            return
+        self._params = self._asked.bounded()
+        again = self._incomplete
+        if expired:
+            again = again | {index for index, read in enumerate(self._reads) if not read.is_idle}
+        for index in sorted(again):
+            self._read_again(index)
+        self._finish_reads(self._entries, self._reads)
+
+    def _read_again(self, index: int) -> PartitionRead:
+        tp, wanted = self._entries[index]
+        before = self._reads[index]
+        self._total -= before.size
+        self._throttled -= before.throttled_size
+        budget = self._params.max_bytes - self._total
+        read = self._source.read(
+            self._params,
+            tp,
+            wanted,
+            budget,
+            min_one_batch=self._total <= 0 and self._params.max_bytes != NO_ROOM,
+            pending=self._throttled,
+        )
+        self._reads[index] = read
+        self._total += read.size
+        self._throttled += read.throttled_size
+        return read
+
+    def _drop_records(self, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            read = self._reads[index]
+            self._reads[index] = PartitionRead(
+                read.data._replace(records=()), read.size, is_throttled=read.is_throttled
+            )
+            self._incomplete.add(index)

@@ -1,0 +1,274 @@
+"""Reading for Fetch: one pass over the asked partitions, for consumers up to the HW, for followers up to the LEO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.partition import Partition
+from broker.settings.config import INT_MAX
+from broker.storage.log import Log, LogDirFailed, WouldBlock
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.types import NO_EPOCH, TopicPartition
+
+ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+ROOM_OF_FOLLOWERS = 64 * 1024
+"""Bytes that the answer to a follower may have in any case: followers never wait for what clients do not take."""
+
+
+class AnswerRoom(Protocol):
+    """Where the answer goes: a connection."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def answer_room(self) -> int:
+        """Bytes that the answer may have; 0: no records at all."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """So many bytes are held until the answer is given."""
+        ...
+
+
+class Unbounded:
+    """Room for any answer."""
+
+    is_open = True
+
+    def answer_room(self) -> int:
+        return INT_MAX
+
+    def reserve(self, size: int) -> None:
+        """Nobody counts."""
+
+
+UNBOUNDED = Unbounded()
+NO_ROOM = -(2**62)
+"""As `max_bytes`: not even the first batch."""
+
+
+class FetchParams(NamedTuple):
+    """The request's own fields. `replica_id` < 0: a consumer; `replica_epoch` is the follower's broker epoch."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int = 0
+    room: AnswerRoom = UNBOUNDED
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    def bounded(self) -> FetchParams:
+        """As it is now: what the answer may have goes by the room that there is, and so does what is enough."""
+        room = self.room.answer_room()
+        if room >= self.max_bytes:
+            return self
+        if self.replica_id >= 0 and room < ROOM_OF_FOLLOWERS:
+            room = ROOM_OF_FOLLOWERS
+        # Of whole batches there may be less than there is room for.
+        return self._replace(max_bytes=min(self.max_bytes, room or NO_ROOM), min_bytes=min(self.min_bytes, room // 2))
+
+
+FetchEntry = tuple[TopicPartition, FetchRequestPartition]
+FetchResponder = Callable[[list[tuple[TopicPartition, FetchPartitionData]]], None]
+"""Gets one result for each asked partition, in the request's order."""
+
+
+class PartitionRead(NamedTuple):
+    """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread.
+
+    `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read, and
+    the partition may rest.
+    """
+
+    data: FetchPartitionData
+    size: int = 0
+    cold: ColdRead | None = None
+    is_throttled: bool = False
+    is_idle: bool = False
+
+    @property
+    def throttled_size(self) -> int:
+        return self.size if self.is_throttled else 0
+
+
+class ColdRead(NamedTuple):
+    """The arguments of a `Log.read` that would have blocked, and in which generation they are valid."""
+
+    partition: Partition
+    generation: int
+    log: Log
+    offset: int
+    max_bytes: int
+    max_offset: int
+    min_one_batch: bool
+
+
+class FetchReads:
+    """Stateless but for what it reads from."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        is_suspect: Callable[[], bool],
+        disk_failed: Callable[[Partition, LogDirFailed], None],
+        throttle: ReplicationThrottle,
+    ) -> None:
+        self._throttle = throttle
+        self._hosted = hosted
+        self._is_suspect = is_suspect
+        self._disk_failed = disk_failed
+
+    def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
+        """The first look, which also notes where a follower is (REP-1 step 4)."""
+        reads: list[PartitionRead] = []
+        total = throttled = 0
+        for tp, wanted in entries:
+            budget = params.max_bytes - total
+            read = self.read(
+                params,
+                tp,
+                wanted,
+                budget,
+                min_one_batch=total == 0 and params.max_bytes != NO_ROOM,
+                records_fetch=True,
+                pending=throttled,
+            )
+            total += read.size
+            throttled += read.throttled_size
+            reads.append(read)
+        return reads
+
+    def read(
+        self,
+        params: FetchParams,
+        tp: TopicPartition,
+        wanted: FetchRequestPartition,
+        budget: int,
+        *,
+        min_one_batch: bool,
+        records_fetch: bool = False,
+        pending: int = 0,
+    ) -> PartitionRead:
+        """One partition: at most `budget` bytes, but with `min_one_batch` its first batch whole.
+
+        `pending` are the throttled bytes that the same answer has already.
+        """
+        try:
+            return self._read(params, tp, wanted, budget, min_one_batch, records_fetch, pending)
+        except KafkaError as error:
+            return self.failure(tp, wanted, error.code)
+        except LogDirFailed as error:
+            partition = self._hosted.get(tp)
+            if partition is not None:
+                self._disk_failed(partition, error)
+            return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def read_cold(self, tp: TopicPartition, wanted: FetchRequestPartition, read: PartitionRead) -> PartitionRead:
+        """Finishes a read whose pages were not in memory, then looks again at the leadership (BUG-12)."""
+        cold = read.cold
+        assert cold is not None
+        try:
+            result = await cold.log.read_cold(cold.offset, cold.max_bytes, cold.max_offset, cold.min_one_batch)
+        except KafkaError as error:
+            return self.failure(tp, wanted, error.code)
+        except LogDirFailed as error:
+            self._disk_failed(cold.partition, error)
+            return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+        if cold.partition.generation != cold.generation:
+            return self.failure(tp, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return PartitionRead(read.data._replace(records=result.records), result.size, is_throttled=read.is_throttled)
+
+    def failure(self, tp: TopicPartition, wanted: FetchRequestPartition, error: ErrorCode) -> PartitionRead:
+        hint = self._hosted.leader_hint(tp) if error in ERRORS_WITH_A_HINT else None
+        current_leader = (hint.leader, hint.leader_epoch) if hint is not None else None
+        return PartitionRead(_data(wanted.partition, error=error, current_leader=current_leader))
+
+    def _read(
+        self,
+        params: FetchParams,
+        tp: TopicPartition,
+        wanted: FetchRequestPartition,
+        budget: int,
+        min_one_batch: bool,
+        records_fetch: bool,
+        pending: int,
+    ) -> PartitionRead:
+        partition = self._hosted.find(tp)
+        log = partition.leader_log(wanted.current_leader_epoch)
+        counts = not params.is_follower or self._check_follower(params, partition, wanted)
+        offset = wanted.fetch_offset
+        diverging = partition.divergence(wanted.last_fetched_epoch, offset)
+        if diverging is not None:
+            data = _data(
+                wanted.partition,
+                high_watermark=partition.high_watermark,
+                log_start=log.log_start_offset,
+                diverging_epoch=(diverging.epoch, diverging.end_offset),
+            )
+            return PartitionRead(data)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if params.is_follower and records_fetch and counts:
+            partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
+        # Read once: a move of the HW between the limit and the answer would show what is not committed (INV-15).
+        high_watermark = partition.high_watermark
+        limit = log.log_end_offset if params.is_follower and counts else high_watermark
+        data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
+        max_bytes = min(wanted.partition_max_bytes, budget)
+        if offset >= limit:
+            return PartitionRead(data, is_idle=counts)
+        if max_bytes <= 0 and not min_one_batch:
+            return PartitionRead(data)
+        is_throttled = params.is_follower and self._is_throttled(partition, log, params.replica_id)
+        if is_throttled and self._throttle.is_exceeded(pending):
+            return PartitionRead(data)
+        try:
+            result = log.read(offset, max_bytes, limit, min_one_batch)
+        except WouldBlock:
+            cold = ColdRead(partition, partition.generation, log, offset, max_bytes, limit, min_one_batch)
+            return PartitionRead(data, max(max_bytes, 1), cold, is_throttled)
+        return PartitionRead(data._replace(records=result.records), result.size, None, is_throttled)
+
+    def _is_throttled(self, partition: Partition, log: Log, replica: int) -> bool:
+        """KIP-73: who is in sync is never held up, or the throttle would hold up producers."""
+        return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
+
+    def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> bool:
+        """Whether the fetch tells the leader anything. Raises KafkaError."""
+        if self._is_suspect():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if wanted.current_leader_epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        return partition.check_follower(params.replica_id, params.replica_epoch)
+
+
+def _data(
+    partition: int,
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    high_watermark: int = -1,
+    log_start: int = -1,
+    diverging_epoch: tuple[int, int] | None = None,
+    current_leader: tuple[int, int] | None = None,
+) -> FetchPartitionData:
+    return FetchPartitionData(
+        partition=partition,
+        error=error,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=log_start,
+        records=(),
+        diverging_epoch=diverging_epoch,
+        current_leader=current_leader,
+    )

@@ -1,0 +1,92 @@
+"""A Fetch of thousands of partitions, read in slices so that others have their turn of the loop (NET-4).
+
+What is touched after it was read, and before all is read, is read again: when the fetch is answered or parked, in the turn of its
+last read, it has missed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from broker.replication.fetching.fetch_reads import NO_ROOM, FetchEntry, FetchParams, FetchReads, PartitionRead
+from protocol.types import TopicPartition
+
+READS_IN_A_SLICE = 20
+"""A read that finds nothing takes about 10 us, one that finds something up to 100."""
+LARGE = 150
+"""A fetch with more partitions is read in slices."""
+
+
+class WaitingFetch(Protocol):
+    """A fetch that is not answered yet."""
+
+    @property
+    def is_completed(self) -> bool: ...
+
+    def complete_now(self) -> bool:
+        """Answers it with what there is; False when it was answered before."""
+        ...
+
+
+class LargeFetch:
+    """`reads` has the results so far, in the order of `entries`. `parked` is what it has become after the last read."""
+
+    def __init__(self, source: FetchReads, params: FetchParams, entries: list[FetchEntry]) -> None:
+        self._source = source
+        self._params = params
+        self._entries = entries
+        self._index = {tp: index for index, (tp, _) in enumerate(entries)}
+        self._touched: set[int] = set()
+        self._total = 0
+        self._throttled = 0
+        self.reads: list[PartitionRead] = []
+        self.parked: WaitingFetch | None = None
+        self.is_hurried = False
+        """It must not be parked: nobody waits for it any more."""
+        self.is_completed = False
+
+    @property
+    def min_bytes(self) -> int:
+        """What is enough to be answered."""
+        return self._params.min_bytes
+
+    def complete_now(self) -> bool:
+        self.is_hurried = True
+        return self.parked is not None and self.parked.complete_now()
+
+    def note(self, touched: Iterable[TopicPartition]) -> None:
+        """Something happened to these."""
+        for tp in touched:
+            index = self._index.get(tp)
+            if index is not None and index < len(self.reads):
+                self._touched.add(index)
+
+    def read_some(self) -> bool:
+        """A slice. True: all is read, and nothing has happened to it since."""
+        begin, reads = len(self.reads), self.reads
+        end = min(begin + READS_IN_A_SLICE, len(self._entries))
+        for index in range(begin, end):
+            reads.append(self._read(index, records_fetch=True))
+        if begin == end:
+            for index in sorted(self._touched)[:READS_IN_A_SLICE]:
+                self._touched.discard(index)
+                self._total -= reads[index].size
+                self._throttled -= reads[index].throttled_size
+                reads[index] = self._read(index, records_fetch=False)
+        return len(reads) == len(self._entries) and not self._touched
+
+    def _read(self, index: int, *, records_fetch: bool) -> PartitionRead:
+        tp, wanted = self._entries[index]
+        read = self._source.read(
+            self._params,
+            tp,
+            wanted,
+            self._params.max_bytes - self._total,
+            min_one_batch=self._total <= 0 and self._params.max_bytes != NO_ROOM,
+            records_fetch=records_fetch,
+            pending=self._throttled,
+        )
+        self._total += read.size
+        self._throttled += read.throttled_size
+        return read

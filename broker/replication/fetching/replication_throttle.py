@@ -1,0 +1,105 @@
+"""Replication throttles (KIP-73): how many bytes per second replicas that are not in sync may be copied. Pure.
+
+A window of samples (`replication.quota.window.num` of `replication.quota.window.size.seconds`) slides over what was
+copied. What was copied too much (a batch is sent whole, however large) is not forgotten when its sample leaves the
+window: it is owed until time has paid for it. So never more is copied in t seconds than rate x t, and one burst: what the
+window has left unused (at its beginning one sample's worth), and the answer that went beyond it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from broker.settings.config import LONG_MAX, TopicConfig, throttled_replicas
+
+UNLIMITED = LONG_MAX
+FREE_S_MIN = 0.02
+
+
+class ByteRateWindow:
+    """Bytes in time. All times are seconds of one monotonic clock and never go back."""
+
+    def __init__(self, *, samples: int, sample_s: float) -> None:
+        self._sample_s = sample_s
+        self._window_s = samples * sample_s
+        self._samples: deque[list[float]] = deque()
+        self._total = 0.0
+        self._owed = 0.0
+        self._since = 0.0
+
+    def record(self, size: int, rate: float, now: float) -> None:
+        """`size` bytes were copied now."""
+        self._slide(rate, now)
+        if self._samples and now - self._samples[-1][0] < self._sample_s:
+            self._samples[-1][1] += size
+        else:
+            self._samples.append([now, float(size)])
+        self._total += size
+
+    def excess(self, rate: float, now: float) -> float:
+        """Bytes beyond what the rate allows; below 0 is what may still be copied now."""
+        self._slide(rate, now)
+        return self._owed + self._total - rate * max(now - self._since, self._sample_s)
+
+    def _slide(self, rate: float, now: float) -> None:
+        while self._samples and now - self._samples[0][0] >= self._window_s:
+            _, size = self._samples.popleft()
+            self._total -= size
+            self._owed += size
+            self._pay(rate, self._samples[0][0] if self._samples else now)
+        if not self._samples:
+            self._total = 0.0
+            self._pay(rate, now)
+
+    def _pay(self, rate: float, until: float) -> None:
+        self._owed = max(0.0, self._owed - rate * (until - self._since))
+        self._since = until
+
+
+class ReplicationThrottle:
+    """One side's throttle on one broker: `leader` for what others copy from here, `follower` for what is copied to here."""
+
+    def __init__(
+        self,
+        own_id: int,
+        replicas_of: Callable[[TopicConfig], str],
+        now: Callable[[], float],
+        *,
+        rate: int = UNLIMITED,
+        samples: int = 11,
+        sample_s: float = 1.0,
+    ) -> None:
+        """`replicas_of` gives a topic's list of throttled replicas; `rate` is in bytes/s, 0 stops them wholly."""
+        self.rate = rate
+        self._own_id = own_id
+        self._replicas_of = replicas_of
+        self._now = now
+        self._window = ByteRateWindow(samples=samples, sample_s=sample_s)
+
+    def applies_to(self, config: TopicConfig, partition: int) -> bool:
+        """Whether this broker's replica of that partition is among the throttled."""
+        text = self._replicas_of(config)
+        if not text or self.rate >= UNLIMITED:
+            return False
+        replicas = throttled_replicas(text)
+        return replicas is None or (partition, self._own_id) in replicas
+
+    def record(self, size: int) -> None:
+        """Bytes of throttled replicas that were copied."""
+        if size and self.rate < UNLIMITED:
+            self._window.record(size, self.rate, self._now())
+
+    def is_exceeded(self, pending: int = 0) -> bool:
+        """Whether nothing more may be copied now, after `pending` bytes that are about to be recorded."""
+        if self.rate >= UNLIMITED:
+            return False
+        return self._window.excess(self.rate, self._now()) + pending >= 0
+
+    def free_in(self) -> float:
+        """Seconds after which it is worth to look again; 0: now."""
+        if not self.is_exceeded():
+            return 0.0
+        if self.rate == 0:
+            return float("inf")
+        return max(self._window.excess(self.rate, self._now()) / self.rate, FREE_S_MIN)

@@ -1,0 +1,1 @@
+"""The follower's side: fetchers, where a log is cut, who leads."""

@@ -1,0 +1,1 @@
+"""Replicas and the disks they are on: failures, and moves between log directories."""

@@ -1,0 +1,94 @@
+"""What becomes of a broker's replicas when the disk under one of its log directories fails (LOG-6, FLT-28, FLT-29).
+
+1. The directory is offline until the next start: nothing is read, written or synced there again, whatever the disk says next. What
+   a failed fsync left unwritten is gone, and a second one would report success.
+2. Its replicas are offline: producers, consumers and followers get KAFKA_STORAGE_ERROR and ask somebody else, its fetchers stop,
+   its leaders propose no ISR any more.
+3. The controller is told, and elects others. The replicas of the other directories go on.
+4. When no directory is left, the broker stops: it can do nothing any more, and may look alive.
+
+An error that says nothing about the disk (`disk_errors`) stays with its partition. One that passes, as when no descriptor is
+left, costs only the request that met it: producers, consumers and followers ask again, and a log that could not be made is made
+later. One of a path, as a name that is too long, takes this one partition offline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from broker.process.event_log import EventLog
+from broker.replication.following.fetcher_manager import FetcherManager
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.partition import Partition, Role
+from broker.storage.log import LogDirFailed, LogUnavailable
+from broker.storage.log_manager import LogManager
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class DirectoryFailures:
+    """`on_failure` is called for each directory that fails, `on_all_failed` when none is left."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        hosted: HostedPartitions,
+        fetchers: FetcherManager,
+        leadership_changed: Callable[[TopicPartition], None],
+        events: EventLog,
+    ) -> None:
+        self.on_failure: Callable[[], None] = _nothing
+        self.on_all_failed: Callable[[], None] = _nothing
+        self._log_manager = log_manager
+        self._hosted = hosted
+        self._fetchers = fetchers
+        self._leadership_changed = leadership_changed
+        self._events = events
+
+    def disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
+        """A read or a write of this partition failed."""
+        if isinstance(error, LogUnavailable):
+            self._log_manager.unavailable.tell(error)
+            if not error.is_passing and partition.role is not Role.OFFLINE:
+                self._take_offline(partition)
+                self.on_failure()
+            return
+        if partition.role is not Role.OFFLINE:
+            log.error("%s: %s", partition.tp, error)
+        if partition.log is None or partition.log.log_dir == error.directory or partition.log.is_deleted:
+            self._take_offline(partition)
+        self.directory_failed(error.directory)
+
+    def failed(self, error: LogDirFailed) -> None:
+        """As `disk_failed`, of no partition that is served."""
+        if isinstance(error, LogUnavailable):
+            self._log_manager.unavailable.tell(error)
+        else:
+            self.directory_failed(error.directory)
+
+    def directory_failed(self, directory: str) -> None:
+        """Whoever found it: steps 1 to 4, once."""
+        is_new = self._log_manager.fail_directory(directory)
+        gone = [p for p in self._hosted if p.log is not None and p.log.log_dir == directory]
+        if is_new:
+            self._events.write("log_dir_failed", directory=directory, partitions=[str(p.tp) for p in gone])
+        for partition in gone:
+            self._take_offline(partition)
+        if not is_new:
+            return
+        if set(self._log_manager.offline_dirs) < set(self._log_manager.directories):
+            self.on_failure()
+        else:
+            log.critical("all log directories have failed")
+            self.on_all_failed()
+
+    def _take_offline(self, partition: Partition) -> None:
+        self._fetchers.remove(partition.tp)
+        partition.stop(Role.OFFLINE)
+        self._leadership_changed(partition.tp)
+
+
+def _nothing() -> None:
+    """Nobody listens."""

@@ -1,0 +1,242 @@
+"""Moving replicas between this broker's log directories while they are served (LOG-6, KIP-113; Kafka's ReplicaAlterLogDirsThread).
+
+1. AlterReplicaLogDirs makes an empty copy of the log in the other directory (`broker.storage.future_logs`).
+2. One task copies: of each moving log in turn what its copy does not have yet, up to the LEO, as a follower on the same machine,
+   `replica.alter.log.dirs.io.max.bytes.per.second` at most.
+3. A copy that has everything is synced. Then, on the loop, it gets the little that came meanwhile, and takes the log's place.
+
+The partition goes on all the while, as leader or follower: what cuts its log cuts the copy too. A broker that stops goes on with
+what there is of the copy; one that is told of another directory begins anew there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from broker.process.event_log import EventLog
+from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.log_dirs.directory_failures import DirectoryFailures
+from broker.replication.partition import Role
+from broker.storage.disk.filesystem import Buffer
+from broker.storage.future_logs import TOPIC_NAME_MAX
+from broker.storage.log import Log, LogDirFailed, LogUnavailable, WouldBlock, failure_of
+from broker.storage.log_manager import LogManager
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = 512 * 1024
+"""In one go: a few milliseconds of the loop's time."""
+PAUSE_S_MAX = 1.0
+LAST_BYTES_MAX = 1024 * 1024
+"""What may have come during the sync of the copy and still be copied without letting others have their turn."""
+
+
+class ReplicaMoves:
+    """`checkpoint` writes the high watermarks: they are in the files of the new directory before the old log goes."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        hosted: HostedPartitions,
+        failures: DirectoryFailures,
+        throttle: ReplicationThrottle,
+        events: EventLog,
+        checkpoint: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._log_manager = log_manager
+        self._futures = log_manager.futures
+        self._hosted = hosted
+        self._failures = failures
+        self._throttle = throttle
+        self._events = events
+        self._checkpoint = checkpoint
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def move(self, tp: TopicPartition, directory: str) -> None:
+        """Begins to move the replica there; one that is there already stops moving. Returns at once.
+
+        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION for a name that is too long, and
+        REPLICA_NOT_AVAILABLE when there is no such replica: if it is made later it is made there.
+        """
+        if len(tp.topic) > TOPIC_NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{tp}: the name is too long for a copy in a directory")
+        if directory not in self._log_manager.directories:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not in log.dirs")
+        if directory in self._log_manager.offline_dirs:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline")
+        partition = self._hosted.get(tp)
+        if partition is not None and partition.role is Role.OFFLINE:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline")
+        current = self._log_manager.get(tp)
+        if partition is None or current is None or partition.log is not current:
+            self._futures.prefer(tp, directory)
+            raise KafkaError(
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} is not here; made later, it will be in {directory}"
+            )
+        try:
+            self._begin(tp, current, directory)
+        except LogDirFailed as error:
+            self._failures.failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _begin(self, tp: TopicPartition, current: Log, directory: str) -> None:
+        future = self._futures.get(tp)
+        if future is not None:
+            if future.log_dir == directory:
+                return
+            log.info("%s moves no longer to %s", tp, future.log_dir)
+            self._log_manager.drop_future(tp)
+        if current.log_dir == directory:
+            return
+        if self._log_manager.offline_dirs:
+            # A copy may lie there already: no second one (Kafka's rule).
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp}: nothing moves while a log directory is offline")
+        self._log_manager.make_future(tp, directory)
+        self._events.write("replica_move_begun", partition=str(tp), source=current.log_dir, target=directory)
+        self.wake()
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be something to copy: a replica moves, or one of which there is a copy from before is known again."""
+        self._changed.set()
+        if len(self._futures) and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="replica moves")
+
+    async def close(self) -> None:
+        """What is copied so far stays for the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def done(self) -> None:
+        """Waits until nothing moves any more."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while len(self._futures):
+                self._changed.clear()
+                has_worked = False
+                for tp in self._futures.partitions():
+                    has_worked |= await self._work_on(tp)
+                if not has_worked:
+                    await self._wait()
+        finally:
+            self._task = None
+
+    async def _wait(self) -> None:
+        """For a change, or for time to have paid for what was copied."""
+        try:
+            async with asyncio.timeout(min(self._throttle.free_in() or PAUSE_S_MAX, PAUSE_S_MAX)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _work_on(self, tp: TopicPartition) -> bool:
+        """Copies a piece, or ends the move. False: there is nothing to do now."""
+        try:
+            return await self._advance(tp)
+        except LogUnavailable as error:
+            self._failures.failed(error)
+            if error.is_passing:
+                return False
+            self._log_manager.drop_future(tp)
+        except LogDirFailed as error:
+            log.error("%s: the move ends: %s", tp, error)
+            self._failures.failed(error)
+        except KafkaError as error:
+            if self._ends(tp) is not None:
+                log.error("%s: the move ends: %s", tp, error)
+                self._events.write("replica_move_failed", partition=str(tp), reason=str(error))
+                self._log_manager.drop_future(tp)
+        return True
+
+    def _ends(self, tp: TopicPartition) -> tuple[Log, Log] | None:
+        """(the log, its copy) of a partition that has a role here; None: there is nothing to copy, now or any more."""
+        current, future, partition = self._log_manager.get(tp), self._futures.get(tp), self._hosted.get(tp)
+        if current is None or future is None or partition is None or partition.log is not current:
+            return None
+        return current, future
+
+    async def _advance(self, tp: TopicPartition) -> bool:
+        ends = self._ends(tp)
+        if ends is None or self._throttle.is_exceeded():
+            return False
+        current, future = ends
+        if future.topic_id != current.topic_id:
+            log.warning("%s: the copy is of another topic of that name: removed", tp)
+            self._log_manager.drop_future(tp)
+            return True
+        self._align(current, future)
+        if future.log_end_offset < current.log_end_offset:
+            offset = future.log_end_offset
+            read = await current.read_cold(offset, COPY_BYTES, current.log_end_offset, min_one_batch=True)
+            # A log that was cut meanwhile has cut its copy: what was read would leave a hole there (BUG-12).
+            if self._ends(tp) == ends and future.log_end_offset == offset:
+                self._append(future, read.records)
+            await asyncio.sleep(0)
+            return True
+        await future.flush()
+        await asyncio.get_running_loop().run_in_executor(None, self._declare_complete, future)
+        if self._ends(tp) == ends and self._catch_up(current, future):
+            await self._swap(tp, current)
+        return True
+
+    def _align(self, current: Log, future: Log) -> None:
+        """What was deleted from the log, or never was in it, is not in the copy either."""
+        self._futures.follow(current)
+        if future.log_end_offset < current.log_start_offset:
+            future.truncate_fully_and_start_at(current.log_start_offset)
+        future.increment_log_start(current.log_start_offset)
+
+    def _append(self, future: Log, records: Sequence[Buffer]) -> None:
+        data = b"".join(records)
+        self._throttle.record(future.append_as_follower(memoryview(data)).size_bytes)
+
+    def _declare_complete(self, future: Log) -> None:
+        try:
+            self._futures.declare_complete(future)
+        except OSError as error:
+            raise failure_of(future.log_dir, error) from error
+
+    def _catch_up(self, current: Log, future: Log) -> bool:
+        """Copies what came during the sync, without a wait. False when that is too much, or not in memory.
+
+        Also when something of it was synced where the log is now: it must be so in its new place before the old one goes.
+        """
+        self._align(current, future)
+        for _ in range(LAST_BYTES_MAX // COPY_BYTES):
+            if future.log_end_offset < current.log_end_offset:
+                try:
+                    read = current.read(future.log_end_offset, COPY_BYTES, current.log_end_offset, min_one_batch=True)
+                except WouldBlock:
+                    return False
+                self._append(future, read.records)
+        is_complete = future.log_end_offset == current.log_end_offset
+        return is_complete and future.recovery_point >= current.recovery_point
+
+    async def _swap(self, tp: TopicPartition, current: Log) -> None:
+        """The copy takes the log's place; then the disk is told, and the old log goes."""
+        partition = self._hosted.get(tp)
+        assert partition is not None
+        try:
+            swapped, removed = self._log_manager.swap(tp)
+        except LogDirFailed as error:
+            self._failures.disk_failed(partition, error)
+            raise
+        partition.log = swapped
+        log.info("%s has moved from %s to %s", tp, current.log_dir, swapped.log_dir)
+        self._events.write("replica_moved", partition=str(tp), source=current.log_dir, target=swapped.log_dir)
+        await self._checkpoint()
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._futures.finish, swapped, removed)
+        except OSError as error:
+            log.warning("%s: what is left in %s stays until the next start: %s", tp, current.log_dir, error)

@@ -1,0 +1,156 @@
+"""What the APIs work with; made once, by `broker.main`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.admin.config_admin import ConfigAdmin
+from broker.admin.topic_admin import TopicAdmin
+from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.producer_ids import ProducerIds
+from broker.groups.group_types import (
+    CommittedOffset,
+    FetchedOffset,
+    GroupDescription,
+    GroupListing,
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+)
+from broker.process.clock import Clock
+from broker.replication.fetching.fetch_sessions import FetchSessionCache
+from broker.replication.replica_manager import ReplicaManager
+from broker.requests.long_answers import LongAnswers
+from broker.requests.metadata_topics import MetadataTopics
+from broker.settings.config import BrokerConfig
+from broker.settings.dynamic_configs import DynamicConfigs
+from broker.storage.log_manager import LogManager
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.produce_codec import NodeEndpoint
+from protocol.types import Assignment, TopicPartition
+
+
+class ControllerRequests(Protocol):
+    """What this process may ask of its own controller, which answers while it is the active one (CTL-3).
+
+    All but `is_active` raise KafkaError(NOT_CONTROLLER) otherwise. In their answers None means that it is done, or on its way.
+    """
+
+    @property
+    def is_active(self) -> bool: ...
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begins moves to these replicas, cancels those whose target is None (CTL-10, CTL-11)."""
+        ...
+
+    def reassignments(self) -> dict[TopicPartition, Assignment]:
+        """The moves under way; the replicas are the target's, then those to be removed."""
+        ...
+
+    async def elect_leaders(
+        self, unclean: bool, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """CTL-12; `partitions` None: wherever a leader is wanted, and no other partition is named."""
+        ...
+
+
+class GroupRequests(Protocol):
+    """What members and admins ask of the coordinator of a group (CLI-2). None of it waits: `respond` is called once, now or later.
+
+    Every answer may be COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or INVALID_GROUP_ID.
+    """
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` whose leader is the group's coordinator."""
+        ...
+
+    def join(self, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None: ...
+
+    def sync(self, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None: ...
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode: ...
+
+    def leave(
+        self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
+    ) -> None:
+        """`respond` takes the group's error, and one for each of the members when that is NONE. It is called at once."""
+        ...
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        respond: Callable[[dict[TopicPartition, ErrorCode]], None],
+    ) -> None: ...
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
+    ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]: ...
+
+    def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
+        """Topic -> the partitions of which the group has committed an offset."""
+        ...
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition],
+        respond: Callable[[ErrorCode, dict[TopicPartition, ErrorCode]], None],
+    ) -> None: ...
+
+    def list_groups(
+        self, states: Iterable[str], types: Iterable[str]
+    ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
+        """None at all: of any state, of any type. A group that is not wanted is None in the answer."""
+        ...
+
+    def describe(self, group_id: str) -> GroupDescription: ...
+
+    def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """`controller` is this process's own, active or not; who the others think it is stands in the metadata cache."""
+
+    config: BrokerConfig
+    clock: Clock
+    cluster_id: str
+    metadata: MetadataCache
+    metadata_topics: MetadataTopics
+    replica_manager: ReplicaManager
+    log_manager: LogManager
+    fetch_sessions: FetchSessionCache
+    topic_admin: TopicAdmin
+    configs: DynamicConfigs
+    config_admin: ConfigAdmin
+    producer_ids: ProducerIds
+    controller: ControllerRequests
+    doubts: LeaderDoubts
+    groups: GroupRequests
+    replica_listener: str | None
+    """The one listener on which brokers may ask as replicas; None: all, for there is only one for clients and brokers."""
+    long_answers: LongAnswers
+
+    def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
+        """Where a live broker serves clients of that listener."""
+        broker = self.metadata.broker(broker_id)
+        endpoint = broker.endpoint(listener) if broker is not None else None
+        if broker is None or endpoint is None:
+            return None
+        return NodeEndpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
+
+    def node_endpoints(self, broker_ids: set[int], listener: str) -> list[NodeEndpoint]:
+        """As `node_endpoint`, of those that are live; for answers that name a new leader (KIP-951)."""
+        found = (self.node_endpoint(broker_id, listener) for broker_id in sorted(broker_ids))
+        return [endpoint for endpoint in found if endpoint is not None]

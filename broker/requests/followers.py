@@ -1,0 +1,62 @@
+"""Who asks as a replica, and may it? (BAD-28, BAD-34)
+
+Fetch, ListOffsets and OffsetForLeaderEpoch have a replica id; what is asked with one moves high watermarks and shows records that
+are not committed. As in Kafka, where it needs ClusterAction on the cluster, it is for brokers only. Where they have a listener
+of their own (`inter.broker.listener.name`) it is refused on every other one, with CLUSTER_AUTHORIZATION_FAILED. On a listener
+that they share with clients anybody can ask: there a Fetch counts only in the current broker epoch of a live, assigned replica
+(`Partition.check_follower`), which no client is told.
+
+Is a connection a follower's? That is told by its first request: a fetcher asks as a replica, and nothing else before.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.cluster.metadata_cache import MetadataCache
+from broker.network.acceptor import Claim
+from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from protocol.kafka import fetch_codec
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.framing import MalformedRequest, RequestHeader
+from protocol.types import NO_EPOCH
+
+OFFSET_REQUESTS = (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+EPOCH_WITH_REPLICA_SINCE = 3
+
+
+def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
+    """Of a request with a replica id that is not negative."""
+    return context.replica_listener in (None, request.connection.listener)
+
+
+def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, frame: memoryview) -> Claim:
+    """Does a Fetch, ListOffsets or OffsetForLeaderEpoch say that it is of another live broker? Only a Fetch has its epoch."""
+    try:
+        replica, epoch = _asker(header, frame)
+    except (MalformedRequest, struct.error):
+        return Claim.NONE
+    live = metadata.broker(replica) if replica >= 0 and replica != own_id else None
+    if live is None:
+        return Claim.NONE
+    if header.api_key != ApiKey.FETCH:
+        return Claim.MADE
+    return Claim.PROVEN if epoch == live.epoch else Claim.NONE
+
+
+def is_live_follower(metadata: MetadataCache, own_id: int, replica: int, epoch: int) -> bool:
+    """True for another live broker in its current life, which no other client knows the epoch of."""
+    live = metadata.broker(replica) if replica >= 0 and replica != own_id else None
+    return live is not None and epoch == live.epoch
+
+
+def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
+    """Replica id and broker epoch (-1: not said)."""
+    if header.api_key == ApiKey.FETCH:
+        return fetch_codec.asker(header.api_version, frame, header.body_offset)
+    is_old = header.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH and header.api_version < EPOCH_WITH_REPLICA_SINCE
+    if header.api_key not in OFFSET_REQUESTS or is_old:
+        return -1, NO_EPOCH
+    (replica,) = struct.unpack_from(">i", frame, header.body_offset)
+    return replica, NO_EPOCH

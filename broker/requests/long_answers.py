@@ -1,0 +1,221 @@
+"""The loop's time for answers that take long, shared by all of them (NET-4). See `steps.py`, which the handlers use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
+
+SLICE_S = 0.002
+"""How long answers keep the loop at a time; also one that has just begun."""
+BEGINNING_S = 0.0003
+"""How long one that has just begun may keep it, when others that began in the same turn have taken their slice already."""
+TURNS_PER_PAUSE = 4
+"""Of the loop, between two slices: a request needs about so many from its socket to the answer."""
+UNDER_WAY_MAX = 16
+UNDER_WAY_BYTES_MAX = 2 * 1024 * 1024
+"""Answers that take turns, and the bytes of their requests, of which what they keep in memory is a multiple; one alone may have
+more. Those that come later go on when others are done."""
+
+Work = Callable[[], Any]
+AnySteps = Generator[Work | None, Any, Any]
+"""A stop with a `Work` has a thread carry it out: its result is sent, what it raises is thrown."""
+
+
+class Unwanted(Exception):
+    """Nobody waits for the answer any more: its connection is gone."""
+
+
+class Asked(NamedTuple):
+    """A request that is answered: its size in bytes, and whether anybody waits for the answer, which is asked before each slice."""
+
+    size: int
+    is_wanted: Callable[[], bool]
+
+
+class _Answer:
+    """Without `steps` it is a slice for who waits, who works for that long outside."""
+
+    __slots__ = ("done", "has_place", "request", "steps", "work", "worked")
+
+    def __init__(
+        self, request: Asked, steps: AnySteps | None, done: asyncio.Future[Any], work: Work | None = None
+    ) -> None:
+        self.request = request
+        self.steps = steps
+        self.done = done
+        self.work = work
+        """For a thread, before the next step."""
+        self.worked: asyncio.Future[Any] | None = None
+        self.has_place = False
+        """Of those who unpack: until it asks for the next, or is done."""
+
+    def next_step(self, steps: AnySteps) -> Work | None:
+        worked, self.worked = self.worked, None
+        if worked is None:
+            return next(steps)
+        error = worked.exception()
+        return steps.send(worked.result()) if error is None else steps.throw(error)
+
+    def leave_place(self) -> None:
+        if self.has_place:
+            self.has_place = False
+            UNPACKING_PLACES.give_back()
+
+
+class LongAnswers:
+    """One for each broker. `monotonic` is the machine's clock."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._under_way: deque[_Answer] = deque()
+        self._under_way_bytes = 0
+        self._in_threads: dict[asyncio.Future[Any], _Answer] = {}
+        """They take no place of others meanwhile: threads may be busy for seconds."""
+        self._later: deque[_Answer] = deque()
+        self._is_scheduled = False
+        self._begun_s = 0.0
+        """What those that began in this turn of the loop have taken."""
+        self._is_turn_noted = False
+
+    def __len__(self) -> int:
+        """How many are not done."""
+        return len(self._under_way) + len(self._in_threads) + len(self._later)
+
+    def begin(self, steps: AnySteps) -> tuple[bool, Any]:
+        """(True, what the steps return), or (False, what a thread is to do, if anything): there is more than fits into this turn."""
+        monotonic = self._monotonic
+        began = monotonic()
+        until = began + BEGINNING_S
+        work = None
+        try:
+            while True:
+                work = next(steps)
+                if work is not None:
+                    break
+                now = monotonic()
+                if now >= until:
+                    until = began + SLICE_S - self._begun_s
+                    if now >= until:
+                        break
+        except StopIteration as end:
+            return True, end.value
+        self._begun_s += monotonic() - began
+        if not self._is_turn_noted:
+            self._is_turn_noted = True
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+        return False, work
+
+    def _turn_ended(self) -> None:
+        self._is_turn_noted = False
+        self._begun_s = 0.0
+
+    def go_on(self, request: Asked, steps: AnySteps, work: Work | None = None) -> asyncio.Future[Any]:
+        """What the steps return, later. Raises what they raise, or Unwanted. `work` as `begin` has returned it."""
+        return self._wait(request, steps, work)
+
+    def slice_of_own(self, request: Asked) -> asyncio.Future[Any]:
+        """Done when the waiter may work for SLICE_S at the most. Raises Unwanted."""
+        return self._wait(request, None, None)
+
+    def _wait(self, request: Asked, steps: AnySteps | None, work: Work | None) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._later.append(_Answer(request, steps, done, work))
+        self._admit()
+        self._schedule()
+        return done
+
+    def _schedule(self) -> None:
+        if self._under_way and not self._is_scheduled:
+            self._is_scheduled = True
+            self._pause(TURNS_PER_PAUSE)
+
+    def _admit(self) -> None:
+        under_way, later = self._under_way, self._later
+        while later and len(under_way) < UNDER_WAY_MAX:
+            size = later[0].request.size
+            if under_way and self._under_way_bytes + size > UNDER_WAY_BYTES_MAX:
+                break
+            self._under_way_bytes += size
+            under_way.append(later.popleft())
+
+    def _pause(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if turns > 0:
+            loop.call_soon(self._pause, turns - 1)
+        else:
+            self._slice()
+
+    def _slice(self) -> None:
+        end = self._monotonic() + SLICE_S
+        under_way = self._under_way
+        while under_way and self._monotonic() < end:
+            answer = under_way.popleft()
+            if self._is_done(answer, end):
+                answer.leave_place()
+            elif answer.work is not None:
+                self._hand_over(answer, answer.work)
+            else:
+                under_way.append(answer)
+                continue
+            self._under_way_bytes -= answer.request.size
+            self._admit()
+            if answer.steps is None:
+                break
+        self._is_scheduled = bool(under_way)
+        if under_way:
+            self._pause(TURNS_PER_PAUSE)
+
+    def _is_done(self, answer: _Answer, end: float) -> bool:
+        """Goes on with it until `end`, or until a thread has to work."""
+        steps, is_cancelled = answer.steps, answer.done.done()
+        if is_cancelled or not answer.request.is_wanted():
+            if steps is not None:
+                steps.close()
+            if not is_cancelled:
+                answer.done.set_exception(Unwanted())
+            return True
+        if steps is None:
+            answer.done.set_result(None)
+            return True
+        monotonic = self._monotonic
+        try:
+            while answer.work is None:
+                answer.work = answer.next_step(steps)
+                if monotonic() >= end:
+                    break
+            return False
+        except StopIteration as done:
+            answer.done.set_result(done.value)
+        except Exception as error:  # noqa: BLE001 - handed over, as an executor does
+            answer.done.set_exception(error)
+        return True
+
+    def _hand_over(self, answer: _Answer, work: Work) -> None:
+        """To a thread; afterwards it is among those under way again."""
+        answer.work = None
+        answer.leave_place()  # what it unpacked before is no longer needed
+        working = asyncio.ensure_future(_in_thread(answer, work))
+        self._in_threads[working] = answer
+        working.add_done_callback(self._worked)
+
+    def _worked(self, working: asyncio.Future[Any]) -> None:
+        answer = self._in_threads.pop(working)
+        if working.cancelled():
+            answer.leave_place()
+            answer.done.cancel()
+            return
+        working.exception()  # looked at, also if nobody wants the answer any more
+        answer.worked = working
+        self._under_way_bytes += answer.request.size
+        self._under_way.append(answer)
+        self._schedule()
+
+
+async def _in_thread(answer: _Answer, work: Work) -> Any:
+    await UNPACKING_PLACES.take()
+    answer.has_place = True
+    return await asyncio.get_running_loop().run_in_executor(UNPACKING, work)

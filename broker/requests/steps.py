@@ -1,0 +1,203 @@
+"""Requests that may take long: read, served and answered in steps, between which others have their turn (NET-4).
+
+A handler gives its steps to one of the functions here. What takes no longer than a slice is done at once, as for most requests;
+the rest shares the loop's time with all other long answers (`long_answers.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from broker.network.request_channel import Request
+from broker.requests.context import ApiContext
+from broker.requests.long_answers import AnySteps, Asked, Unwanted, Work
+from protocol.errors import KafkaError
+from protocol.kafka import messages
+from protocol.kafka.by_schema import AnswerTooLarge
+from protocol.kafka.framing import MalformedRequest
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+ROWS_IN_A_STEP = 500
+JOINED_MAX = 64 * 1024
+"""Bytes of a body that is copied behind its header; a larger one is sent as it is."""
+
+OWN_ERROR = "an error inside the broker"
+REFUSALS = (MalformedRequest, AnswerTooLarge, Unwanted)
+"""Why a request is not answered that are no errors of ours."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+StepsTo = Generator[None, None, Result]
+"""Stops after each fraction of a millisecond. What it goes by may have changed at each stop."""
+Body = bytes | Sequence[bytes]
+"""A response after its header, whole or in pieces."""
+Steps = StepsTo[Body]
+ThreadedSteps = Generator[Work | None, Any, Body]
+"""As Steps; some stops have a large batch unpacked: with what a thread is to do, whose result is sent."""
+Further = Coroutine[Any, Any, None] | None
+
+
+def in_steps(context: ApiContext, request: Request, steps: AnySteps) -> Further:
+    """Carries out what serves the request, its answer included. To be returned by the handler.
+
+    The steps return a coroutine if there is something to be awaited after them.
+    """
+    is_done, further = context.long_answers.begin(steps)
+    return further if is_done else _go_on(context, request, steps, further)
+
+
+def respond_in_steps(context: ApiContext, request: Request, steps: ThreadedSteps) -> Further:
+    """As `in_steps`; the steps return the body of the answer."""
+    return in_steps(context, request, _responding(request, steps))
+
+
+async def finished(context: ApiContext, request: Request, steps: Generator[Work | None, Any, Result]) -> Result:
+    """What the steps return, for a handler that awaits. Raises Unwanted when the client is gone."""
+    is_done, value = context.long_answers.begin(steps)
+    if not is_done:
+        value = await context.long_answers.go_on(_asked(request), steps, value)
+    result: Result = value
+    return result
+
+
+def bare(error: KafkaError) -> KafkaError:
+    """Without the traceback, which keeps the frames of every call that it came through: an answer may have 100,000 errors."""
+    return error.with_traceback(None)
+
+
+class Refusals:
+    """Errors of many partitions, of which most are the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], KafkaError] = {}
+
+    def shared(self, error: KafkaError | None) -> KafkaError | None:
+        """The error, or an equal one that is kept already; without its traceback."""
+        return None if error is None else self._known.setdefault((error.code, error.message), bare(error))
+
+
+async def slice_of_own(context: ApiContext, request: Request) -> None:
+    """Gives the loop back; then the caller may work for a millisecond or two. Raises Unwanted when the client is gone."""
+    await context.long_answers.slice_of_own(_asked(request))
+
+
+async def respond_when_finished(context: ApiContext, request: Request, steps: Steps) -> None:
+    """Answers with what the steps return, for a handler that awaits."""
+    await finished(context, request, _responding(request, steps))
+
+
+def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
+    """As `respond_in_steps`, for who is called back and must not fail: an error closes the client's connection only."""
+    responding = _responding(request, steps)
+    try:
+        is_done, work = context.long_answers.begin(responding)
+    except REFUSALS as error:
+        close_for(request, error)
+        return
+    except Exception:
+        # The boundary of who calls back.
+        log.exception("%s failed", request)
+        request.close(OWN_ERROR)
+        return
+    if not is_done:
+        after_steps(context, request, responding, lambda: None, work)
+
+
+def after_steps(
+    context: ApiContext, request: Request, steps: AnySteps, then: Callable[[], None], work: Work | None = None
+) -> None:
+    """`then()` when the steps are done, for who is called back; not for a client that is gone meanwhile."""
+
+    def ended(done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            close_for(request, error)
+        elif not done.cancelled():
+            then()
+
+    context.long_answers.go_on(_asked(request), steps, work).add_done_callback(ended)
+
+
+def respond_with(context: ApiContext, request: Request, api_key: int, body: dict[str, Any]) -> None:
+    """As `respond_later`, of an answer by its schema; its arrays may be iterators."""
+    respond_later(context, request, messages.encoding(api_key, request.header.api_version, body))
+
+
+def close_for(request: Request, error: BaseException) -> None:
+    """The request is not answered: its connection ends, with the reason in the log."""
+    match error:
+        case Unwanted():
+            pass
+        case MalformedRequest():
+            request.close(f"malformed {request}: {error}")
+        case AnswerTooLarge():
+            request.close(f"the answer to {request} would have more than {messages.ANSWER_BYTES_MAX} bytes")
+        case _:
+            log.error("%s failed", request, exc_info=error)
+            request.close(OWN_ERROR)
+
+
+async def _go_on(context: ApiContext, request: Request, steps: AnySteps, work: Work | None) -> None:
+    try:
+        further = await context.long_answers.go_on(_asked(request), steps, work)
+    except Unwanted:
+        return
+    if further is not None:
+        await further
+
+
+def _asked(request: Request) -> Asked:
+    return Asked(len(request.frame), lambda: request.connection.is_open)
+
+
+def _responding(request: Request, steps: ThreadedSteps) -> Generator[Work | None, Any, None]:
+    body = yield from steps
+    if isinstance(body, bytes):
+        body = (body,)
+    if len(body) == 1 and len(body[0]) <= JOINED_MAX:
+        request.respond_small(body[0])
+    else:
+        request.respond(body)
+
+
+def by_topic(answers: Mapping[TopicPartition, Result]) -> StepsTo[dict[str, list[tuple[int, Result]]]]:
+    """Topic -> (partition, its answer)."""
+    topics: dict[str, list[tuple[int, Result]]] = {}
+    for number, (tp, answer) in enumerate(answers.items(), 1):
+        topics.setdefault(tp[0], []).append((tp[1], answer))
+        if number % ROWS_IN_A_STEP == 0:
+            yield
+    return topics
+
+
+def parts_of(items: Iterable[Result], size: int) -> Iterator[list[Result]]:
+    """The items in lists of `size`; one empty list if there are none."""
+    left = iter(items)
+    part = list(itertools.islice(left, size))
+    yield part
+    while part := list(itertools.islice(left, size)):
+        yield part
+
+
+def collected(items: Sequence[Item], value_of: Callable[[Item], Result]) -> StepsTo[list[Result]]:
+    """`value_of(item)` of each."""
+    values = []
+    for number, item in enumerate(items, 1):
+        values.append(value_of(item))
+        if number % ROWS_IN_A_STEP == 0:
+            yield
+    return values
+
+
+def each(items: Sequence[Result], act: Callable[[Result], object], in_a_step: int) -> StepsTo[None]:
+    """`act(item)` of each, with a stop after every `in_a_step`."""
+    for number, item in enumerate(items, 1):
+        act(item)
+        if number % in_a_step == 0:
+            yield

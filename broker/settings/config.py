@@ -1,0 +1,592 @@
+"""Typed settings of a broker and of a topic, under Kafka's keys.
+
+An attribute's name is the Kafka key with `_` for `.`: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`.
+Reading them from files, environment and flags is `broker.settings.config_sources`' work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property, lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from protocol.numbers import BLANKS, decimal_number, is_plain_number, whole_number
+from protocol.plain_text import shortened
+
+SHORT_MAX = 2**15 - 1
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+TOLD_MAX = 200
+"""Characters of a wrong value that its error message repeats."""
+
+
+BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "cleanup.policy": "log.cleanup.policy",
+        "compression.gzip.level": "compression.gzip.level",
+        "compression.lz4.level": "compression.lz4.level",
+        "compression.type": "compression.type",
+        "compression.zstd.level": "compression.zstd.level",
+        "delete.retention.ms": "log.cleaner.delete.retention.ms",
+        "file.delete.delay.ms": "log.segment.delete.delay.ms",
+        "flush.messages": "log.flush.interval.messages",
+        "flush.ms": "log.flush.interval.ms",
+        "index.interval.bytes": "log.index.interval.bytes",
+        "local.retention.bytes": "log.local.retention.bytes",
+        "local.retention.ms": "log.local.retention.ms",
+        "max.message.bytes": "message.max.bytes",
+        "message.downconversion.enable": "log.message.downconversion.enable",
+        "message.format.version": "log.message.format.version",
+        "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
+        "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+        "message.timestamp.type": "log.message.timestamp.type",
+        "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+        "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+        "min.insync.replicas": "min.insync.replicas",
+        "preallocate": "log.preallocate",
+        "retention.bytes": "log.retention.bytes",
+        "retention.ms": "log.retention.ms",
+        "segment.bytes": "log.segment.bytes",
+        "segment.index.bytes": "log.index.size.max.bytes",
+        "segment.jitter.ms": "log.roll.jitter.ms",
+        "segment.ms": "log.roll.ms",
+        "unclean.leader.election.enable": "unclean.leader.election.enable",
+    }
+)
+"""Topic key -> the broker's key that it overrides."""
+
+EVERY_REPLICA = "*"
+
+
+class ConfigError(ValueError):
+    """A value that is not allowed; the message names key, value and what is allowed."""
+
+
+VALUE_LENGTH_MAX = 128 * 1024
+"""Characters of one setting: the throttled replicas of some thousand partitions are as long."""
+LIST_IS_SHORT = 1024
+"""Characters. The replicas in a list take twenty times its bytes: of long lists few are kept."""
+
+
+def _told(text: str) -> str:
+    """A wrong value, as its error message repeats it."""
+    return shortened(repr(text), TOLD_MAX)
+
+
+def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
+    """(partition, broker) of a list `partition:broker,...`; None for `*`, all of them. Raises ConfigError."""
+    return _in_short_list(text) if len(text) <= LIST_IS_SHORT else _in_long_list(text)
+
+
+@lru_cache(maxsize=4096)
+def _in_short_list(text: str) -> frozenset[tuple[int, int]] | None:
+    return _in_list(text)
+
+
+@lru_cache(maxsize=64)
+def _in_long_list(text: str) -> frozenset[tuple[int, int]] | None:
+    return _in_list(text)
+
+
+def _in_list(text: str) -> frozenset[tuple[int, int]] | None:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if items == [EVERY_REPLICA]:
+        return None
+    pairs = [item.split(":") for item in items]
+    if not all(len(pair) == 2 and all(map(is_plain_number, pair)) for pair in pairs):
+        raise ConfigError(f"{_told(text)}: allowed are * and partition:broker,partition:broker,...")
+    return frozenset((int(partition), int(broker)) for partition, broker in pairs)
+
+
+_NEWEST_IV = {
+    **dict.fromkeys(("0.8.0", "0.8.1", "0.8.2", "0.9.0"), -1),
+    **{"0.10.0": 1, "0.10.1": 2, "0.10.2": 0, "0.11.0": 2, "1.0": 0, "1.1": 0, "2.0": 1, "2.1": 2, "2.2": 1, "2.3": 1},
+    **{"2.4": 1, "2.5": 0, "2.6": 0, "2.7": 2, "2.8": 1, "3.0": 1, "3.1": 0, "3.2": 0, "3.3": 3, "3.4": 0, "3.5": 2},
+    **{"3.6": 2, "3.7": 4, "3.8": 0, "3.9": 0},
+}
+"""Kafka's releases: the newest of their versions `<release>-IV<n>`, -1 for a release that has none."""
+
+
+def message_format_version(text: str) -> None:
+    """Raises ConfigError for what is no version of Kafka, up to 3.9 (MetadataVersion.fromVersionString)."""
+    parts = text.split(".")
+    release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
+    newest = _NEWEST_IV.get(release)
+    if newest is None or (step and not (is_plain_number(step) and int(step) <= newest)):
+        raise ConfigError(f"{_told(text)}: no version of Kafka, as 3.0-IV1 or 2.8")
+
+
+def gzip_level(text: str) -> None:
+    if (level := whole_number(text)) != -1 and not 1 <= level <= 9:
+        raise ConfigError(f"{text!r}: allowed are 1 to 9, and -1 for gzip's own default")
+
+
+def no_remote_storage(text: str) -> None:
+    if text.lower() == "true":
+        raise ConfigError("true: tiered storage is not served here")
+
+
+def setting(
+    default: Any,
+    *,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    choices: tuple[str, ...] | None = None,
+    is_list: bool = False,
+    check: Callable[[str], Any] | None = None,
+    doc: str = "",
+) -> Any:
+    """A dataclass field with the limits that `parse_value` checks.
+
+    The `choices` of a list (texts with commas between) are those of its items; `check` gets the text and raises ConfigError.
+    """
+    metadata = {
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "is_list": is_list,
+        "check": check,
+        "doc": doc,
+    }
+    if isinstance(default, list | dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What `server.properties` says. Defaults are Kafka 3.9's where the key is Kafka's."""
+
+    # who and where
+    broker_id: int = setting(-1, minimum=-1, maximum=INT_MAX, doc="id of this broker, unique in the cluster")
+    broker_rack: str = setting("", doc="rack of this broker")
+    zookeeper_connect: str = setting("", doc="host:port[,host:port...][/chroot]")
+    zookeeper_session_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
+    zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
+    listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")
+    advertised_listeners: str = setting("", doc="what clients are told; default: listeners")
+    listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT", doc="NAME:PROTOCOL[,...]")
+    inter_broker_listener_name: str = setting(
+        "", doc="of the followers' fetches; default: the first that is not the control plane's"
+    )
+    control_plane_listener_name: str = setting(
+        "", doc="of the control RPC; default: CONTROLLER, made on a free port if missing"
+    )
+
+    # the log
+    log_dirs: str = setting("", doc="comma-separated directories; must be set")
+    log_segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX)
+    log_roll_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1)
+    log_roll_jitter_ms: int = setting(0, minimum=0)
+    log_index_size_max_bytes: int = setting(10 * 1024**2, minimum=4, maximum=INT_MAX)
+    log_index_interval_bytes: int = setting(4096, minimum=0, maximum=INT_MAX)
+    log_retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
+    log_retention_bytes: int = setting(-1, minimum=-1)
+    log_retention_check_interval_ms: int = setting(
+        300_000, minimum=1, doc="how often old segments are looked for, in ms; a second at least"
+    )
+    log_cleanup_policy: str = setting("delete", choices=("delete", "compact"), is_list=True)
+    log_message_timestamp_after_max_ms: int = setting(LONG_MAX, minimum=0)
+    log_message_timestamp_before_max_ms: int = setting(LONG_MAX, minimum=0)
+    log_message_timestamp_difference_max_ms: int = setting(LONG_MAX, minimum=0)
+    log_message_timestamp_type: str = setting("CreateTime", choices=("CreateTime", "LogAppendTime"))
+    log_flush_interval_messages: int = setting(LONG_MAX, minimum=1)
+    log_flush_interval_ms: int = setting(LONG_MAX, minimum=0)
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="after how long an idempotent producer that writes nothing is forgotten",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(600_000, minimum=1)
+    log_flush_offset_checkpoint_interval_ms: int = setting(60000, minimum=0, maximum=INT_MAX)
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(60000, minimum=0, maximum=INT_MAX)
+    message_max_bytes: int = setting(1048588, minimum=0, maximum=INT_MAX)
+    log_segment_delete_delay_ms: int = setting(60000, minimum=0)
+    log_preallocate: bool = setting(False)
+    log_message_downconversion_enable: bool = setting(True)
+    log_message_format_version: str = setting("3.0-IV1", check=message_format_version)
+    log_local_retention_ms: int = setting(-2, minimum=-2)
+    log_local_retention_bytes: int = setting(-2, minimum=-2)
+
+    # compaction
+    log_cleaner_enable: bool = setting(True, doc="Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: int = setting(1, minimum=0, maximum=INT_MAX, doc="0: none. One log is compacted at a time.")
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * 1024**2, minimum=1024, doc="bytes for the keys of the part of a log that is compacted in one go"
+    )
+    log_cleaner_io_buffer_size: int = setting(524288, minimum=0, maximum=INT_MAX, doc="Without effect here.")
+    log_cleaner_io_buffer_load_factor: float = setting(
+        0.9, minimum=0, maximum=1, doc="how much of log.cleaner.dedupe.buffer.size is filled"
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        1.7976931348623157e308, minimum=0, doc="bytes/s that compaction reads and writes at most"
+    )
+    log_cleaner_backoff_ms: int = setting(15000, minimum=0, doc="pause in ms when no log needs compaction")
+    log_cleaner_min_cleanable_ratio: float = setting(0.5, minimum=0, maximum=1)
+    log_cleaner_delete_retention_ms: int = setting(86400000, minimum=0)
+    log_cleaner_min_compaction_lag_ms: int = setting(0, minimum=0)
+    log_cleaner_max_compaction_lag_ms: int = setting(LONG_MAX, minimum=1)
+
+    # topics
+    auto_create_topics_enable: bool = setting(True)
+    delete_topic_enable: bool = setting(True)
+    max_broker_partitions: int = setting(
+        20_000,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="ottla's own (KIP-578): replicas for each live broker, above which no topics are made and none gets partitions",
+    )
+    num_partitions: int = setting(1, minimum=1, maximum=INT_MAX)
+    default_replication_factor: int = setting(1, minimum=1, maximum=INT_MAX)
+    min_insync_replicas: int = setting(1, minimum=1, maximum=INT_MAX)
+    unclean_leader_election_enable: bool = setting(False)
+    compression_type: str = setting("producer", choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"))
+    compression_gzip_level: int = setting(-1, maximum=9, check=gzip_level)
+    compression_lz4_level: int = setting(9, minimum=1, maximum=17)
+    compression_zstd_level: int = setting(3, minimum=-131072, maximum=22)
+
+    # replication
+    replica_lag_time_max_ms: int = setting(30000, minimum=1)
+    replica_fetch_max_bytes: int = setting(1024**2, minimum=0, maximum=INT_MAX)
+    replica_fetch_response_max_bytes: int = setting(10 * 1024**2, minimum=0, maximum=INT_MAX)
+    replica_fetch_min_bytes: int = setting(1, minimum=0, maximum=INT_MAX)
+    replica_fetch_wait_max_ms: int = setting(
+        500,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="how long a follower's fetch waits for records, in ms; 1000 at the most here",
+    )
+    replica_fetch_backoff_ms: int = setting(1000, minimum=0, maximum=INT_MAX)
+    replica_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
+    replica_high_watermark_checkpoint_interval_ms: int = setting(5000, minimum=1)
+    num_replica_fetchers: int = setting(
+        1,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="fetchers for each leader; a change counts for partitions followed from then on",
+    )
+    leader_replication_throttled_rate: int = setting(
+        LONG_MAX, minimum=0, doc="bytes/s to throttled replicas elsewhere that are not in sync"
+    )
+    follower_replication_throttled_rate: int = setting(
+        LONG_MAX, minimum=0, doc="bytes/s to throttled replicas here that are not in sync"
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        LONG_MAX, minimum=0, doc="bytes/s of moves between log directories"
+    )
+    replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX, doc="samples of a throttle's window")
+    replication_quota_window_size_seconds: int = setting(
+        1, minimum=1, maximum=INT_MAX, doc="seconds of one sample of a throttle's window"
+    )
+    alter_log_dirs_replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX)
+    alter_log_dirs_replication_quota_window_size_seconds: int = setting(1, minimum=1, maximum=INT_MAX)
+
+    # groups
+    group_min_session_timeout_ms: int = setting(6000, minimum=0, maximum=INT_MAX)
+    group_max_session_timeout_ms: int = setting(1_800_000, minimum=0, maximum=INT_MAX)
+    group_initial_rebalance_delay_ms: int = setting(
+        3000, minimum=0, maximum=INT_MAX, doc="how long the first rebalance of an empty group waits for more members"
+    )
+    group_max_size: int = setting(INT_MAX, minimum=1, maximum=INT_MAX)
+    group_memory_max_bytes: int = setting(
+        512 * 1024**2,
+        minimum=0,
+        doc="ottla's own: bytes that the groups coordinated here take in memory, above which new members and offsets are refused",
+    )
+    offset_metadata_max_bytes: int = setting(
+        4096, minimum=0, maximum=INT_MAX, doc="how long a commit's metadata may be, in characters as in Kafka"
+    )
+    offsets_commit_timeout_ms: int = setting(
+        5000, minimum=1, maximum=INT_MAX, doc="how long a commit waits until all in-sync replicas have it"
+    )
+    offsets_load_buffer_size: int = setting(
+        5 * 1024**2, minimum=1, maximum=INT_MAX, doc="bytes read at a time when groups are loaded"
+    )
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, minimum=1, maximum=INT_MAX, doc="how long offsets are kept that no member uses"
+    )
+    offsets_retention_check_interval_ms: int = setting(600_000, minimum=1)
+    offsets_topic_num_partitions: int = setting(
+        50, minimum=1, maximum=INT_MAX, doc="of __consumer_offsets; not to be changed once it is there"
+    )
+    offsets_topic_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
+    offsets_topic_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
+    offsets_topic_compression_codec: int = setting(
+        0, minimum=0, maximum=4, doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
+    )
+
+    # transactions: not served, but the topic is made as Kafka makes it
+    transaction_state_log_num_partitions: int = setting(50, minimum=1, maximum=INT_MAX)
+    transaction_state_log_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
+    transaction_state_log_min_isr: int = setting(2, minimum=1, maximum=INT_MAX)
+    transaction_state_log_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
+
+    # metrics
+    metrics_listener: str = setting(
+        "", doc="ottla's own: host:port where this broker serves Prometheus metrics over HTTP; empty: nowhere"
+    )
+
+    # threads
+    num_network_threads: int = setting(
+        3,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="processors of a listener, from its start on; all run on the broker's one loop",
+    )
+    num_io_threads: int = setting(8, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+    background_threads: int = setting(10, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+    num_recovery_threads_per_data_dir: int = setting(1, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+
+    # network
+    socket_request_max_bytes: int = setting(100 * 1024**2, minimum=1, maximum=INT_MAX)
+    queued_max_requests: int = setting(500, minimum=1, maximum=INT_MAX)
+    queued_max_request_bytes: int = setting(256 * 1024**2, minimum=-1)
+    queued_max_response_bytes: int = setting(
+        256 * 1024**2,
+        minimum=-1,
+        doc="ottla's own: bytes of answers of all connections that clients have not taken yet; -1: no limit",
+    )
+    socket_response_timeout_ms: int = setting(
+        60000, minimum=1, doc="ottla's own: how long a client may take nothing of an answer that waits for it"
+    )
+    connections_max_idle_ms: int = setting(600000, minimum=-1)
+    max_connections: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
+    max_connections_per_ip: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
+    max_in_flight_requests_per_connection: int = setting(
+        100, minimum=1, doc="ottla's own: pipelined requests of one connection"
+    )
+    socket_frame_timeout_ms: int = setting(
+        60000, minimum=1, doc="ottla's own: how long a begun frame may take to arrive (BAD-4)"
+    )
+    request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX, doc="Without effect here.")
+    max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
+    max_incremental_fetch_session_cache_partitions: int = setting(
+        200_000,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="ottla's own: partitions in the fetch sessions of all consumers together",
+    )
+    fetch_max_bytes: int = setting(55 * 1024**2, minimum=1024, maximum=INT_MAX)
+
+    # controller
+    controller_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
+    auto_leader_rebalance_enable: bool = setting(True)
+    leader_imbalance_check_interval_seconds: int = setting(300, minimum=1)
+    leader_imbalance_per_broker_percentage: int = setting(10, minimum=0, maximum=INT_MAX)
+    broker_fast_failure_detection: bool = setting(
+        True,
+        doc="ottla's own: a broker whose control listener refuses connections is dead, not only when its session ends",
+    )
+    broker_stop_timeout_ms: int = setting(
+        25_000,
+        minimum=1000,
+        maximum=INT_MAX,
+        doc="ottla's own: how long a stop may take in all, in ms; logs that are not flushed by then are recovered at the next start",
+    )
+    controlled_shutdown_enable: bool = setting(True)
+    controlled_shutdown_max_retries: int = setting(3, minimum=0, maximum=INT_MAX)
+    controlled_shutdown_retry_backoff_ms: int = setting(5000, minimum=0)
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """`log.dirs`, split."""
+        return tuple(part.strip() for part in self.log_dirs.split(",") if part.strip())
+
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic without overrides has on this broker."""
+        values = {attribute(key): getattr(self, attribute(broker_key)) for key, broker_key in BROKER_KEY_OF.items()}
+        return TopicConfig(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicConfig:
+    """A topic's settings: the broker's defaults, then `/config/topics/<topic>`."""
+
+    cleanup_policy: str = setting(
+        "delete",
+        choices=("delete", "compact"),
+        is_list=True,
+        doc="What happens to old segments: delete them, compact them, both, or with an empty list neither.",
+    )
+    compression_type: str = setting(
+        "producer",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        doc="The compression of what is stored; `producer` keeps the producer's.",
+    )
+    compression_gzip_level: int = setting(
+        -1,
+        maximum=9,
+        check=gzip_level,
+        doc="How hard gzip works where compression.type is gzip: 1 to 9; -1: its default.",
+    )
+    compression_lz4_level: int = setting(
+        9, minimum=1, maximum=17, doc="How hard lz4 works where compression.type is lz4; 9: as fast as it can."
+    )
+    compression_zstd_level: int = setting(
+        3, minimum=-131072, maximum=22, doc="How hard zstd works where compression.type is zstd."
+    )
+    delete_retention_ms: int = setting(86400000, minimum=0, doc="How long a tombstone stays in a compacted log, in ms.")
+    file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files go at once.")
+    flush_messages: int = setting(LONG_MAX, minimum=1, doc="After how many records a log is synced to the disk.")
+    flush_ms: int = setting(LONG_MAX, minimum=0, doc="After how many ms a log is synced to the disk.")
+    follower_replication_throttled_replicas: str = setting(
+        "",
+        is_list=True,
+        check=throttled_replicas,
+        doc="Replicas that are throttled while they catch up, at the follower: partition:broker,... or *.",
+    )
+    index_interval_bytes: int = setting(
+        4096, minimum=0, maximum=INT_MAX, doc="How many bytes lie between two entries of the offset index."
+    )
+    leader_replication_throttled_replicas: str = setting(
+        "",
+        is_list=True,
+        check=throttled_replicas,
+        doc="Replicas whose followers are throttled while they catch up, at the leader: partition:broker,... or *.",
+    )
+    local_retention_bytes: int = setting(-2, minimum=-2, doc="Without effect here: there is no tiered storage.")
+    local_retention_ms: int = setting(-2, minimum=-2, doc="Without effect here: there is no tiered storage.")
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX, minimum=1, doc="After how many ms a record may not stay uncompacted."
+    )
+    max_message_bytes: int = setting(
+        1048588, minimum=0, maximum=INT_MAX, doc="The largest record batch that is taken, in bytes."
+    )
+    message_downconversion_enable: bool = setting(True, doc="Without effect here: older formats are not served.")
+    message_format_version: str = setting(
+        "3.0-IV1", check=message_format_version, doc="Without effect here, as in Kafka since 3.0: the format is v2."
+    )
+    message_timestamp_after_max_ms: int = setting(
+        LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be ahead of the broker's."
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be behind the broker's."
+    )
+    message_timestamp_difference_max_ms: int = setting(
+        LONG_MAX, minimum=0, doc="The old name of message.timestamp.before.max.ms, used where that is not set."
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whether a record has its producer's time or that of its append.",
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, minimum=0, maximum=1, doc="From which share of not compacted bytes on a log is compacted."
+    )
+    min_compaction_lag_ms: int = setting(0, minimum=0, doc="For how many ms a record stays uncompacted at least.")
+    min_insync_replicas: int = setting(
+        1, minimum=1, maximum=INT_MAX, doc="How many in-sync replicas a produce with acks=all needs."
+    )
+    preallocate: bool = setting(False, doc="Without effect here: files grow as they are written.")
+    remote_log_copy_disable: bool = setting(
+        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+    )
+    remote_log_delete_on_disable: bool = setting(
+        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+    )
+    remote_storage_enable: bool = setting(
+        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+    )
+    retention_bytes: int = setting(-1, minimum=-1, doc="Up to which size a partition keeps old segments; -1: any size.")
+    retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long records are kept, in ms; -1: for ever.")
+    segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment is begun.")
+    segment_index_bytes: int = setting(
+        10 * 1024**2, minimum=4, maximum=INT_MAX, doc="The size of an index at which a new segment is begun."
+    )
+    segment_jitter_ms: int = setting(0, minimum=0, doc="By how many ms at most segment.ms is prolonged, per partition.")
+    segment_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1, doc="The age in ms at which a new segment is begun.")
+    unclean_leader_election_enable: bool = setting(
+        False, doc="Whether a replica that is not in sync may lead when no other lives: acknowledged records are lost."
+    )
+
+    def check_together(self) -> None:
+        """What no single value shows (LogConfig.validateValues). Raises ConfigError."""
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                f"min.compaction.lag.ms={self.min_compaction_lag_ms} is more than "
+                f"max.compaction.lag.ms={self.max_compaction_lag_ms}"
+            )
+
+    @property
+    def timestamp_before_max_ms(self) -> int:
+        """As LogConfig.getMessageTimestampBeforeMaxMs: the old setting counts where the new one is left alone."""
+        before = self.message_timestamp_before_max_ms
+        return before if before != LONG_MAX else self.message_timestamp_difference_max_ms
+
+    @cached_property
+    def looks_at_each_record(self) -> bool:
+        """Whether a produced batch must be decoded to know if it may be appended. Asked for each one."""
+        return (
+            "compact" in self.cleanup_policy
+            or self.message_timestamp_after_max_ms != LONG_MAX
+            or self.timestamp_before_max_ms != LONG_MAX
+        )
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """These settings with a topic's own (Kafka keys, text values). Raises ConfigError for an unknown key or a bad value."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        known = settings_of(TopicConfig)
+        for key, text in overrides.items():
+            if key not in known:
+                raise ConfigError(f"unknown topic config {key!r}; known are {', '.join(sorted(known))}")
+            values[attribute(key)] = parse_value(TopicConfig, key, text)
+        return TopicConfig(**values)
+
+
+def attribute(key: str) -> str:
+    """The attribute of a Kafka key."""
+    return key.replace(".", "_")
+
+
+@cache
+def settings_of(config: type) -> Mapping[str, Any]:
+    """Kafka key -> dataclass field, of BrokerConfig or TopicConfig."""
+    return MappingProxyType({f.name.replace("_", "."): f for f in fields(config)})
+
+
+def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
+    """`text` as the type of `key`, inside its limits. Raises ConfigError that names key, value and what is allowed."""
+    spec = settings_of(config)[key]
+    if len(text) > VALUE_LENGTH_MAX:
+        raise ConfigError(f"{key}: a value of {len(text)} characters, at most {VALUE_LENGTH_MAX} are taken")
+    text = text.strip(BLANKS)
+    kind = spec.type
+    value: int | float | bool | str
+    if kind == "bool":
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{key}={_told(text)}: allowed are true and false")
+        value = text.lower() == "true"
+    elif kind in ("int", "float"):
+        try:
+            value = whole_number(text) if kind == "int" else decimal_number(text)
+        except ValueError as error:
+            raise ConfigError(f"{key}={_told(text)}: {error}") from None
+        minimum, maximum = spec.metadata["minimum"], spec.metadata["maximum"]
+        if kind == "int":  # without limits of its own it is one of Java's long
+            minimum = -LONG_MAX - 1 if minimum is None else minimum
+            maximum = LONG_MAX if maximum is None else maximum
+        if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+            limits = f"from {minimum}" if maximum in (None, LONG_MAX) else f"from {minimum} to {maximum}"
+            raise ConfigError(f"{key}={_told(text)}: allowed is a number {limits}")
+    else:
+        value = _parse_text(spec, key, text)
+    check = spec.metadata["check"]
+    if check is not None:
+        try:
+            check(text)
+        except ConfigError as error:
+            raise ConfigError(f"{key}={error}") from None
+    return value
+
+
+def _parse_text(spec: Any, key: str, text: str) -> str:
+    choices = spec.metadata["choices"]
+    items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
+    if choices is not None and any(item not in choices for item in items):
+        raise ConfigError(f"{key}={_told(text)}: allowed are {', '.join(choices)}")
+    return ",".join(items)

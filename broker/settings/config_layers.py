@@ -1,0 +1,307 @@
+"""Where the value of a setting comes from, and which value counts. Pure.
+
+A topic's own setting, then what was set for this broker while it runs, then for all brokers, then its static
+configuration, then the default. DescribeConfigs shows these layers as Kafka's sources and synonyms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from broker.settings.config import (
+    BROKER_KEY_OF,
+    INT_MAX,
+    LONG_MAX,
+    SHORT_MAX,
+    BrokerConfig,
+    ConfigError,
+    TopicConfig,
+    attribute,
+    parse_value,
+    settings_of,
+)
+
+THREAD_KEYS = frozenset(
+    {
+        "background.threads",
+        "log.cleaner.threads",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.fetchers",
+    }
+)
+"""Numbers of threads in Kafka: one change at most doubles or halves them."""
+
+DYNAMIC_BROKER_KEYS = (
+    frozenset(BROKER_KEY_OF.values()) - {"log.message.format.version"}
+    | THREAD_KEYS
+    | {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.connections",
+        "max.connections.per.ip",
+        "producer.id.expiration.ms",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Broker settings that may change while it runs. `docs/CONFIGS.md` has them beside Kafka's, and says which take effect."""
+
+OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
+        "log.retention.ms": ("log.retention.minutes", "log.retention.hours"),
+        "log.roll.jitter.ms": ("log.roll.jitter.hours",),
+        "log.roll.ms": ("log.roll.hours",),
+    }
+)
+"""Key -> Kafka's older keys for the same, which count in this order where it is not set. The last one has the default."""
+
+DEFAULT_OF_OLDER: Mapping[str, str] = MappingProxyType(
+    {
+        "log.flush.scheduler.interval.ms": str(LONG_MAX),
+        "log.retention.hours": "168",
+        "log.roll.hours": "168",
+        "log.roll.jitter.hours": "0",
+    }
+)
+
+WITHOUT_OWN_DEFAULT = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "log.flush.interval.ms",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Kafka lists no default for these: an older key (`log.retention.hours`) has it, or they are dynamic only."""
+
+TOPIC_KEY_OF: Mapping[str, str] = MappingProxyType({broker_key: key for key, broker_key in BROKER_KEY_OF.items()})
+
+
+class Source(IntEnum):
+    """Kafka's numbers."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Synonym(NamedTuple):
+    """One layer of a setting."""
+
+    name: str
+    value: str
+    source: Source
+
+
+class DescribedSetting(NamedTuple):
+    """A row of DescribeConfigs. `value` None: not set."""
+
+    name: str
+    value: str | None
+    source: Source
+    is_read_only: bool
+    config_type: ConfigType
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+
+
+@dataclass(frozen=True)
+class ConfigLayers:
+    """The layers of one broker. `cluster` and `own` are the dynamic ones, checked before by `believable`.
+
+    `given` are the keys that `static` came from, with their texts: older keys, and what is set to its default.
+    """
+
+    static: BrokerConfig
+    cluster: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    effective: BrokerConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        values: dict[str, Any] = {
+            attribute(key): parse_value(BrokerConfig, key, text) for key, text in {**self.cluster, **self.own}.items()
+        }
+        object.__setattr__(self, "effective", replace(self.static, **values))
+
+    def describe_broker(self) -> Iterator[DescribedSetting]:
+        """Every setting of this broker, and the older keys for some of them."""
+        for key, spec in settings_of(BrokerConfig).items():
+            synonyms = self._broker_synonyms(key)
+            source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
+            value = config_text(getattr(self.effective, spec.name))
+            if key in OLDER_KEYS:
+                value = synonyms[0].value if synonyms else ""
+            yield _described(spec, key, value or _unset(spec), source, synonyms)
+            for older in OLDER_KEYS.get(key, ()):
+                yield self._older_setting(key, older)
+
+    def _older_setting(self, key: str, older: str) -> DescribedSetting:
+        synonyms = self._layers_of((key, *OLDER_KEYS[key]), older)
+        value = self.given.get(older, DEFAULT_OF_OLDER.get(older))
+        source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
+        config_type = ConfigType.LONG if older.endswith(".ms") else ConfigType.INT
+        return DescribedSetting(older, value, source, True, config_type, f"Counts where {key} is not set.", synonyms)
+
+    def describe_cluster_default(self) -> Iterator[DescribedSetting]:
+        """What was set for all brokers while they run."""
+        for key, text in sorted(self.cluster.items()):
+            source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+            yield _described(settings_of(BrokerConfig)[key], key, text, source, (Synonym(key, text, source),))
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
+        """Every setting of a topic that has these overrides."""
+        effective = self.effective.topic_defaults().with_overrides(overrides)
+        for key, spec in settings_of(TopicConfig).items():
+            value = config_text(getattr(effective, spec.name))
+            synonyms = self._broker_synonyms(BROKER_KEY_OF[key]) if key in BROKER_KEY_OF else ()
+            if key in overrides:
+                synonyms = (Synonym(key, value, Source.DYNAMIC_TOPIC_CONFIG), *synonyms)
+            source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
+            yield _described(spec, key, value, source, synonyms)
+
+    def _broker_synonyms(self, key: str) -> tuple[Synonym, ...]:
+        """The layers that have this broker setting, the one that counts first."""
+        return self._layers_of((key, *OLDER_KEYS.get(key, ())), key)
+
+    def _layers_of(self, names: Sequence[str], key: str) -> tuple[Synonym, ...]:
+        """Of these names for one thing, from the first layer on that has `key`: as Kafka, which shows no older key above it."""
+        found = []
+        for layer, source in (
+            (self.own, Source.DYNAMIC_BROKER_CONFIG),
+            (self.cluster, Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ):
+            found += [Synonym(name, layer[name], source) for name in names if name in layer]
+        for name in names:
+            text = self._static_text(name)
+            if text is not None:
+                found.append(Synonym(name, text, Source.STATIC_BROKER_CONFIG))
+        for name in names:
+            default = _default_text(name)
+            if default is not None:
+                found.append(Synonym(name, default, Source.DEFAULT_CONFIG))
+        first = next((at for at, synonym in enumerate(found) if synonym.name == key), len(found))
+        return tuple(found[first:])
+
+    def _static_text(self, key: str) -> str | None:
+        spec = settings_of(BrokerConfig).get(key)
+        if spec is None:
+            return self.given.get(key)
+        value = getattr(self.static, spec.name)
+        from_older = any(older in self.given for older in OLDER_KEYS.get(key, ()))
+        if key in self.given or (value != spec.default and not from_older):
+            return config_text(value)
+        return None
+
+
+def _default_text(key: str) -> str | None:
+    spec = settings_of(BrokerConfig).get(key)
+    if spec is None:
+        return DEFAULT_OF_OLDER.get(key)
+    return config_text(spec.default) if spec.default != "" and key not in WITHOUT_OWN_DEFAULT else None
+
+
+def config_text(value: Any) -> str:
+    """A value as Kafka writes it."""
+    if isinstance(value, float):
+        return _double_text(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java's Double.toString: with an exponent from 10^7 on, and below 10^-3."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7 or not math.isfinite(value):
+        return str(value)
+    _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *rest = map(str, digits)
+    sign = "-" if value < 0 else ""
+    return f"{sign}{first}.{''.join(rest) or '0'}E{exponent + len(rest)}"
+
+
+def believable(
+    config: type, found: Mapping[str, str], earlier: Mapping[str, str], entity: str
+) -> tuple[dict[str, str], Sequence[str]]:
+    """What of the settings `found` in ZooKeeper can be used, and complaints about the rest.
+
+    For a value that is not allowed the earlier one stays; a setting that nobody knows is left out.
+    """
+    known = settings_of(config)
+    usable: dict[str, str] = {}
+    complaints = []
+    for key, text in found.items():
+        if key not in known or (config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS):
+            reason = "cannot change while a broker runs" if key in known else "is unknown"
+            complaints.append(f"{entity}: {key} {reason}: left out")
+            continue
+        try:
+            usable[key] = config_text(parse_value(config, key, text))
+        except ConfigError as error:
+            stays = f"{earlier[key]} stays" if key in earlier else "left out"
+            complaints.append(f"{entity}: {error}: {stays}")
+            if key in earlier:
+                usable[key] = earlier[key]
+    return usable, complaints
+
+
+def is_list(config: type, key: str) -> bool:
+    """True for a setting to which items can be appended."""
+    spec = settings_of(config).get(key)
+    return spec is not None and bool(spec.metadata["is_list"])
+
+
+def _described(
+    spec: Any, key: str, value: str | None, source: Source, synonyms: tuple[Synonym, ...]
+) -> DescribedSetting:
+    is_broker_key = settings_of(BrokerConfig).get(key) is spec
+    documentation = spec.metadata["doc"]
+    if is_broker_key and not documentation and key in TOPIC_KEY_OF:
+        documentation = settings_of(TopicConfig)[TOPIC_KEY_OF[key]].metadata["doc"]
+    is_read_only = is_broker_key and key not in DYNAMIC_BROKER_KEYS
+    return DescribedSetting(key, value, source, is_read_only, _config_type(spec), documentation, synonyms)
+
+
+def _config_type(spec: Any) -> ConfigType:
+    if spec.metadata["is_list"]:
+        return ConfigType.LIST
+    if spec.type == "int":
+        maximum = spec.metadata["maximum"]
+        if maximum is None or maximum > INT_MAX:
+            return ConfigType.LONG
+        return ConfigType.SHORT if maximum == SHORT_MAX else ConfigType.INT
+    return {"bool": ConfigType.BOOLEAN, "float": ConfigType.DOUBLE}.get(spec.type, ConfigType.STRING)
+
+
+def _unset(spec: Any) -> str | None:
+    """What an empty text stands for: an empty list, else nothing."""
+    return "" if spec.metadata["is_list"] else None

@@ -1,0 +1,270 @@
+"""Settings that change while the broker runs: of topics, of this broker, and of all brokers (`/config`).
+
+Whoever changes some writes them to `/config/...` and then tells of it by a child of `/config/changes`; every broker
+watches those children, as Kafka's do, and reads again what they name. After an expired session, which has lost watches,
+everything is read again. What is written there and cannot be used is told, and the earlier values stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+
+from broker.process.clock import Clock
+from broker.process.event_log import EventLog
+from broker.settings.config import BrokerConfig
+from broker.settings.config_layers import ConfigLayers, believable
+from protocol.topic_names import is_valid_topic_name, number_of, shown
+from protocol.zk.session import (
+    ConnectionLoss,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+    ZkError,
+    ZooKeeperSession,
+    each_readable,
+)
+from protocol.zk.znodes import ConfigChangeZNode, ConfigZNode
+
+log = logging.getLogger(__name__)
+
+TOPICS = "topics"
+BROKERS = "brokers"
+CLUSTER_DEFAULT = "<default>"
+CHANGE_KEPT_MS = 15 * 60 * 1000
+CHANGES_MAX = 10_000
+"""Of more the oldest go before their time. Each change lists them all; a broker that was away for so many has a new session."""
+PURGED_AT_ONCE = 100
+RETRY_S = 0.5
+NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
+
+TopicOverrides = Mapping[str, str]
+
+
+class DynamicConfigs:
+    """`start` before anything is led, `run` as a task. The callbacks apply what has changed, on the loop, without awaits."""
+
+    def __init__(
+        self,
+        static: BrokerConfig,
+        zk: ZooKeeperSession,
+        clock: Clock,
+        events: EventLog,
+        given: Mapping[str, str] = NOTHING_GIVEN,
+    ) -> None:
+        """`given`: the texts that `static` was read from."""
+        self.layers = ConfigLayers(static, given=given)
+        self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
+        self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
+        self.topics_here: Callable[[], Collection[str]] = lambda: ()
+        self._zk = zk
+        self._clock = clock
+        self._events = events
+        self._own_name = str(static.broker_id)
+        self._seen: frozenset[str] = frozenset()
+        self._unremovable: set[str] = set()
+        self._is_behind = True
+        self._wake = asyncio.Event()
+        self._changed_during_load: list[set[str]] = []
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Reads everything there is, and watches for more. Raises ZkError."""
+        self._zk.add_listener(self._session_changed)
+        await self._catch_up()
+
+    async def run(self) -> None:
+        """Follows the changes until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._catch_up()
+            except ZkError as error:
+                log.debug("changes of settings wait for ZooKeeper: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._wake.wait()
+                self._wake.set()
+            except Exception:
+                # The task's boundary: whatever stands in ZooKeeper, the next change is taken again.
+                log.exception("a change of settings could not be applied")
+                await asyncio.sleep(RETRY_S)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._is_behind = True
+        elif state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self, _: WatchEvent) -> None:
+        self._wake.set()
+
+    # -- following the changes ------------------------------------------------------------------------------------
+
+    async def _catch_up(self) -> None:
+        names = sorted(await self._zk.children(ConfigChangeZNode.PARENT, self._woken), key=_order)
+        if self._is_behind:
+            # The watch stands already: what changes while this reads is told by it.
+            self._is_behind = False
+            try:
+                await self._read_all()
+            except ZkError:
+                self._is_behind = True
+                raise
+        else:
+            await self._take([name for name in names if name not in self._seen])
+        self._seen = frozenset(names)
+        await self._purge(names)
+
+    async def _take(self, names: Sequence[str]) -> None:
+        nodes = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in names], self._zk.get_many)
+        entities: dict[str, None] = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                if isinstance(node, ZkError):
+                    raise ValueError(node)
+                entities[ConfigChangeZNode.decode(node[0])] = None
+            except ValueError as error:
+                log.warning("%s/%s cannot be read: %s", ConfigChangeZNode.PARENT, shown(name), error)
+        await self.read_again(*entities)
+
+    async def _purge(self, names: Sequence[str]) -> None:
+        """Removes what every broker has long seen; who was away for so long reads everything anyhow."""
+        self._unremovable.intersection_update(names)
+        too_many = len(names) - CHANGES_MAX
+        removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
+        found = await each_readable([f"{ConfigChangeZNode.PARENT}/{name}" for name in removable], self._zk.get_many)
+        for at, (name, node) in enumerate(zip(removable, found, strict=True)):
+            if isinstance(node, ZkError):
+                self._unremovable.add(name)
+            elif node is not None and (at < too_many or self._clock.wall_ms() - node[1].ctime_ms > CHANGE_KEPT_MS):
+                try:
+                    await self._zk.delete(f"{ConfigChangeZNode.PARENT}/{name}")
+                except (ConnectionLoss, SessionExpired):
+                    raise
+                except NoNode:
+                    pass
+                except ZkError:  # it has children, or is protected: not ours, then
+                    self._unremovable.add(name)
+
+    async def _read_all(self) -> None:
+        await self._read_broker_layers()
+        await self._refresh_topics(sorted(self.topics_here()))
+
+    async def read_again(self, *entities: str) -> None:
+        """`topics/<name>`, `brokers/<id>` or `brokers/<default>` may have changed; others are no business of brokers here.
+
+        Raises ZkError.
+        """
+        topics = []
+        for entity in entities:
+            kind, _, name = entity.partition("/")
+            # Other names cannot be topics, and some not even paths: asking ZooKeeper for them would fail for ever.
+            if kind == TOPICS and is_valid_topic_name(name):
+                topics.append(name)
+            elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
+                await self._read_broker_layers()
+            else:
+                log.info("a change of the settings of %s is not for this broker", shown(entity))
+        await self._refresh_topics(topics)
+
+    async def _refresh_topics(self, topics: Sequence[str]) -> None:
+        """Whoever loads one of them now has to look again, as this does where another refresh comes in between."""
+        for topic in topics:
+            self._note_change(topic)
+        if not topics:
+            return
+        try:
+            self.on_topic_configs(await self.load_topics(topics))
+        except (ConnectionLoss, SessionExpired):
+            raise
+        except ZkError as error:
+            if len(topics) == 1:
+                log.warning("the settings of topic %s cannot be read, the earlier ones stay: %s", topics[0], error)
+                return
+            middle = len(topics) // 2
+            await self._refresh_topics(topics[:middle])
+            await self._refresh_topics(topics[middle:])
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    async def load_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
+        """The settings of topics of which logs are about to be opened. Raises ZkError.
+
+        A topic whose settings change meanwhile is read again: no log may begin with what is old already.
+        """
+        loaded: dict[str, TopicOverrides] = {}
+        pending = list(topics)
+        while pending:
+            changed: set[str] = set()
+            self._changed_during_load.append(changed)
+            try:
+                loaded.update(await self._read_topics(pending))
+            finally:
+                self._changed_during_load.remove(changed)
+            pending = [topic for topic in pending if topic in changed]
+        return loaded
+
+    def _note_change(self, topic: str) -> None:
+        for changed in self._changed_during_load:
+            changed.add(topic)
+
+    async def _read_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
+        """Those that can be read; a topic without settings has none."""
+        found = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in topics])
+        readable: dict[str, TopicOverrides] = {}
+        for topic, node in zip(topics, found, strict=True):
+            overrides = _decoded(f"topic {topic}", node[0] if node is not None else None)
+            if overrides is not None:
+                readable[topic] = overrides
+        return readable
+
+    # -- brokers --------------------------------------------------------------------------------------------------
+
+    async def _read_broker_layers(self) -> None:
+        paths = [ConfigZNode.path(BROKERS, name) for name in (CLUSTER_DEFAULT, self._own_name)]
+        nodes = await self._zk.get_many(paths)
+        before = self.layers
+        cluster = _usable_layer("all brokers", nodes[0][0] if nodes[0] is not None else None, before.cluster)
+        own = _usable_layer(f"broker {self._own_name}", nodes[1][0] if nodes[1] is not None else None, before.own)
+        if (cluster, own) == (before.cluster, before.own):
+            return
+        self.layers = ConfigLayers(before.static, cluster, own, before.given)
+        self._events.write("broker_config", own=own, cluster=cluster)
+        log.info("settings of all brokers are now %s, those of this one %s", cluster, own)
+        self.on_broker_config(self.layers.effective)
+
+
+def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -> dict[str, str]:
+    found = _decoded(entity, data)
+    if found is None:
+        return dict(earlier)
+    usable, complaints = believable(BrokerConfig, found, earlier, entity)
+    for complaint in complaints:
+        log.warning("%s", complaint)
+    return usable
+
+
+def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
+    """The settings in a config znode; none when there is no znode; None, which is told, when it cannot be read."""
+    if data is None:
+        return {}
+    try:
+        return ConfigZNode.decode(data)
+    except ValueError as error:
+        log.warning("the settings of %s cannot be read, the earlier ones stay: %s", entity, error)
+        return None
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Of change nodes, by the sequence numbers that ZooKeeper gave them. A name that somebody has chosen goes anywhere."""
+    number = number_of(name.rpartition("_")[2].lstrip("0") or "0")
+    return (-1 if number is None else number), name

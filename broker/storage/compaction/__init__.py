@@ -1,0 +1,1 @@
+"""Compaction of logs with `cleanup.policy=compact`."""

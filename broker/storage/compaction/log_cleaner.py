@@ -1,0 +1,481 @@
+"""Compaction of logs with `cleanup.policy=compact`, one at a time, in slices between the broker's other work (LOG-4).
+
+1. The dirtiest log that is due is taken (`compaction.cleanable`). What is to be cleaned is on the disk, and the recovery point's
+   checkpoint says so: recovery must not take the holes that compaction makes for damage.
+2. The dirty part is read: the last offset of each key, as far as `log.cleaner.dedupe.buffer.size` reaches.
+3. All segments up to there are copied, group by group, without what was replaced (`batch_cleaning`). Each new segment is
+   synced, then takes the place of its group in one step on the loop (`segment_swap`).
+4. `cleaner-offset-checkpoint` says up to where the log is clean.
+
+A thread reads, unpacks and writes one slice at a time, so the loop waits for no more than that. After each slice the log is
+looked at again: if it was cut, closed, deleted, or its policy changed, the work is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from weakref import WeakSet
+
+from broker.process.clock import Clock
+from broker.process.event_log import EventWriter
+from broker.settings.config import LONG_MAX, BrokerConfig
+from broker.storage.compaction import compaction
+from broker.storage.compaction.batch_cleaning import BatchCleaner, LastOfProducer, Transactions, checked, note_keys
+from broker.storage.compaction.compaction import Cleanable, OffsetMap, SegmentFacts
+from broker.storage.compaction.segment_swap import CLEANED_SUFFIX, remove_cleaned
+from broker.storage.disk.disk_threads import CLEANING
+from broker.storage.disk.filesystem import Buffer, FileSystem
+from broker.storage.flushing import in_thread
+from broker.storage.log import Log, LogDirFailed, failure_of
+from broker.storage.log_manager import LogManager
+from broker.storage.segment import Segment
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import LOG_OVERHEAD, BatchHeader, iter_batches, parse_header
+
+log = logging.getLogger(__name__)
+
+SLICE_BYTES = 64 * 1024
+SLICE_RECORDS = 1000
+"""What a thread does at one time: about a millisecond."""
+
+LOGS_IN_A_SLICE = 100
+"""Looking at a log takes some 10 us, more when its segments' times are asked for."""
+
+EachBatch = Callable[[Buffer, int, BatchHeader], bool]
+"""(buffer, position, header) -> False to stop there"""
+
+
+class CleanerSettings(NamedTuple):
+    """Of the broker: bytes, bytes per second, seconds."""
+
+    is_enabled: bool = True
+    backoff_s: float = 15.0
+    dedupe_bytes: int = 128 * 1024**2
+    load_factor: float = 0.9
+    max_bytes_per_s: float = float("inf")
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> CleanerSettings:
+        return cls(
+            config.log_cleaner_enable and config.log_cleaner_threads > 0,
+            config.log_cleaner_backoff_ms / 1000,
+            config.log_cleaner_dedupe_buffer_size,
+            config.log_cleaner_io_buffer_load_factor,
+            config.log_cleaner_io_max_bytes_per_second,
+        )
+
+
+class GaveUp(Exception):
+    """The log changed meanwhile: what was cleaned is not for it any more."""
+
+
+class NeedsMarkers(Exception):
+    """The log has transactions: their ends must be known before."""
+
+
+class LogCleaner:
+    """One per broker: `run` as a task."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        filesystem: FileSystem,
+        clock: Clock,
+        settings: CleanerSettings,
+        write_event: EventWriter,
+    ) -> None:
+        self.settings = settings
+        self.uncleanable: WeakSet[Log] = WeakSet()
+        self.manager = manager
+        self.filesystem = filesystem
+        self.clock = clock
+        self._write_event = write_event
+
+    async def run(self) -> None:
+        """Cleans what is due until cancelled. A directory that fails is reported."""
+        while True:
+            if not (self.settings.is_enabled and await self.clean_next()):
+                await asyncio.sleep(self.settings.backoff_s)
+
+    async def clean_next(self) -> bool:
+        """Cleans the dirtiest log that is due; False when there is none, or it came to nothing."""
+        try:
+            chosen = await self._choose()
+            if chosen is None:
+                return False
+            return await self._clean(*chosen)
+        except LogDirFailed as error:
+            self.manager.report(error)
+            return False
+
+    async def _choose(self) -> tuple[Log, Cleanable] | None:
+        """Looks at all logs, in slices. Raises LogDirFailed."""
+        due = []
+        for at, found in enumerate(list(self.manager.logs()), 1):
+            if at % LOGS_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
+            if found.is_deleted:
+                continue
+            is_moving = self.manager.futures.get(found.topic_partition) is not None
+            if "compact" in found.config.cleanup_policy and found not in self.uncleanable and not is_moving:
+                work = self._look_at(found)
+                if work.is_due(found.config.min_cleanable_dirty_ratio):
+                    due.append((found, work))
+        here = [one for one in due if self.manager.get(one[0].topic_partition) is one[0]]
+        return max(here, key=lambda one: one[1].ratio, default=None)
+
+    def _look_at(self, found: Log) -> Cleanable:
+        config = found.config
+        try:
+            facts = _facts(found.segments, config.min_compaction_lag_ms, config.max_compaction_lag_ms)
+        except OSError as error:
+            raise failure_of(found.log_dir, error) from error
+        return compaction.cleanable(
+            facts,
+            cleaned_up_to=found.cleaned_up_to,
+            log_start_offset=found.log_start_offset,
+            log_end_offset=found.log_end_offset,
+            stable_offset=self._stable_offset(found),
+            min_lag_ms=config.min_compaction_lag_ms,
+            max_lag_ms=config.max_compaction_lag_ms,
+            now_ms=self.clock.wall_ms(),
+        )
+
+    def _stable_offset(self, found: Log) -> int:
+        """The high watermark, or where the first open transaction begins. Nothing, while nobody knows the former."""
+        if self.manager.high_watermark_of is None:
+            return 0
+        open_transactions = [
+            entry.transaction_first_offset
+            for entry in found.producers.state.producers.values()
+            if entry.transaction_first_offset >= 0
+        ]
+        return min([self.manager.high_watermark_of(found.topic_partition), *open_transactions])
+
+    async def _clean(self, found: Log, work: Cleanable) -> bool:
+        try:
+            await Cleaning(self, found, work).run()
+        except GaveUp as why:
+            log.info("%s changed while it was compacted: %s", found.topic_partition, why)
+            return False
+        except LogDirFailed:
+            raise
+        except OSError as error:
+            raise failure_of(found.log_dir, error) from error
+        except KafkaError as error:
+            log.error("%s is not compacted any more, it cannot be read: %s", found.topic_partition, error)
+            self._leave_alone(found, error)
+            return False
+        except Exception as error:
+            # The task's boundary: whatever is in one log, the others and the broker go on.
+            log.exception("%s is not compacted any more", found.topic_partition)
+            self._leave_alone(found, error)
+            return False
+        return True
+
+    def _leave_alone(self, found: Log, error: Exception) -> None:
+        self.uncleanable.add(found)
+        self._write_event("log_uncleanable", topic_partition=str(found.topic_partition), error=str(error))
+
+
+def _facts(segments: Sequence[Segment], min_lag_ms: int = 0, max_lag_ms: int = LONG_MAX) -> list[SegmentFacts]:
+    """Times are looked up only where a lag asks for them: that may read the disk. Raises OSError."""
+    return [
+        SegmentFacts(
+            segment.base_offset,
+            segment.size,
+            segment.size // max(segment.index_interval_bytes, 1) + 1,
+            segment.first_batch_timestamp() if max_lag_ms < LONG_MAX else compaction.NO_TIMESTAMP,
+            segment.newest_timestamp() if min_lag_ms > 0 else compaction.NO_TIMESTAMP,
+        )
+        for segment in segments
+    ]
+
+
+class Cleaning:
+    """One log is cleaned once. Raises GaveUp, KafkaError for a batch that cannot be read, OSError, LogDirFailed."""
+
+    def __init__(self, cleaner: LogCleaner, cleaned: Log, work: Cleanable) -> None:
+        self._manager = cleaner.manager
+        self._filesystem = cleaner.filesystem
+        self._clock = cleaner.clock
+        self._settings = cleaner.settings
+        self._log = cleaned
+        self._work = work
+        self._cuts = cleaned.cuts
+        self._sources = [s for s in cleaned.segments[:-1] if s.base_offset < work.first_uncleanable]
+        self._map = OffsetMap(self._settings.dedupe_bytes, self._settings.load_factor)
+        self._transactions: Transactions | None = None
+        self._bytes = 0
+
+    async def run(self) -> None:
+        began = self._clock.monotonic()
+        await self._make_safe()
+        before = sum(source.size for source in self._sources)
+        try:
+            await self._read_dirty_part()
+            after, dropped = await self._copy()
+        except NeedsMarkers:
+            self._transactions = await self._read_markers()
+            await self._read_dirty_part()
+            after, dropped = await self._copy()
+        self._look_again(self._sources)
+        self._log.cleaned_up_to = self._map.latest_offset + 1
+        await self._manager.cleaned.write(self._log.log_dir)
+        log.info(
+            "%s compacted up to %d: %d records dropped, %d of %d bytes are left, in %.2f s",
+            self._log.topic_partition,
+            self._log.cleaned_up_to,
+            dropped,
+            after,
+            before,
+            self._clock.monotonic() - began,
+        )
+
+    async def _make_safe(self) -> None:
+        """Step 1: what is to be cleaned is on the disk, and the recovery point's checkpoint says so."""
+        if self._log.recovery_point < self._work.first_uncleanable:
+            await self._log.flush()
+            self._look_again(self._sources)
+        if self._log.recovery_point < self._work.first_uncleanable:
+            raise GaveUp("it is not on the disk yet")
+        await self._manager.checkpoint_recovery_points()
+        self._look_again(self._sources)
+
+    def _look_again(self, sources: Sequence[Segment]) -> None:
+        """After every await. Raises GaveUp."""
+        if self._manager.get(self._log.topic_partition) is not self._log:
+            raise GaveUp("it is not here any more")
+        if "compact" not in self._log.config.cleanup_policy:
+            raise GaveUp("its policy changed")
+        if self._manager.futures.get(self._log.topic_partition) is not None:
+            # A copy has values whose deletion it would never see, if the tombstone went now (KIP-113).
+            raise GaveUp("it moves to another log directory")
+        if not self._log.holds(sources, self._cuts):
+            raise GaveUp("its segments changed")
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def _read_dirty_part(self) -> None:
+        """Step 2."""
+        first_dirty = self._work.first_dirty
+        self._map = OffsetMap(self._settings.dedupe_bytes, self._settings.load_factor)
+        is_full = False
+
+        def note(data: Buffer, at: int, header: BatchHeader) -> bool:
+            nonlocal is_full
+            if header.last_offset < first_dirty:
+                return True
+            transactions = self._transactions_for(header)
+            if header.is_control or (transactions is not None and transactions.is_aborted(header)):
+                self._map.reached(header.last_offset)
+                return True
+            is_full = not note_keys(self._map, data, at, header, first_dirty)
+            return not is_full
+
+        bases = [source.base_offset for source in self._sources]
+        for source, following in zip(self._sources, [*bases[1:], self._work.first_uncleanable], strict=True):
+            if following > first_dirty:
+                await self._walk(source, (source,), note)
+                if is_full:
+                    return
+                self._map.reached(following - 1)
+
+    def _transactions_for(self, header: BatchHeader) -> Transactions | None:
+        if self._transactions is None and (header.is_transactional or header.is_control):
+            raise NeedsMarkers
+        return self._transactions
+
+    async def _read_markers(self) -> Transactions:
+        """Of the whole log, as far as it is replicated: what is cleaned may belong to a transaction that ended behind it.
+
+        Where one is that has no such end, the cleaning stops before its segment: the end may still be cut off.
+        """
+        high_watermark_of = self._manager.high_watermark_of
+        high_watermark = high_watermark_of(self._log.topic_partition) if high_watermark_of is not None else 0
+        found = Transactions()
+
+        def note(data: Buffer, at: int, header: BatchHeader) -> bool:
+            if header.next_offset > high_watermark:
+                return False
+            found.note(data, at, header)
+            return True
+
+        following = [s for s in self._log.segments if s.base_offset >= self._work.first_uncleanable]
+        for source in [*self._sources, *following]:
+            await self._walk(source, (source,), note)
+        self._stop_before(found.first_open(self._work.first_uncleanable))
+        return found
+
+    def _stop_before(self, offset: int) -> None:
+        """Only whole segments before it are cleaned. Raises GaveUp when nothing of them is dirty."""
+        bases = [*(source.base_offset for source in self._sources), self._work.first_uncleanable]
+        end = max((base for base in bases if base <= offset), default=0)
+        self._work = self._work._replace(first_uncleanable=end)
+        self._sources = [source for source in self._sources if source.base_offset < end]
+        if end <= self._work.first_dirty:
+            raise GaveUp("a transaction in it has no replicated end")
+
+    async def _walk(self, source: Segment, pinned: Sequence[Segment], each: EachBatch) -> None:
+        """Calls `each` for the batches of a segment, in a thread, slice by slice."""
+        position = 0
+        end = source.size  # of the active segment: what comes behind it may be half written
+        goes_on = True
+
+        def work() -> None:
+            nonlocal position, goes_on
+            position, goes_on = _slice(source, position, end, each)
+
+        while goes_on and position < end:
+            start = position
+            await in_thread(pinned, work, CLEANING)
+            self._look_again(self._sources)
+            self._bytes += position - start
+            await self._throttle(position - start)
+
+    async def _throttle(self, size: int) -> None:
+        pause = size / self._settings.max_bytes_per_s if self._settings.max_bytes_per_s > 0 else 0
+        if pause > 1e-6:
+            await asyncio.sleep(pause)
+            self._look_again(self._sources)
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    async def _copy(self) -> tuple[int, int]:
+        """Step 3. Returns how many bytes are left, and how many records went."""
+        end_offset = self._map.latest_offset + 1
+        producers = {
+            producer_id: LastOfProducer(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
+            for producer_id, entry in self._log.producers.state.producers.items()
+        }
+        batches = BatchCleaner(
+            self._map,
+            self._transactions or Transactions(),
+            producers,
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=self._log.config.delete_retention_ms,
+        )
+        sources = [source for source in self._sources if source.base_offset < end_offset]
+        runs = compaction.grouped(
+            _facts(sources),
+            end_offset=end_offset,
+            segment_bytes=self._log.config.segment_bytes,
+            index_bytes=self._log.config.segment_index_bytes,
+        )
+        left = 0
+        for first, end in runs:
+            left += await self._copy_group(sources[first:end], batches)
+        return left, batches.records_dropped
+
+    async def _copy_group(self, group: Sequence[Segment], batches: BatchCleaner) -> int:
+        """One new segment of a group, swapped in. Returns its size."""
+        directory, base = self._log.directory, group[0].base_offset
+        target: Segment | None = None
+
+        def create() -> None:
+            nonlocal target
+            remove_cleaned(self._filesystem, directory, base)
+            target = Segment(
+                self._filesystem,
+                directory,
+                base,
+                index_interval_bytes=self._log.config.index_interval_bytes,
+                created_ms=group[-1].created_ms,
+                suffix=CLEANED_SUFFIX,
+                is_new=True,
+            )
+            target.rebuild_indexes()
+
+        is_offered = False
+        try:
+            await in_thread((), create, CLEANING)
+            assert target is not None
+            self._look_again(self._sources)
+            for source in group:
+                await self._copy_segment(source, target, batches)
+            await self._finish(target)
+            self._look_again(group)
+            # From here on its files may be the only ones, even if the disk fails in between.
+            is_offered = True
+            self._log.replace_segments(target, group)
+        finally:
+            if target is not None and not is_offered:
+                target.close()
+                self._log.dispose(target.paths)
+        gone = set(group)
+        at = self._sources.index(group[0])
+        self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in gone)]
+        await in_thread((), lambda: self._filesystem.sync_directory(directory), CLEANING)
+        self._look_again(self._sources)
+        return target.size
+
+    async def _copy_segment(self, source: Segment, target: Segment, batches: BatchCleaner) -> None:
+        parts: list[Buffer] = []
+        headers: list[BatchHeader] = []
+
+        def copy(data: Buffer, at: int, header: BatchHeader) -> bool:
+            self._transactions_for(header)
+            kept = batches.cleaned(data, at, header)
+            if kept is not None:
+                parts.append(kept)
+                headers.append(parse_header(kept))
+            return True
+
+        position = 0
+
+        def work() -> None:
+            nonlocal position
+            position, _ = _slice(source, position, source.size, copy)
+            if parts:
+                target.append((b"".join(parts),), headers)
+                parts.clear()
+                headers.clear()
+
+        while position < source.size:
+            start, size = position, target.size
+            await in_thread((source, target), work, CLEANING)
+            self._look_again(self._sources)
+            await self._throttle(position - start + target.size - size)
+
+    async def _finish(self, target: Segment) -> None:
+        """All of it is on the disk before it counts."""
+        directory = self._log.directory
+
+        def sync() -> None:
+            target.seal()
+            target.write_out_unsynced()
+            target.take_unsynced()
+            target.sync()
+            for path in (target.index.path, target.time_index.path):
+                self._filesystem.sync_path(path)
+            self._filesystem.sync_directory(directory)
+
+        await in_thread((target,), sync, CLEANING)
+
+
+def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:
+    """Some batches of [position, end_position): where the next slice begins, and False when `each` wanted to stop.
+
+    For a thread. Raises KafkaError(CORRUPT_MESSAGE) for what is no batch, OSError.
+    """
+    left = end_position - position
+    data = source.read(position, min(SLICE_BYTES, left), may_block=True)
+    if len(data) >= LOG_OVERHEAD:
+        first = int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+        if len(data) < first <= left:
+            data = source.read(position, first, may_block=True)
+    records = 0
+    end = 0
+    for at, header in iter_batches(data):
+        if not each(data, at, checked(data, at, header)):
+            return position, False
+        end = at + header.size_in_bytes
+        records += header.record_count
+        if records >= SLICE_RECORDS:
+            break
+    if end == 0:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{source.path}: no batch at position {position}")
+    return position + end, True

@@ -1,0 +1,82 @@
+"""One compacted segment takes the place of several, safely at every point where the machine may stop (LOG-4, FLT-24).
+
+    1. the new segment is written and synced as <base>.log.cleaned, .index.cleaned, .timeindex.cleaned
+    2. renamed to .swap, the log file last: from here on the new one counts, whatever happens
+    3. the old ones' files are renamed to .deleted
+    4. .swap is taken off the new one's names
+    5. the directory is synced, the .deleted files go
+
+`finish_swaps` does the rest of it when a log is opened: before 2 the new files are dropped, after it the old ones. A directory
+that Kafka left in the middle of its own swap is treated alike (Kafka 3.9's LogLoader).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+from broker.storage.disk.filesystem import FileSystem
+from broker.storage.segment import Segment, segment_name
+
+log = logging.getLogger(__name__)
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+KINDS = (".index", ".timeindex", ".txnindex", ".log")
+
+_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap)?")
+
+
+def remove_cleaned(filesystem: FileSystem, directory: str, base_offset: int) -> None:
+    """What an earlier attempt may have left. Raises OSError."""
+    for kind in KINDS:
+        filesystem.remove(f"{directory}/{segment_name(base_offset)}{kind}{CLEANED_SUFFIX}")
+
+
+def swap_files(cleaned: Segment, sources: Sequence[Segment]) -> list[str]:
+    """Steps 2 to 4, on the loop, so that nobody sees them half done. Returns what may be unlinked. Raises OSError."""
+    cleaned.rename(SWAP_SUFFIX)
+    removed = [path for source in sources for path in source.remove()]
+    cleaned.rename("")
+    return removed
+
+
+def finish_swaps(filesystem: FileSystem, directory: str, index_interval_bytes: int) -> list[str]:
+    """Before anything else is read in a log's directory. Returns the names that are there. Raises OSError."""
+    names = filesystem.list(directory)
+    if not any(name.endswith(SWAP_SUFFIX) for name in names):
+        return names
+    found: dict[str, set[int]] = {}
+    for name in names:
+        match = _FILE.fullmatch(name)
+        if match:
+            key = match[3] if match[3] == CLEANED_SUFFIX else match[2] + (match[3] or "")
+            found.setdefault(key, set()).add(int(match[1]))
+    # Kafka renames the log file first: while any .cleaned is left, its old segments are all there.
+    first_cleaned = min(found.get(CLEANED_SUFFIX, ()), default=None)
+    for base in sorted(found.get(".log" + SWAP_SUFFIX, ())):
+        if first_cleaned is None or base < first_cleaned:
+            _finish(filesystem, directory, base, found.get(".log", set()), index_interval_bytes)
+    return filesystem.list(directory)
+
+
+def _finish(filesystem: FileSystem, directory: str, base: int, bases: set[int], index_interval_bytes: int) -> None:
+    stem = f"{directory}/{segment_name(base)}"
+    swapped = Segment(
+        filesystem, directory, base, index_interval_bytes=index_interval_bytes, created_ms=0, suffix=SWAP_SUFFIX
+    )
+    end = base
+    for _, header in swapped.headers():
+        end = header.next_offset
+    swapped.close()
+    # An old one that had nothing left, at the very end, stays: what it has is older than what replaced it.
+    old = sorted(one for one in bases if one == base or base <= one < end)
+    log.warning("%s: the swap of a compacted segment up to %d is finished, %d old ones go", stem, end, len(old))
+    for one in old:
+        for kind in KINDS:
+            filesystem.remove(f"{directory}/{segment_name(one)}{kind}")
+    for kind in KINDS:
+        if filesystem.exists(stem + kind + SWAP_SUFFIX):
+            filesystem.rename(stem + kind + SWAP_SUFFIX, stem + kind)
+    filesystem.sync_directory(directory)

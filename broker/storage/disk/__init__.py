@@ -1,0 +1,1 @@
+"""Every call of the disk, and what its errors mean."""

@@ -1,0 +1,319 @@
+"""Every call of the storage layer to the disk. Tests put another FileSystem in its place to lose power, tear or fail.
+
+Writes go to the page cache and are direct; `sync` and `sync_directory` wait for the disk and belong in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from broker.storage.disk.disk_errors import is_passing, lacks_descriptor
+from broker.storage.disk.open_files import OpenFiles
+from broker.storage.disk.spare_descriptors import SpareDescriptors
+
+Buffer = bytes | bytearray | memoryview
+Result = TypeVar("Result")
+
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_WHOLE_FILE = struct.Struct("hhqqi")
+"""Linux' struct flock: type, whence, start, length (0: to the end), pid."""
+
+
+class FileSystem:
+    """The real one. Files are known by their descriptor; all errors are OSError."""
+
+    def __init__(self) -> None:
+        self.in_use = OpenFiles()
+        self.spare = SpareDescriptors()
+        self._knows_nowait = hasattr(os, "RWF_NOWAIT")
+
+    def open(self, path: str) -> int:
+        """For reading and writing; made when it is not there. Raises OSError (ELOOP) for a symbolic link."""
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+
+    def create(self, path: str) -> int:
+        """As `open`, but always a new, empty file. What had the name is removed: of a symbolic link the link, not what it leads to."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            return self._open(path, flags)
+        except FileExistsError:
+            os.unlink(path)
+            return self._open(path, flags)
+
+    def reopen(self, path: str) -> int:
+        """A file that is there, for reading and writing. Raises FileNotFoundError."""
+        return self._open(path, os.O_RDWR)
+
+    def open_to_keep(self, path: str) -> int:
+        """`open` of a file that stays open: it leaves others half of the spare descriptors, and raises OSError instead."""
+        return self._open(path, os.O_RDWR | os.O_CREAT, is_kept=True)
+
+    def reopen_to_keep(self, path: str) -> int:
+        """`reopen`, as `open_to_keep`."""
+        return self._open(path, os.O_RDWR, is_kept=True)
+
+    def check_spare(self) -> None:
+        """Before something that must not stay half done. Raises OSError when there may be no descriptor for all of it."""
+        self.close(self._open(os.devnull, os.O_RDONLY, is_kept=True))
+
+    def _open(self, path: str, flags: int, *, is_kept: bool = False) -> int:
+        flags |= os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if not lacks_descriptor(error):
+                raise
+        return self._with_spare(lambda: os.open(path, flags, 0o644), is_kept=is_kept)
+
+    def _with_spare(self, work: Callable[[], Result], *, is_kept: bool = False) -> Result:
+        """`work`, which found no descriptor: a log file at rest is closed for it, or a spare one is given up."""
+        while True:
+            if not self.in_use.close_one_at_rest() and not self.spare.give_up_one(is_kept=is_kept):
+                return work()
+            try:
+                return work()
+            except OSError as error:  # somebody else may have been faster
+                if not lacks_descriptor(error):
+                    raise
+
+    def close(self, fd: int) -> None:
+        if not self.spare.take_back(fd):
+            os.close(fd)
+
+    def lock(self, path: str) -> int:
+        """A descriptor of the file, which no other process may lock until it is closed. Raises BlockingIOError.
+
+        Nor may a Kafka: Java takes another kind of lock, which does not see the first.
+        """
+        fd = self.open(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_for_java(fd)
+        except OSError:
+            self.close(fd)
+            raise
+        return fd
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def size_of(self, path: str) -> int:
+        """Of a file that is not open. Raises FileNotFoundError."""
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written, by the wall clock. Raises FileNotFoundError."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def write(self, fd: int, parts: Sequence[Buffer], position: int) -> None:
+        """Writes all parts one after the other from `position` on, in one call where the kernel takes them."""
+        wanted = sum(map(len, parts))
+        written = os.pwritev(fd, parts, position)
+        if written != wanted:
+            rest = memoryview(b"".join(parts))
+            while written < wanted:
+                count = os.pwrite(fd, rest[written:], position + written)
+                if count == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += count
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes, fewer at the end of the file; may wait for the disk."""
+        data = os.pread(fd, size, position)
+        if len(data) < size:
+            parts = [data]
+            missing = size - len(data)
+            while missing and parts[-1]:
+                parts.append(os.pread(fd, missing, position + size - missing))
+                missing -= len(parts[-1])
+            data = b"".join(parts)
+        return data
+
+    def read_cached(self, fd: int, size: int, position: int) -> Buffer | None:
+        """Up to `size` bytes if all are in the page cache; None when the disk would have to be asked."""
+        if not self._knows_nowait:
+            return self.read(fd, size, position)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, (buffer,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            self._knows_nowait = False  # this kind of file system cannot tell
+            return self.read(fd, size, position)
+        if count == size:
+            return buffer
+        if position + count < self.size(fd):
+            return None
+        return memoryview(buffer)[:count]
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def truncate_path(self, path: str, size: int) -> None:
+        """`truncate` of a file by its name. Raises FileNotFoundError."""
+        os.truncate(path, size)
+
+    def sync(self, fd: int) -> None:
+        """Waits until the file's data and size are on the disk. A failure is one of the disk, whatever its number says."""
+        with _of_the_disk():
+            os.fdatasync(fd)
+
+    def sync_path(self, path: str) -> None:
+        """`sync` of a file by its name; one that was removed meanwhile is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = self._open(path, os.O_RDWR)
+            try:
+                self.sync(fd)
+            finally:
+                self.close(fd)
+
+    def sync_directory(self, path: str) -> None:
+        """Waits until what was made, renamed and removed in the directory is on the disk; one that is gone is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                with _of_the_disk():
+                    os.fsync(fd)
+            finally:
+                self.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Removes a file; none there is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Removes a directory with all that is in it; none there is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                if not lacks_descriptor(error):
+                    raise
+                self._with_spare(lambda: shutil.rmtree(path))
+                self.spare.fill()
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; there already is fine."""
+        os.makedirs(path, exist_ok=True)
+
+    def make_new_directory(self, path: str) -> bool:
+        """In a directory that is there. False: it is there already."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return os.listdir(path)
+        except OSError as error:
+            if not lacks_descriptor(error):
+                raise
+        names = self._with_spare(lambda: os.listdir(path))
+        self.spare.fill()
+        return names
+
+    def space(self, path: str) -> tuple[int, int]:
+        """(bytes of the volume that holds the path, bytes of it that can still be written)."""
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+
+    def is_directory(self, path: str) -> bool:
+        """Raises OSError when the disk does not tell: a log that cannot be looked at is not one that is not there."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def exists(self, path: str) -> bool:
+        """Raises OSError as `is_directory`."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def read_file(self, path: str) -> bytes | None:
+        """All of it, or None when it is not there."""
+        try:
+            fd = self._open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            size = os.fstat(fd).st_size
+            return self.read(fd, size, 0) if size else b""
+        finally:
+            self.close(fd)
+
+    def read_end(self, path: str, size: int) -> tuple[bytes, int] | None:
+        """(the last `size` bytes of the file, fewer if it is shorter, its size); None when it is not there."""
+        try:
+            fd = self._open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            length = os.fstat(fd).st_size
+            start = max(length - size, 0)
+            return (self.read(fd, length - start, start) if length else b""), length
+        finally:
+            self.close(fd)
+
+    def write_new(self, path: str, data: bytes) -> None:
+        """Where no file of that name can be; not synced."""
+        fd = self.create(path)
+        try:
+            self.write(fd, (data,), 0)
+        finally:
+            self.close(fd)
+
+    def write_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The file has its old content or the new one, never a mixture (LOG-3): temporary file, fsync, rename, fsync."""
+        temporary = path + ".tmp"
+        fd = self.create(temporary)
+        try:
+            self.write(fd, (data,), 0)
+            if sync:
+                self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def _of_the_disk() -> Iterator[None]:
+    """What a failed sync did not write may be gone, also when it lacked memory only (FLT-29)."""
+    try:
+        yield
+    except OSError as error:
+        if is_passing(error):
+            raise OSError(errno.EIO, f"sync: {error.strerror}") from error
+        raise
+
+
+def _lock_for_java(fd: int) -> None:
+    """fcntl's lock of the whole file, where the system has the kind that another close of the file does not give back."""
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise

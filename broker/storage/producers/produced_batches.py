@@ -1,0 +1,273 @@
+"""What a leader makes sure of before it appends a producer's batch, and what it changes in it. Pure.
+
+Always, after the header and the CRC (`record_batch.validate_produced`):
+
+- a compressed payload unpacks (BAD-21), to at most 64 MiB (BAD-22);
+- the first 8 records are whole, in order, and fill the batch exactly if there are no more (BAD-12, 13, 18). The length of
+  a longer batch is only compared with the least that so many records need: 0.45 us for each record of each batch would
+  halve what a broker takes of small records. What is wrong there, its CRC being right, a client made on purpose or by a
+  bug in its encoder, which shows in small batches too; brokers do not stumble over it.
+
+The largest timestamp in the header is what time look-ups, retention and compaction go by, so it becomes right, whatever the
+client wrote (Kafka's LogValidator does the same, from all records). It stays as it is when it is the largest of the first 8
+records' and the last one's; all records of up to 8 are looked at. Otherwise (some clients write -1, or the first record's
+time) all are walked, and where the header was wrong the batch gets another one, with a CRC of its own. What is left is a
+batch of more than 8 records, out of order in time, whose client left out records in the middle: its header is too low, but
+never below its first 8 records and its last one, so retention keeps it as long as those ask for. It is never too high.
+
+Where a topic's settings ask for it, each record is decoded, and the refusal names those that are wrong:
+
+- `cleanup.policy=compact`: each has a key;
+- `message.timestamp.before.max.ms`, `after.max.ms`: its time is not too far from the broker's (CreateTime only).
+
+With a `compression.type` other than `producer` the batch is compressed anew when it came in another; then all its records
+are checked.
+
+What takes longer than a turn of the loop may (`accept` then raises TakesLong) is done by `accepting`: unpacking and packing in
+a thread, walks over records with stops. 2 KB of zstd may stand for 64 MiB, or for millions of records, so both are
+limited for each batch, and together for the batches of one request (`Allowance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, NamedTuple
+
+from broker.settings.config import LONG_MAX, TopicConfig
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    parse_header,
+    unpacked,
+    unpacked_large,
+    with_compression,
+    with_max_timestamp,
+)
+from protocol.kafka.record_checks import (
+    STEP,
+    TakesLong,
+    check_records,
+    checking_records,
+    last_timestamp_delta,
+    times_and_keys,
+)
+
+RECORDS_CHECKED = 8
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""Of the batches of one request together."""
+RECORDS_MAX = 1_000_000
+"""Of one batch, and of the compressed batches of one request together."""
+UNPACKED_AT_ONCE = 1024 * 1024
+"""Bytes that are unpacked on the loop: 1 to 4 ms."""
+PAYLOAD_AT_ONCE = 64 * 1024
+"""Bytes of a compressed batch that are unpacked on the loop: if they are all empty members of gzip, that takes 20 ms."""
+COMPRESSED_AT_ONCE = 64 * 1024
+"""Bytes that are packed on the loop: gzip takes 1 ms for 20 KB at its highest level."""
+RECORD_ERRORS_MAX = 100
+"""How many wrong records an answer names."""
+NO_TIMESTAMP = -1
+TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE
+"""Of which a Java producer makes smaller batches."""
+
+LOG_APPEND_TIME = "LogAppendTime"
+PRODUCERS_OWN = "producer"
+_COMPRESSION_OF = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+Accepted = tuple[Buffer, BatchHeader]
+Steps = Generator[Callable[[], Any] | None, Any, Accepted]
+"""Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent."""
+
+
+class AcceptedBefore(NamedTuple):
+    """A batch that was accepted for a log of that `config`."""
+
+    config: TopicConfig
+    batch: Accepted
+
+
+class Allowance:
+    """What the compressed batches of one request may still unpack to."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self) -> None:
+        self.bytes = UNPACKED_BYTES_MAX
+        self.records = RECORDS_MAX
+
+
+def accept(
+    batch: Buffer,
+    header: BatchHeader,
+    config: TopicConfig,
+    wall_ms: Callable[[], int],
+    allowance: Allowance | None = None,
+) -> Accepted:
+    """The batch as it is to be appended, but for its offsets, and its header. `wall_ms` is the wall clock.
+
+    Raises KafkaError as the module says, TakesLong when `accepting` must do it; what is refused is not changed.
+    """
+    compression = header.attributes & COMPRESSION_MASK
+    count = header.record_count
+    data, at = batch, HEADER_SIZE
+    if compression:
+        data, at = _unpacked_at_once(batch, header, allowance), 0
+    newest = header.base_timestamp + check_records(data, at, count, RECORDS_CHECKED)
+    if count > (RECORDS_MAX if allowance is None or not compression else allowance.records):
+        raise _too_many(count)
+    if compression and allowance is not None:
+        allowance.records -= count
+    if count > RECORDS_CHECKED and (last := last_timestamp_delta(data, count)) is not None:
+        newest = max(newest, header.base_timestamp + last)
+    if config.looks_at_each_record:
+        _end(_checking_each(data, at, header, config, wall_ms()))
+    if newest != header.max_timestamp and config.message_timestamp_type != LOG_APPEND_TIME:
+        batch, header = _end(_with_right_timestamp(batch, header, data, at))
+    if config.compression_type == PRODUCERS_OWN or _COMPRESSION_OF[config.compression_type] == compression:
+        return batch, header
+    if len(data) > COMPRESSED_AT_ONCE:
+        raise TakesLong
+    _end(checking_records(data, at, count))
+    return _compressed_anew(header, data, at, config)
+
+
+def accepting(
+    batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Callable[[], int], allowance: Allowance
+) -> Steps:
+    """As `accept`, however long it takes. Memory: what the batch unpacks to, and that once more if it is packed anew."""
+    compression = header.attributes & COMPRESSION_MASK
+    count = header.record_count
+    data, at = batch, HEADER_SIZE
+    if compression:
+        _check_allowance(allowance)
+        data, at = (yield partial(unpacked_large, batch, 0, header, size_max=allowance.bytes, too_large=TOO_LARGE)), 0
+        allowance.bytes -= len(data)
+    try:
+        newest = check_records(data, at, count, RECORDS_CHECKED)
+        if count > (allowance.records if compression else RECORDS_MAX):
+            raise _too_many(count)
+        if compression:
+            allowance.records -= count
+        if count > RECORDS_CHECKED and (last := last_timestamp_delta(data, count)) is not None:
+            newest = max(newest, last)
+    except TakesLong:
+        newest = yield from checking_records(data, at, count)
+    if config.looks_at_each_record:
+        yield from _checking_each(data, at, header, config, wall_ms())
+    if header.base_timestamp + newest != header.max_timestamp and config.message_timestamp_type != LOG_APPEND_TIME:
+        batch, header = yield from _with_right_timestamp(batch, header, data, at)
+    if config.compression_type == PRODUCERS_OWN or _COMPRESSION_OF[config.compression_type] == compression:
+        return batch, header
+    yield from checking_records(data, at, count)
+    packed: Accepted = yield partial(_compressed_anew, header, data, at, config)
+    return packed
+
+
+def at_once(steps: Steps) -> Accepted:
+    """The result, without a stop: for a broker's own batches."""
+    try:
+        work = next(steps)
+        while True:
+            work = steps.send(work() if work is not None else None)
+    except StopIteration as end:
+        accepted: Accepted = end.value
+        return accepted
+
+
+def _end(steps: Generator[None, None, Any]) -> Any:
+    """Its result, if it needs no more than one stop. Raises TakesLong."""
+    try:
+        next(steps)
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    raise TakesLong
+
+
+def _unpacked_at_once(batch: Buffer, header: BatchHeader, allowance: Allowance | None) -> Buffer:
+    if allowance is not None:
+        _check_allowance(allowance)
+    if len(batch) > PAYLOAD_AT_ONCE:
+        raise TakesLong
+    try:
+        data = unpacked(batch, 0, header, size_max=UNPACKED_AT_ONCE, too_large=TOO_LARGE)
+    except KafkaError as error:
+        if error.code is TOO_LARGE:
+            raise TakesLong from None
+        raise
+    if allowance is not None:
+        allowance.bytes -= len(data)
+    return data
+
+
+def _check_allowance(allowance: Allowance) -> None:
+    if allowance.bytes <= 0:
+        raise KafkaError(TOO_LARGE, f"the batches of one request unpack to more than {UNPACKED_BYTES_MAX} bytes")
+
+
+def _too_many(count: int) -> KafkaError:
+    return KafkaError(TOO_LARGE, f"{count} records: a batch, and the compressed ones of a request, have {RECORDS_MAX}")
+
+
+def _with_right_timestamp(batch: Buffer, header: BatchHeader, data: Buffer, at: int) -> Generator[None, None, Accepted]:
+    """All records are walked: the header's largest timestamp is theirs, NO_TIMESTAMP if none has one."""
+    newest = header.base_timestamp + (yield from checking_records(data, at, header.record_count))
+    if newest > LONG_MAX:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a record's timestamp, {newest}, is no number of 64 bits")
+    newest = max(newest, NO_TIMESTAMP)
+    if newest == header.max_timestamp:
+        return batch, header
+    changed = with_max_timestamp(batch, newest)
+    return changed, parse_header(changed)
+
+
+def _compressed_anew(header: BatchHeader, data: Buffer, at: int, config: TopicConfig) -> Accepted:
+    compression = _COMPRESSION_OF[config.compression_type]
+    if not compression and len(data) - at + HEADER_SIZE > config.max_message_bytes:
+        raise _too_large(len(data) - at + HEADER_SIZE, config)
+    levels = (None, config.compression_gzip_level, None, config.compression_lz4_level, config.compression_zstd_level)
+    batch = with_compression(header, bytes(data[at:]), compression, levels[compression])
+    if len(batch) > config.max_message_bytes:
+        raise _too_large(len(batch), config)
+    return batch, parse_header(batch)
+
+
+def _too_large(size: int, config: TopicConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes in the topic's compression, max.message.bytes is {config.max_message_bytes}",
+    )
+
+
+def _checking_each(
+    data: Buffer, at: int, header: BatchHeader, config: TopicConfig, now_ms: int
+) -> Generator[None, None, None]:
+    """As LogValidator.validateRecord: the key first, then the time."""
+    yield from checking_records(data, at, header.record_count)
+    needs_key = "compact" in config.cleanup_policy
+    earliest, latest = -LONG_MAX, LONG_MAX
+    if config.message_timestamp_type == "CreateTime":
+        earliest, latest = now_ms - config.timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    errors: list[tuple[int, str]] = []
+    count = 0
+    code = ErrorCode.INVALID_RECORD
+    base = header.base_timestamp
+    for delta, time, has_key in times_and_keys(data, at, header.record_count):
+        if needs_key and not has_key:
+            why = "a record without a key in a compacted topic"
+        elif base + time != NO_TIMESTAMP and not earliest <= base + time <= latest:
+            code = ErrorCode.INVALID_TIMESTAMP
+            why = f"timestamp {base + time} is not within {earliest}..{latest}"
+        else:
+            why = ""
+        if why:
+            count += 1
+            if len(errors) < RECORD_ERRORS_MAX:
+                errors.append((delta, why))
+        if delta % STEP == STEP - 1:
+            yield
+    if errors:
+        raise KafkaError(code, f"{count} records of the batch are refused, the first: {errors[0][1]}", errors)

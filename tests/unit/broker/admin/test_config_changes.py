@@ -1,0 +1,146 @@
+"""What a request makes of settings, and the codes of a real Kafka 3.9.1 for what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.admin.config_changes import Change, Operation, changed
+from broker.settings.config import BrokerConfig, TopicConfig
+from protocol.errors import ErrorCode, KafkaError
+
+SET, DELETE, APPEND, SUBTRACT = Operation
+LAG_MIN, LAG_MAX = "min.compaction.lag.ms", "max.compaction.lag.ms"
+REPLICAS = "follower.replication.throttled.replicas"
+
+
+def altered(
+    current: dict[str, str], *changes: tuple[str, int, str | None], config: type = TopicConfig
+) -> dict[str, str]:
+    return changed(config, current, [Change(*change) for change in changes], config())
+
+
+@pytest.mark.parametrize(
+    ("current", "change", "expected"),
+    [
+        ({}, ("flush.ms", SET, " 5 "), {"flush.ms": "5"}),
+        ({"flush.ms": "1", "retention.ms": "2"}, ("flush.ms", SET, "5"), {"flush.ms": "5", "retention.ms": "2"}),
+        ({"flush.ms": "1", "retention.ms": "2"}, ("flush.ms", DELETE, None), {"retention.ms": "2"}),
+        ({"flush.ms": "1"}, ("flush.ms", DELETE, "whatever"), {}),
+        ({}, ("flush.ms", DELETE, None), {}),
+        ({"retention.mss": "9"}, ("retention.mss", DELETE, None), {}),
+        ({"retention.ms": "rubbish"}, ("flush.ms", SET, "5"), {"retention.ms": "rubbish", "flush.ms": "5"}),
+        ({}, ("cleanup.policy", APPEND, "compact"), {"cleanup.policy": "delete,compact"}),
+        (
+            {"cleanup.policy": "compact"},
+            ("cleanup.policy", APPEND, "compact, delete"),
+            {"cleanup.policy": "compact,delete"},
+        ),
+        ({"cleanup.policy": "compact"}, ("cleanup.policy", SUBTRACT, "compact"), {"cleanup.policy": ""}),
+        ({}, (REPLICAS, APPEND, "0:1,1:2"), {REPLICAS: "0:1,1:2"}),
+        ({REPLICAS: "0:1,1:2"}, (REPLICAS, SUBTRACT, "0:1,7:7"), {REPLICAS: "1:2"}),
+        ({}, ("preallocate", SET, "TRUE"), {"preallocate": "true"}),
+        ({}, ("message.downconversion.enable", SET, "false"), {"message.downconversion.enable": "false"}),
+        ({}, ("message.format.version", SET, "2.8"), {"message.format.version": "2.8"}),
+        ({}, ("message.format.version", SET, "0.10.2.1"), {"message.format.version": "0.10.2.1"}),
+        ({}, ("message.format.version", SET, "3.9-IV0"), {"message.format.version": "3.9-IV0"}),
+        ({}, ("remote.storage.enable", SET, "false"), {"remote.storage.enable": "false"}),
+        ({}, ("remote.log.copy.disable", SET, "false"), {"remote.log.copy.disable": "false"}),
+        ({}, ("remote.log.delete.on.disable", SET, "false"), {"remote.log.delete.on.disable": "false"}),
+        ({}, ("local.retention.ms", SET, "-2"), {"local.retention.ms": "-2"}),
+        (
+            {"retention.bytes": "5"},
+            ("local.retention.bytes", SET, "9"),
+            {"retention.bytes": "5", "local.retention.bytes": "9"},
+        ),
+        ({}, ("compression.gzip.level", SET, "-1"), {"compression.gzip.level": "-1"}),
+        ({}, ("compression.zstd.level", SET, "-131072"), {"compression.zstd.level": "-131072"}),
+        ({LAG_MIN: "5"}, (LAG_MAX, SET, "5"), {LAG_MIN: "5", LAG_MAX: "5"}),
+        ({LAG_MIN: "rubbish"}, (LAG_MAX, SET, "5"), {LAG_MIN: "rubbish", LAG_MAX: "5"}),
+        ({LAG_MIN: "9", LAG_MAX: "5"}, ("flush.ms", SET, "5"), {LAG_MIN: "9", LAG_MAX: "5", "flush.ms": "5"}),
+    ],
+)
+def test_changes(current: dict[str, str], change: tuple[str, int, str | None], expected: dict[str, str]) -> None:
+    before = dict(current)
+    assert altered(current, change) == expected
+    assert current == before, "what it is given stays"
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "code"),
+    [
+        (TopicConfig, [("retention.mss", SET, "1")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("retention.ms", SET, "abc")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("retention.ms", SET, "-2")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("retention.ms", SET, "")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("retention.ms", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("cleanup.policy", APPEND, "burn")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [(REPLICAS, APPEND, "*"), (REPLICAS, SET, "0:1")], ErrorCode.INVALID_REQUEST),
+        (TopicConfig, [("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        (TopicConfig, [("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),
+        (TopicConfig, [("retention.ms", 4, "1")], ErrorCode.INVALID_REQUEST),
+        (TopicConfig, [("retention.ms", -1, "1")], ErrorCode.INVALID_REQUEST),
+        (TopicConfig, [("remote.storage.enable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("remote.log.copy.disable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("remote.log.delete.on.disable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("local.retention.ms", SET, "-3")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("message.format.version", SET, "bogus")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("message.format.version", SET, "2.8-IV7")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("message.format.version", SET, "")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("compression.gzip.level", SET, "0")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [("compression.lz4.level", SET, "18")], ErrorCode.INVALID_CONFIG),
+        (TopicConfig, [(LAG_MIN, SET, "6"), (LAG_MAX, SET, "5")], ErrorCode.INVALID_CONFIG),
+        (BrokerConfig, [("log.cleaner.threads", SET, "3")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("log.cleaner.threads", SET, "0")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("log.message.format.version", SET, "3.0")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("log.dirs", SET, "/x")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("broker.id", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("log.retention.minutes", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("num.io.threads", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("message.max.bytes", SET, "x")], ErrorCode.INVALID_REQUEST),
+        (BrokerConfig, [("message.max.bytes", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        (BrokerConfig, [("foo.bar", SET, "x")], ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_what_is_refused(config: type, changes: list[tuple[str, int, str | None]], code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as refused:
+        altered({}, *changes, config=config)
+    assert refused.value.code is code
+    assert changes[0][0] in refused.value.message
+
+
+@pytest.mark.parametrize("current", [{LAG_MIN: "6"}, {LAG_MIN: "6", LAG_MAX: "7"}])
+def test_a_change_that_contradicts_what_is_set(current: dict[str, str]) -> None:
+    with pytest.raises(KafkaError) as refused:
+        altered(current, (LAG_MAX, SET, "5"))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert LAG_MIN in refused.value.message
+
+
+def test_a_change_that_contradicts_the_broker() -> None:
+    defaults = TopicConfig(max_compaction_lag_ms=50)
+    with pytest.raises(KafkaError) as refused:
+        changed(TopicConfig, {}, [Change(LAG_MIN, SET, "60")], defaults)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(("current", "wanted"), [(8, "4"), (8, "16"), (1, "2"), (1, "1"), (3, "1")])
+def test_threads_at_most_double_or_halve(current: int, wanted: str) -> None:
+    """As a real Kafka takes them."""
+    defaults = BrokerConfig(num_io_threads=current)
+    change = Change("num.io.threads", SET, wanted)
+    assert changed(BrokerConfig, {}, [change], defaults) == {"num.io.threads": wanted}
+
+
+ITEMS = st.lists(st.sampled_from(["0:1", "0:2", "1:1", "2:3"]))
+
+
+@given(ITEMS, ITEMS)
+def test_appending_and_subtracting_are_sets(first: list[str], second: list[str]) -> None:
+    both = altered({}, (REPLICAS, APPEND, ",".join(first)))
+    both = altered(both, (REPLICAS, APPEND, ",".join(second)))
+    assert [item for item in both[REPLICAS].split(",") if item] == list(dict.fromkeys(first + second))
+    left = altered(both, (REPLICAS, SUBTRACT, ",".join(first)))
+    assert {item for item in left[REPLICAS].split(",") if item} == set(second) - set(first)

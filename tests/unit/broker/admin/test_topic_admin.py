@@ -1,0 +1,212 @@
+"""What a new topic must be, and how its znodes are written: BAD-26, BAD-27."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from broker.admin.topic_admin import NewTopic, TopicAdmin, TopicNames, is_valid_topic_name
+from broker.cluster.metadata_cache import MetadataCache
+from broker.settings.config import BrokerConfig
+from protocol.errors import ErrorCode, KafkaError
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.types import BrokerInfo
+from protocol.zk.session import CreateOp, MultiFailed, NodeExists, NoNode, Op, SetOp
+from protocol.zk.znodes import ConfigZNode, TopicZNode
+
+
+class FakeZooKeeper:
+    """Nodes in a dict; `multi` as the real one."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, bytes] = {}
+
+    async def children(self, path: str) -> list[str]:
+        return [name.removeprefix(f"{path}/") for name in self.nodes if name.startswith(f"{path}/")]
+
+    async def exists(self, path: str) -> bytes | None:
+        return self.nodes.get(path)
+
+    async def multi(self, operations: Sequence[Op]) -> None:
+        for index, operation in enumerate(operations):
+            if isinstance(operation, CreateOp) and operation.path in self.nodes:
+                raise MultiFailed(index, NodeExists(operation.path))
+            if isinstance(operation, SetOp) and operation.path not in self.nodes:
+                raise MultiFailed(index, NoNode(operation.path))
+        for operation in operations:
+            self.nodes[operation.path] = operation.data  # type: ignore[union-attr]
+
+
+class World:
+    def __init__(self, brokers: int = 3, **settings: Any) -> None:
+        self.zk = FakeZooKeeper()
+        self.metadata = MetadataCache()
+        infos = tuple(BrokerInfo(n, n, ()) for n in range(1, brokers + 1))
+        existing = PartitionState("old.topic", 0, 1, 1, 0, (1,), 0, (1,))
+        self.metadata.update(
+            UpdateMetadataRequest(1, 1, 1, (existing,), {"old.topic": "AAAAAAAAAAAAAAAAAAAAAQ"}, infos)
+        )
+        config = BrokerConfig(broker_id=1, **settings)
+        self.admin = TopicAdmin(config, self.zk, self.metadata, lambda n: 0)  # type: ignore[arg-type]
+
+
+def refusal(world: World, topic: NewTopic) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        world.admin.plan(topic)
+    assert raised.value.message
+    return raised.value.code
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 249, "...", "_"])
+def test_good_names(name: str) -> None:
+    assert is_valid_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "a/b", "\0", "x" * 250, "ä", "a b", "a\n"])
+def test_bad_names(name: str) -> None:
+    assert not is_valid_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [("a.b", "a_b", True), ("a_b", "a.b", True), ("a.b", "a.b", False), ("ab", "a_b", False), ("a.b_c", "a_b.c", True)],
+)
+def test_collisions(one: str, other: str, expected: bool) -> None:
+    with pytest.raises(KafkaError) if expected else contextlib.nullcontext():
+        TopicNames([other]).check_collision(one)
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("old_topic"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("old.topic"), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (NewTopic("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
+        (NewTopic("t", partitions=-2), ErrorCode.INVALID_PARTITIONS),
+        (NewTopic("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", configs={"x": "1"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("t", configs={"retention.ms": "x"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("t", configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("t", configs={"remote.storage.enable": "true"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("t", configs={"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}), ErrorCode.INVALID_CONFIG),
+        (NewTopic("__cluster_metadata"), ErrorCode.INVALID_REQUEST),
+        (NewTopic("t", partitions=1, assignments={0: (1,)}), ErrorCode.INVALID_REQUEST),
+        (NewTopic("t", assignments={1: (1,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignments={0: (1, 1)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignments={0: ()}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignments={0: (1, 9)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignments={0: (1, 2), 1: (1,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_what_is_refused(topic: NewTopic, error: ErrorCode) -> None:
+    assert refusal(World(), topic) is error
+
+
+def test_defaults_and_placement() -> None:
+    planned = World(num_partitions=3, default_replication_factor=2).admin.plan(NewTopic("t"))
+    assert planned.assignment == {0: (1, 2), 1: (2, 3), 2: (3, 1)}
+    assert planned.replication_factor == 2
+
+
+def test_a_topic_is_written_with_its_settings() -> None:
+    world = World()
+    planned = world.admin.plan(NewTopic("t", assignments={0: (3, 1)}, configs={"retention.ms": "5"}))
+    asyncio.run(world.admin.write(planned))
+    assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {"retention.ms": "5"}
+    _, assignment = TopicZNode.decode(world.zk.nodes["/brokers/topics/t"])
+    assert assignment[0].replicas == (3, 1)
+    with pytest.raises(KafkaError) as raised:
+        asyncio.run(world.admin.write(planned))
+    assert raised.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_settings_left_over_from_another_topic_are_replaced() -> None:
+    world = World()
+    world.zk.nodes["/config/topics/t"] = ConfigZNode.encode({"retention.ms": "1"})
+    asyncio.run(world.admin.write(world.admin.plan(NewTopic("t"))))
+    assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {}
+
+
+def test_settings_that_go_with_the_old_topic_in_that_moment() -> None:
+    """FLT-36: the topic of that name is being deleted, its settings and its node in one multi."""
+    world = World()
+    world.zk.nodes["/config/topics/t"] = ConfigZNode.encode({"retention.ms": "1"})
+
+    async def exists(path: str) -> None:
+        world.zk.nodes.pop("/config/topics/t", None)
+
+    world.zk.exists = exists  # type: ignore[method-assign, assignment]
+    asyncio.run(world.admin.write(world.admin.plan(NewTopic("t"))))
+    assert ConfigZNode.decode(world.zk.nodes["/config/topics/t"]) == {}
+    assert "/brokers/topics/t" in world.zk.nodes
+
+
+def test_a_collision_that_only_zookeeper_knows() -> None:
+    world = World()
+    world.zk.nodes["/brokers/topics/new_topic"] = b""
+    with pytest.raises(KafkaError) as raised:
+        asyncio.run(world.admin.write(world.admin.plan(NewTopic("new.topic"))))
+    assert raised.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_automatic_creation() -> None:
+    world = World(default_replication_factor=4)
+    assert asyncio.run(world.admin.create_automatically(["t"])) == {"t": ErrorCode.INVALID_REPLICATION_FACTOR}
+    world = World()
+    errors = asyncio.run(world.admin.create_automatically(["t", "t", "u", "old.topic"]))
+    assert errors == dict.fromkeys(["t", "u", "old.topic"], ErrorCode.LEADER_NOT_AVAILABLE)
+    assert {"/brokers/topics/t", "/brokers/topics/u"} <= set(world.zk.nodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "configs"),
+    [
+        (
+            "__consumer_offsets",
+            4,
+            {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
+        ),
+        (
+            "__transaction_state",
+            5,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": "2",
+                "segment.bytes": "104857600",
+                "unclean.leader.election.enable": "false",
+            },
+        ),
+        ("ordinary", 1, {}),
+    ],
+)
+def test_internal_topics_are_made_as_kafka_makes_them(name: str, partitions: int, configs: dict[str, str]) -> None:
+    """What a real Kafka 3.9.1 has made of them, asked for by Metadata."""
+    world = World(offsets_topic_num_partitions=4, transaction_state_log_num_partitions=5)
+    assert asyncio.run(world.admin.create_automatically([name])) == {name: ErrorCode.LEADER_NOT_AVAILABLE}
+    assert ConfigZNode.decode(world.zk.nodes[f"/config/topics/{name}"]) == configs
+    _, assignment = TopicZNode.decode(world.zk.nodes[f"/brokers/topics/{name}"])
+    factor = 1 if name == "ordinary" else 3
+    assert [len(replicas.replicas) for replicas in assignment.values()] == [factor] * partitions
+
+
+def test_there_are_not_more_replicas_than_the_brokers_may_have() -> None:
+    """`max.broker.partitions`, of 3 brokers that have one replica."""
+    world = World(max_broker_partitions=4)
+
+    def make(name: str, partitions: int) -> None:
+        asyncio.run(world.admin.write(world.admin.plan(NewTopic(name, partitions, 3))))
+
+    make("three", 3)
+    with pytest.raises(KafkaError) as raised:
+        make("four", 4)
+    assert raised.value.code is ErrorCode.POLICY_VIOLATION
+    assert "max.broker.partitions is 4, and 3 brokers live" in raised.value.message
+    assert TopicZNode.path("four") not in world.zk.nodes
+    assert asyncio.run(world.admin.create_automatically(["one"])) == {"one": ErrorCode.LEADER_NOT_AVAILABLE}

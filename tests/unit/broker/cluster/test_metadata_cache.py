@@ -1,0 +1,174 @@
+"""The metadata cache: merge, replace, delete, topics made again (CTL-13, STA-1)."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.metadata_cache import MetadataCache
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.types import LEADER_DURING_DELETE, BrokerInfo, Endpoint, TopicPartition
+from protocol.zk.znodes import topic_id_text
+
+FIRST_ID, SECOND_ID = uuid.UUID(int=11), uuid.UUID(int=12)
+
+
+def state(topic: str, partition: int, leader: int = 1, epoch: int = 0) -> PartitionState:
+    return PartitionState(topic, partition, 1, leader, epoch, (1, 2), 0, (1, 2))
+
+
+def update(
+    *states: PartitionState,
+    ids: dict[str, uuid.UUID] | None = None,
+    brokers: tuple[int, ...] = (1, 2),
+    is_full: bool = False,
+    counts: dict[str, int] | None = None,
+) -> UpdateMetadataRequest:
+    infos = tuple(BrokerInfo(b, 100 + b, (Endpoint("PLAINTEXT", "h", 9000 + b),)) for b in brokers)
+    texts = {topic: topic_id_text(topic_id) for topic, topic_id in (ids or {}).items()}
+    return UpdateMetadataRequest(1, 5, 7, states, texts, infos, is_full, partition_counts=counts or {})
+
+
+def test_merges_partitions_and_replaces_brokers() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
+    changed = cache.update(update(state("a", 1, leader=2, epoch=1), state("b", 0), brokers=(2,)))
+    assert changed == [TopicPartition("a", 1), TopicPartition("b", 0)]
+    assert [b.id for b in cache.brokers()] == [2]
+    assert cache.broker(1) is None
+    assert set(cache.partitions_of("a")) == {0, 1}
+    moved = cache.partition(TopicPartition("a", 1))
+    assert moved is not None
+    assert moved.leader == 2
+    assert (cache.controller_id, cache.controller_epoch) == (1, 5)
+
+
+def test_an_unchanged_partition_is_not_reported() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0)))
+    assert cache.update(update(state("a", 0))) == []
+
+
+def test_a_topic_has_another_version_when_something_of_it_changed() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
+    a, b = cache.topic_version("a"), cache.topic_version("b")
+    brokers = cache.brokers_version
+    cache.update(update(state("a", 0), state("b", 0, epoch=1), is_full=True, ids={"a": FIRST_ID, "b": SECOND_ID}))
+    assert (cache.topic_version("a"), cache.brokers_version) == (a, brokers)
+    assert cache.topic_version("b") > b
+    cache.update(update(ids={"a": SECOND_ID}))
+    cache.update(update(state("a", 0), ids={"a": SECOND_ID}, brokers=(1,)))
+    assert cache.topic_version("a") > a
+    assert cache.brokers_version > brokers
+
+
+def test_a_topic_whose_id_becomes_known_has_another_version() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0)))
+    before = cache.topic_version("a")
+    cache.update(update(ids={"a": FIRST_ID}))
+    assert cache.topic_version("a") > before
+
+
+def test_a_full_update_removes_what_it_does_not_name() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
+    assert cache.update(update(state("b", 0), ids={"b": SECOND_ID}, is_full=True)) == [TopicPartition("a", 0)]
+    assert cache.topics() == ("b",)
+    assert (cache.topic_id("a"), cache.topic_name(FIRST_ID)) == (None, None)
+
+
+def test_leader_during_delete_removes_the_partition_and_then_the_topic() -> None:
+    cache = MetadataCache()
+    cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
+    cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE)))
+    assert cache.topics() == ("a",)
+    cache.update(update(state("a", 1, leader=LEADER_DURING_DELETE)))
+    assert cache.topics() == ()
+    assert cache.topic_name(FIRST_ID) is None
+    assert dict(cache.partitions_of("a")) == {}
+
+
+def test_a_topic_made_again_starts_empty() -> None:
+    """FLT-36."""
+    cache = MetadataCache()
+    cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
+    changed = cache.update(update(state("a", 0), ids={"a": SECOND_ID}))
+    assert set(changed) == {TopicPartition("a", 0), TopicPartition("a", 1)}
+    assert set(cache.partitions_of("a")) == {0}
+    assert cache.topic_id("a") == SECOND_ID
+    assert cache.topic_name(SECOND_ID) == "a"
+    assert cache.topic_name(FIRST_ID) is None
+
+
+def test_listeners_hear_of_every_update_until_they_leave() -> None:
+    cache = MetadataCache()
+    heard: list[list[TopicPartition]] = []
+    leave = cache.on_change(heard.append)
+    cache.update(update(state("a", 0)))
+    leave()
+    leave()
+    cache.update(update(state("b", 0)))
+    assert heard == [[TopicPartition("a", 0)]]
+
+
+def test_how_many_partitions_a_topic_has_is_told_and_not_counted() -> None:
+    """A partition whose state nobody can read is there all the same: the hash of a group's id goes by all of them."""
+    cache = MetadataCache()
+    assert cache.partition_count("a") == 0
+    cache.update(update(state("a", 0), state("a", 2), counts={"a": 5}))
+    assert cache.partition_count("a") == 5
+    cache.update(update(state("a", 1)))
+    assert cache.partition_count("a") == 5
+    cache.update(update(state("a", 0), counts={"a": 6}, is_full=True))
+    assert cache.partition_count("a") == 6
+    cache.update(update(state("b", 0), state("b", 1), is_full=True))
+    assert (cache.partition_count("a"), cache.partition_count("b")) == (0, 2)
+    cache.update(update(state("a", 0), counts={"a": 3}))
+    cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE)))
+    assert cache.partition_count("a") == 0
+
+
+def test_only_what_is_told_to_be_deleted_is_deleted() -> None:
+    """A full update may lack a topic because the controller could not read its node."""
+    cache = MetadataCache()
+    deleted: list[frozenset[str]] = []
+    cache.on_deletion(deleted.append)
+    both = {"a": FIRST_ID, "b": SECOND_ID}
+    cache.update(update(state("a", 0), state("b", 0), ids=both))
+    cache.update(update(state("b", 0), ids=both, is_full=True))
+    cache.update(update(state("a", 0), state("b", 0), ids=both, is_full=True))
+    assert deleted == []
+    cache.update(update(state("b", 0), ids=both, is_full=True))
+    cache.update(update(state("a", 0), ids={"a": uuid.UUID(int=13)}))
+    assert deleted == [frozenset("a")], "made again while nobody told of it"
+    cache.update(update(state("b", 0, leader=LEADER_DURING_DELETE)))
+    assert deleted == [frozenset("a"), frozenset("b")]
+    cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE), is_full=True))
+    assert deleted == [frozenset("a"), frozenset("b"), frozenset("a")]
+    cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": FIRST_ID}))
+    assert len(deleted) == 3, "made again after it was told"
+
+
+topics = st.sampled_from(["a", "b", "c"])
+partition_states = st.builds(state, topics, st.integers(0, 2), st.sampled_from([-2, -1, 1, 2]), st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(st.lists(partition_states, max_size=4), st.booleans()), max_size=6))
+def test_it_is_what_replaying_the_updates_gives(updates: list[tuple[list[PartitionState], bool]]) -> None:
+    cache = MetadataCache()
+    model: dict[TopicPartition, PartitionState] = {}
+    for states, is_full in updates:
+        cache.update(update(*states, is_full=is_full))
+        if is_full:
+            model = {}
+        for each in states:
+            if each.leader == LEADER_DURING_DELETE:
+                model.pop(each.topic_partition, None)
+            else:
+                model[each.topic_partition] = each
+    found = {TopicPartition(t, p): s for t in cache.topics() for p, s in cache.partitions_of(t).items()}
+    assert found == model

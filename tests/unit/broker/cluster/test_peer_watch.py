@@ -1,0 +1,113 @@
+"""Who may have died a moment ago, and who is gone (CTL-16)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.peer_watch import PeerWatch
+from protocol.connection_watch import Address
+from protocol.rpc.messages import UpdateMetadataRequest
+from protocol.types import BrokerInfo, Endpoint
+
+
+class Watch:
+    def __init__(self, suspected: Callable[[bool], None]) -> None:
+        self.suspected = suspected
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    def __init__(self) -> None:
+        self.metadata = MetadataCache()
+        self.begun: list[tuple[Address, Watch]] = []
+        self.doubts = LeaderDoubts(self.metadata)
+        self.peers = PeerWatch(self.metadata, self.doubts, 1, "CONTROLLER", self._watch)
+
+    def _watch(self, address: Address, died: Callable[[], None], suspected: Callable[[bool], None]) -> Watch:
+        self.begun.append((address, Watch(suspected)))
+        return self.begun[-1][1]
+
+    def live(self, **epochs: int) -> None:
+        """`b2=7`: broker 2 lives, its broker epoch is 7."""
+        infos = tuple(
+            BrokerInfo(int(name[1:]), epoch, (Endpoint("CONTROLLER", "h", 9000 + int(name[1:])),))
+            for name, epoch in epochs.items()
+        )
+        self.metadata.update(UpdateMetadataRequest(1, 1, 1, (), {}, infos, False))
+
+    def open(self) -> list[Address]:
+        return [address for address, watch in self.begun if not watch.is_closed]
+
+    def departed(self) -> dict[int, int]:
+        return {broker.id: broker.epoch for broker in self.doubts.departed()}
+
+
+def in_a_loop(test: Callable[[World], None]) -> Callable[[], None]:
+    def run() -> None:
+        async def whole() -> None:
+            test(World())
+
+        asyncio.run(whole())
+
+    return run
+
+
+@in_a_loop
+def test_every_other_live_broker_is_watched_once(world: World) -> None:
+    world.live(b1=5, b2=6, b3=7)
+    world.live(b1=5, b2=6, b3=7)
+    assert world.open() == [("h", 9002), ("h", 9003)]
+    world.live(b1=5, b3=7)
+    assert world.open() == [("h", 9003)]
+    world.peers.close()
+    assert world.open() == []
+    world.live(b1=5, b2=6)
+    assert world.open() == []
+
+
+@in_a_loop
+def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
+    world.live(b1=5, b2=6, b3=7)
+    watch = world.begun[0][1]
+    watch.suspected(True)
+    assert world.doubts.suspected == {2}
+    watch.suspected(False)
+    watch.suspected(False)
+    assert world.doubts.suspected == set()
+
+
+@in_a_loop
+def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
+    world.live(b1=5, b2=6, b3=7)
+    for _, watch in world.begun:
+        watch.suspected(True)
+    world.live(b1=5, b2=8)  # 2 started again, 3 is gone
+    assert world.doubts.suspected == set()
+    assert world.open() == [("h", 9002)]
+
+
+@in_a_loop
+def test_who_is_gone_has_departed_until_its_next_life(world: World) -> None:
+    world.live(b1=5, b2=6, b3=7)
+    world.live(b1=5, b3=8)
+    assert world.departed() == {2: 6}, "3 has only started again"
+    world.live(b1=5, b2=9, b3=8)
+    assert world.departed() == {}
+    world.live(b1=5, b3=8)
+    assert world.departed() == {2: 9}
+    world.peers.close()
+    assert world.departed() == {}
+
+
+@in_a_loop
+def test_a_broker_without_a_control_listener_is_not_watched(world: World) -> None:
+    world.metadata.update(
+        UpdateMetadataRequest(1, 1, 1, (), {}, (BrokerInfo(2, 1, (Endpoint("PLAINTEXT", "h", 1),)),), False)
+    )
+    assert world.begun == []

@@ -1,0 +1,223 @@
+"""A broker's znode: kept against deletions at any moment, and against another live process with the same id (STA-4, BUG-7, BUG-17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.cluster import registration
+from broker.cluster.registration import BrokerIdInUse, ClusterIdUnreadable, Registration, cluster_id
+from broker.process.event_log import EventLog
+from protocol.types import BrokerInfo, Endpoint
+from protocol.zk.session import ConnectionLoss, DeleteOp, SessionState, SetOp, Stat, WatchCallback
+from protocol.zk.znodes import BrokerIdZNode, ClusterIdZNode
+from tests.support.fake_time import FakeTime
+from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+PATH = BrokerIdZNode.path(1)
+
+
+class Session(MemorySession):
+    """`after_exists` is called once, when an answer is there and nobody has seen it yet. `fail_exists`: it is lost.
+
+    `turns` of the loop pass before each request is sent.
+    """
+
+    session_timeout_ms = 6000
+    after_exists: Callable[[], None] | None = None
+    fail_exists = False
+    turns = 1
+
+    async def _turn(self) -> None:
+        for _ in range(self.turns):
+            await super()._turn()
+
+    async def exists(self, path: str, watch: WatchCallback | None = None) -> Stat | None:
+        if self.fail_exists:
+            self.fail_exists = False
+            self.change_state(SessionState.SUSPENDED)
+            raise ConnectionLoss(path)
+        stat = await super().exists(path, watch)
+        what, self.after_exists = self.after_exists, None
+        if what is not None:
+            what()
+        return stat
+
+
+class Process:
+    """A broker process, as far as its registration goes."""
+
+    def __init__(self, server: MemoryZooKeeper, port: int = 9) -> None:
+        self.session = Session(server)
+        self.lost: list[str] = []
+        self.epochs: list[int] = []
+        self.ended: list[BrokerIdInUse] = []
+        broker = BrokerInfo(1, -1, (Endpoint("PLAINTEXT", "broker.invalid", port),))
+        time = FakeTime()
+        self.registration = Registration(
+            self.session,  # type: ignore[arg-type]
+            broker,
+            time,
+            EventLog(None, time),
+            self.lost.append,
+            self._registered,
+            self.ended.append,
+        )
+
+    async def _registered(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    @property
+    def is_registered(self) -> bool:
+        node = self.session.server.nodes.get(PATH)
+        return node is not None and (node.owner, node.czxid) == (self.session.session_id, self.registration.epoch)
+
+
+def play(story: Callable[[MemoryZooKeeper], Awaitable[None]]) -> None:
+    async def run() -> None:
+        server = MemoryZooKeeper()
+        server.ensure("/brokers/ids")
+        async with asyncio.timeout(10):
+            await story(server)
+
+    asyncio.run(run())
+
+
+async def turns(count: int = 100) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def delete(server: MemoryZooKeeper) -> None:
+    """The controller takes the broker for dead, or a person does."""
+    server.zxid += 1
+    server.apply(DeleteOp(PATH), 0)
+
+
+@pytest.fixture(autouse=True)
+def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "RETRY_S", 0)
+
+
+def test_a_deletion_is_made_good() -> None:
+    async def story(server: MemoryZooKeeper) -> None:
+        process = Process(server)
+        await process.registration.start()
+        for count in (1, 2):
+            delete(server)
+            await turns()
+            assert process.is_registered
+            assert (len(process.lost), len(process.epochs)) == (count, count + 1)
+
+    play(story)
+
+
+@pytest.mark.parametrize("when", ["the first registration", "another one", "a look after a change"])
+def test_a_deletion_between_the_answer_and_the_turn_of_who_awaits_it_is_not_missed(when: str) -> None:
+    async def story(server: MemoryZooKeeper) -> None:
+        process = Process(server)
+
+        def deleted_meanwhile() -> None:
+            process.session.after_exists = lambda: delete(server)
+
+        if when == "the first registration":
+            deleted_meanwhile()
+        await process.registration.start()
+        if when == "another one":
+            deleted_meanwhile()
+            delete(server)
+        if when == "a look after a change":
+            deleted_meanwhile()
+            server.apply(SetOp(PATH, server.nodes[PATH].data), 0)
+        await turns()
+        assert process.is_registered
+        delete(server)
+        await turns()
+        assert process.is_registered, "it still watches"
+
+    play(story)
+
+
+def test_a_look_that_was_lost_is_made_good_with_the_connection() -> None:
+    """The one-shot watch was used up by a change, the next one was not set."""
+
+    async def story(server: MemoryZooKeeper) -> None:
+        process = Process(server)
+        await process.registration.start()
+        process.session.fail_exists = True
+        server.apply(SetOp(PATH, server.nodes[PATH].data), 0)
+        await turns()
+        process.session.change_state(SessionState.CONNECTED)
+        await turns()
+        delete(server)
+        await turns()
+        assert process.is_registered
+
+    play(story)
+
+
+def test_an_earlier_life_makes_way() -> None:
+    async def story(server: MemoryZooKeeper) -> None:
+        killed, successor = Process(server), Process(server)
+        await killed.registration.start()
+        killed.registration.stop_watching()
+        await successor.registration.start()
+        await turns()
+        assert successor.is_registered
+        assert successor.ended == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("turns_of_the_first", [1, 3, 50])
+@pytest.mark.parametrize("turns_of_the_second", [1, 3, 50])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends(
+    is_late: bool, turns_of_the_first: int, turns_of_the_second: int
+) -> None:
+    """Each deleted the other's node for ever. `is_late`: the first hears of it when the second is registered.
+
+    Either may be slower than the other: who was there first goes on all the same.
+    """
+
+    async def story(server: MemoryZooKeeper) -> None:
+        first, second = Process(server), Process(server)
+        first.session.turns, second.session.turns = turns_of_the_first, turns_of_the_second
+        await first.registration.start()
+        if is_late:
+            first.session.state = SessionState.SUSPENDED
+        try:
+            await second.registration.start()
+        except BrokerIdInUse as error:
+            second.ended.append(error)
+        if is_late:
+            first.session.change_state(SessionState.CONNECTED)
+        await turns(1000)
+        assert first.is_registered
+        assert first.ended == []
+        (error,) = second.ended
+        assert "broker id 1" in str(error)
+        assert "broker.invalid:9" in str(error)
+        assert f"0x{first.session.session_id:x}" in str(error)
+        writes = len(server.writes)
+        await turns(1000)
+        assert len(server.writes) == writes, "it is quiet"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"id":"a\\nbroker.id=9"}', '{"id":""}', '{"id":7}', "{", '{"id":"\\ud800"}', '{"id":"' + "x" * 300 + '"}']
+)
+def test_a_cluster_id_that_is_none_is_told_in_one_line(text: str) -> None:
+    """It becomes a line of `meta.properties`."""
+
+    async def story(server: MemoryZooKeeper) -> None:
+        server.ensure(ClusterIdZNode.PATH, text.encode())
+        with pytest.raises(ClusterIdUnreadable) as refused:
+            await cluster_id(MemorySession(server))  # type: ignore[arg-type]
+        assert str(refused.value).isprintable()
+
+    play(story)

@@ -1,0 +1,107 @@
+"""The event log: whole lines, rotated, and a disk that refuses for a while."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.process.event_log import EventLog
+from broker.process.rotated_file import RotatedFile, Rotation
+from tests.support.fake_time import FakeTime
+from tools.cluster.log_parts import LogReader, events_of, lines_of, parts_of
+
+SMALL = Rotation(300, 2)
+
+
+def kinds(path: Path) -> list[str]:
+    return [row["kind"] for row in events_of(path)]
+
+
+def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    events = EventLog(path, FakeTime(), SMALL)
+    for number in range(100):
+        events.write("filler", number=number)
+    assert [part.name for part in parts_of(path)] == ["events.jsonl.2", "events.jsonl.1", "events.jsonl"]
+    assert all(part.stat().st_size <= SMALL.bytes_max for part in parts_of(path))
+    numbers = [row["number"] for row in events_of(path)]
+    assert numbers == list(range(numbers[0], 100))
+
+
+def test_a_reader_goes_on_over_a_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    events = EventLog(path, FakeTime(), Rotation(300, 9))
+    reader, seen = LogReader(path), []
+    for number in range(60):
+        events.write("filler", number=number)
+        if number % 7 == 0:
+            seen += [json.loads(line)["number"] for line in reader.new_lines()]
+    seen += [json.loads(line)["number"] for line in reader.new_lines()]
+    assert seen == list(range(60))
+    late = LogReader(path)
+    late.skip()
+    events.write("last")
+    assert len(list(late.new_lines())) == 1
+
+
+def test_a_write_error_is_told_once_and_it_goes_on_when_it_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, time, whole = tmp_path / "events.jsonl", FakeTime(), os.write
+    events = EventLog(path, time)
+    events.write("before")
+
+    def full(fd: int, data: bytes) -> int:
+        if data[:1] != b"#" and is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(fd, data)
+
+    is_full = True
+    monkeypatch.setattr(os, "write", full)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            events.write("dropped")
+        time.now += 2
+        events.write("dropped")
+        is_full = False
+        time.now += 2
+        events.write("after")
+    assert kinds(path) == ["before", "events_dropped", "after"]
+    assert [row["count"] for row in events_of(path) if row["kind"] == "events_dropped"] == [101]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"kind":"torn')
+    EventLog(path, FakeTime()).write("whole")
+    assert kinds(path) == ["whole"]
+    assert len(list(lines_of(path))) == 2
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target, path = tmp_path / "target", tmp_path / "events.jsonl"
+    target.write_text("mine")
+    path.symlink_to(target)
+    EventLog(path, FakeTime()).write("x")
+    assert target.read_text() == "mine"
+    assert "cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize("value", [float("nan"), {(1, 2): 3}, "a\nb\x1b\u2028", "\udc80", Path("x")])
+def test_each_line_is_json_in_ascii(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "events.jsonl"
+    EventLog(path, FakeTime()).write("odd", value=value)
+    (line,) = path.read_bytes().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["kind"] == "odd"
+    assert line.decode("ascii").isprintable()
+
+
+def test_others_do_not_read_it(tmp_path: Path) -> None:
+    RotatedFile(tmp_path / "f", SMALL).append(b"x\n")
+    assert (tmp_path / "f").stat().st_mode & 0o007 == 0

@@ -1,0 +1,48 @@
+"""What large requests have freed goes back to the kernel: an operator who looks at the process sees its true size."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from broker.process import freed_memory
+from broker.process.freed_memory import GROWN_BYTES, give_back_regularly, resident_bytes, trim_function
+
+pytestmark = pytest.mark.skipif(
+    trim_function() is None or resident_bytes() == 0, reason="neither glibc nor /proc: nothing can be given back here"
+)
+
+
+async def looks(sizes: list[int], trimmed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter(sizes)
+    ended = asyncio.Event()
+
+    def resident() -> int:
+        size = next(left, None)
+        if size is None:
+            ended.set()
+            return 0
+        return size
+
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(freed_memory, "trim_function", lambda: trimmed.append)
+    task = asyncio.create_task(give_back_regularly(resident, look_s=0.0))
+    await ended.wait()
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times"),
+    [
+        ([100, 100, 101], 0),
+        ([100, 100 + GROWN_BYTES, 100], 1),
+        ([100, 100 + GROWN_BYTES, 100 + GROWN_BYTES, 100], 2),
+    ],
+    ids=["as before", "grown", "still in use"],
+)
+def test_it_is_tried_while_the_process_is_larger(sizes: list[int], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[int] = []
+    asyncio.run(looks(sizes, trimmed, monkeypatch))
+    assert len(trimmed) == times

@@ -1,0 +1,84 @@
+"""The event loop's watchdog: what counts as a long turn, and which call it names (NET-4)."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from broker.process import loop_watchdog
+from broker.process.loop_watchdog import LIMIT_S, TICK_S, LoopWatchdog, TurnTimes
+from tests.support.fake_time import FakeTime
+
+
+@pytest.mark.parametrize(
+    ("late_s", "taken_s", "held_s"),
+    [
+        (0.0, 0.0, 0.0),
+        (0.03, 0.0, 0.03),
+        (0.2, 0.0, 0.2),
+        (0.2, 0.19, 0.01),  # the machine was busy with others: nothing of this process
+        (0.01, 0.02, 0.0),
+    ],
+)
+def test_a_turn_is_how_late_the_tick_is_without_the_time_that_other_processes_had(
+    late_s: float, taken_s: float, held_s: float
+) -> None:
+    events: list[dict[str, Any]] = []
+    fake, taken = FakeTime(), [0.0]
+    watchdog = LoopWatchdog(lambda kind, **fields: events.append(fields), fake, fake.monotonic, lambda: taken[0])
+    watchdog.arm(fake.now, 0.0)
+
+    taken[0] = taken_s
+    fake.now += TICK_S + late_s
+    watchdog.tick()
+
+    assert watchdog.times.longest_s == pytest.approx(held_s)
+    assert [event["ms"] for event in events] == ([round(1000 * held_s)] if held_s > LIMIT_S else [])
+
+
+def test_the_report_names_the_call_that_holds_the_loop() -> None:
+    events: list[dict[str, Any]] = []
+
+    async def hold_once() -> TurnTimes:
+        reported = asyncio.Event()
+
+        def write(kind: str, **fields: Any) -> None:
+            events.append({"kind": kind, **fields})
+            reported.set()
+
+        watchdog = LoopWatchdog(write, asyncio.get_running_loop())
+        watchdog.start()
+        try:
+            hold_the_loop(3 * loop_watchdog.LOOK_S + LIMIT_S)
+            await asyncio.wait_for(reported.wait(), 10)
+        finally:
+            watchdog.close()
+        return watchdog.times
+
+    times = asyncio.run(hold_once())
+
+    assert events[0]["kind"] == "loop_held"
+    assert "hold_the_loop" in times.longest_call
+    assert times.longest_s > LIMIT_S
+
+
+def hold_the_loop(seconds: float) -> None:
+    """Of the processor's time: what others take from a busy machine is not the loop's fault, and not counted."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_the_histogram_counts_each_turn_once() -> None:
+    times = TurnTimes()
+    for seconds in (0.001, 0.005, 0.04, 0.05, 3.0):
+        times.add(seconds, f"call of {seconds}")
+
+    assert dict(zip((*loop_watchdog.BUCKETS_S, None), times.counts, strict=True)) == {
+        **dict.fromkeys(loop_watchdog.BUCKETS_S, 0),
+        0.005: 2,
+        0.05: 2,
+        None: 1,
+    }
+    assert times.longest_call == "call of 3.0"

@@ -1,0 +1,300 @@
+"""KIP-227: sessions, their epochs, what an incremental answer has, and the bound of the cache (BAD-30)."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.metadata_cache import MetadataCache
+from broker.replication.fetching.fetch_sessions import (
+    EPOCH_MAX,
+    SESSIONS_PER_CONNECTION,
+    SESSIONS_PER_FOLLOWER,
+    UNKNOWN_PARTITIONS_MAX,
+    CacheLimits,
+    FetchContext,
+    FetchSessionCache,
+    Surroundings,
+)
+from broker.replication.fetching.quiet_partitions import QuietIndex
+from broker.replication.replica_state import FollowerState
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.types import TopicPartition
+from protocol.zk.znodes import topic_id_text
+from tests.support.fake_time import FakeTime
+
+SLOTS = 3
+EPOCH = 77
+
+
+class World:
+    """Topics whose names begin with `no` do not exist; the brokers 2 and 3 live, in the epoch EPOCH."""
+
+    def __init__(self, *, slots: int = SLOTS, partitions: int = 1000) -> None:
+        self.time = FakeTime()
+        self.metadata = MetadataCache()
+        ids = itertools.count(100)
+        self.index = index = QuietIndex(lambda tp, replica: FollowerState())
+        self.cache = FetchSessionCache(
+            CacheLimits(slots, partitions),
+            self.time,
+            Surroundings(
+                self.metadata.topic_name,
+                lambda low, high: next(ids),
+                index.open,
+                lambda quiet, epoch: index.begin_fetch(quiet, epoch, self.time.monotonic(), looks_at_all=False),
+                lambda tp: not tp.topic.startswith("no"),
+                lambda replica, epoch: replica in (2, 3) and epoch == EPOCH,
+            ),
+        )
+
+    def open(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: dict[TopicKey, list[int]] | None = None,
+        forgotten: dict[TopicKey, list[int]] | None = None,
+        *,
+        replica_id: int = -1,
+        replica_epoch: int = -1,
+        offset: int = 0,
+        uses_topic_ids: bool = False,
+        connection: object | None = None,
+    ) -> FetchContext:
+        topics = [
+            (key, [FetchRequestPartition(p, -1, offset, -1, -1, 1000) for p in partitions])
+            for key, partitions in (wanted or {}).items()
+        ]
+        gone = list((forgotten or {}).items())
+        request = FetchRequest(replica_id, replica_epoch, 500, 1, 10000, 0, session_id, epoch, topics, gone)
+        return self.cache.open(request, uses_topic_ids=uses_topic_ids, connection=connection)
+
+    def follow(self, replica_id: int, topic: str = "a") -> int:
+        """A follower's new session; returns its id, 0 if it gets none."""
+        return self.open(0, 0, {topic: [0]}, replica_id=replica_id, replica_epoch=EPOCH).session_id
+
+    def is_open(self, session_id: int) -> bool:
+        return session_id in self.cache._sessions
+
+
+def asked(context: FetchContext) -> list[tuple[TopicKey, int]]:
+    return [(p.key, p.wanted.partition) for p in context.partitions]
+
+
+def answer(context: FetchContext, **data: FetchPartitionData) -> list[tuple[TopicKey, list[int]]]:
+    """What is answered when each partition has the data named `<topic><partition>`, or nothing new."""
+    results = [
+        (p, data.get(f"{p.key}{p.wanted.partition}", FetchPartitionData(p.wanted.partition, 0, 0, 0, 0)))
+        for p in context.partitions
+    ]
+    return [(key, [d.partition for d in rows]) for key, rows in context.select(results)]
+
+
+def test_a_session_tells_news_only() -> None:
+    world = World()
+    full = world.open(0, 0, {"a": [0, 1], "b": [0]})
+    assert full.session_id == 100
+    assert answer(full) == [("a", [0, 1]), ("b", [0])]
+
+    assert answer(world.open(100, 1)) == []
+    moved = FetchPartitionData(1, 0, 5, 5, 0)
+    assert answer(world.open(100, 2), a1=moved) == [("a", [1])]
+    assert answer(world.open(100, 3), a1=moved) == []
+    assert answer(world.open(100, 4), a1=moved, b0=FetchPartitionData(0, 0, 0, 0, 3)) == [("b", [0])]
+    assert answer(world.open(100, 5), a1=moved, b0=FetchPartitionData(0, 0, 0, 0, 3, [b"x"])) == [("b", [0])]
+
+
+def test_an_error_is_told_until_it_is_over_and_then_once_more() -> None:
+    world = World()
+    answer(world.open(0, 0, {"a": [0]}))
+    failed = FetchPartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    for epoch in (1, 2):
+        assert answer(world.open(100, epoch), a0=failed) == [("a", [0])]
+    assert answer(world.open(100, 3)) == [("a", [0])]
+    assert answer(world.open(100, 4)) == []
+
+
+def test_partitions_are_added_changed_and_forgotten() -> None:
+    world = World()
+    world.open(0, 0, {"a": [0, 1]})
+    context = world.open(100, 1, {"a": [1], "b": [0]}, {"a": [0]}, offset=7)
+    assert asked(context) == [("a", 1), ("b", 0)]
+    assert [p.wanted.fetch_offset for p in context.partitions] == [7, 7]
+    assert asked(world.open(100, 2)) == [("a", 1), ("b", 0)]
+
+
+def test_who_got_data_is_served_last_next_time() -> None:
+    world = World()
+    answer(world.open(0, 0, {"a": [0, 1, 2]}))
+    answer(world.open(100, 1), a0=FetchPartitionData(0, 0, 1, 1, 0, [b"x"]))
+    assert asked(world.open(100, 2)) == [("a", 1), ("a", 2), ("a", 0)]
+
+
+def test_a_session_without_partitions_ends() -> None:
+    world = World()
+    world.open(0, 0, {"a": [0]})
+    assert world.open(100, 1, forgotten={"a": [0]}).session_id == 0
+    assert len(world.cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "error"),
+    [
+        (99, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (0, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (100, 2, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (100, EPOCH_MAX, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+    ],
+)
+def test_bad_sessions(session_id: int, epoch: int, error: ErrorCode) -> None:
+    world = World()
+    world.open(0, 0, {"a": [0]})
+    with pytest.raises(KafkaError) as raised:
+        world.open(session_id, epoch)
+    assert raised.value.code is error
+    assert world.open(100, 1).session_id == 100
+
+
+def test_closing_and_renewing() -> None:
+    world = World()
+    world.open(0, 0, {"a": [0]})
+    renewed = world.open(100, 0, {"a": [0]})
+    assert renewed.session_id == 101
+    closed = world.open(101, -1, {"a": [0]})
+    assert (closed.session_id, asked(closed)) == (0, [("a", 0)])
+    assert len(world.cache) == 0
+
+
+def test_the_epoch_wraps() -> None:
+    world = World()
+    session = world.open(0, 0, {"a": [0]}).session
+    assert session is not None
+    session.next_epoch = EPOCH_MAX
+    world.open(100, EPOCH_MAX)
+    assert world.open(100, 1).session_id == 100
+
+
+def test_a_full_cache_gives_no_sessions_unless_one_is_idle_or_a_follower_asks() -> None:
+    world = World()
+    for _ in range(SLOTS):
+        assert world.open(0, 0, {"a": [0]}).session_id
+    assert world.open(0, 0, {"a": [0]}).session_id == 0
+    assert world.follow(2)
+    world.time.now += 100
+    world.open(102, 1)
+    world.time.now += 50
+    assert world.open(0, 0, {"a": [0]}).session_id  # 101 was idle for 150 s
+    assert world.open(0, 0, {"a": [0]}).session_id  # and so was the follower's
+    assert world.open(0, 0, {"a": [0]}).session_id == 0
+    assert len(world.cache) == SLOTS
+    assert world.open(102, 2).session_id == 102
+
+
+def test_a_topic_id_is_resolved_when_it_becomes_known() -> None:
+    world = World()
+    topic_id = uuid.uuid4()
+    context = world.open(0, 0, {topic_id: [0]}, uses_topic_ids=True)
+    assert context.partitions[0].tp is None
+    state = PartitionState("a", 0, 1, 1, 0, (1,), 0, (1,))
+    world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(topic_id)}, ()))
+    assert world.open(100, 1, uses_topic_ids=True).partitions[0].tp == TopicPartition("a", 0)
+    with pytest.raises(KafkaError) as raised:
+        world.open(100, 2)
+    assert raised.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "forget"]), st.sampled_from("abc"), st.integers(0, 2)), max_size=30))
+def test_the_session_is_the_set_that_the_client_named(steps: list[tuple[str, str, int]]) -> None:
+    world = World()
+    world.open(0, 0, {"z": [0]})
+    expected = {("z", 0)}
+    for epoch, (step, topic, partition) in enumerate(steps, 1):
+        named: dict[TopicKey, list[int]] = {topic: [partition]}
+        context = world.open(100, epoch, named if step == "add" else None, named if step == "forget" else None)
+        (expected.add if step == "add" else expected.discard)((topic, partition))
+        assert set(asked(context)) == expected
+
+
+class Socket:
+    """Something that a session can belong to."""
+
+
+def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
+    world = World(slots=100)
+    connection: Socket | None = Socket()
+    ids = [world.open(0, 0, {"a": [0]}, connection=connection).session_id for _ in range(SESSIONS_PER_CONNECTION + 2)]
+    assert [world.is_open(session_id) for session_id in ids[:3]] == [False, False, True]
+    assert len(world.cache) == world.cache.partitions == SESSIONS_PER_CONNECTION
+    del connection
+    world.open(0, -1, {"a": [0]})
+    assert len(world.cache) == world.cache.partitions == 0
+
+
+def test_partitions_that_do_not_exist_are_kept_in_small_numbers() -> None:
+    """300,000 of them in one session were 80 MB (issue 12)."""
+    world = World(partitions=10 * UNKNOWN_PARTITIONS_MAX)
+    many = list(range(UNKNOWN_PARTITIONS_MAX))
+    session = world.open(0, 0, {"nowhere": many})
+    assert session.session_id
+    assert world.open(0, 0, {"nowhere": [*many, UNKNOWN_PARTITIONS_MAX]}).session_id == 0
+    assert world.open(0, 0, {"no" * 200: [0]}).session_id == 0
+    # Others may join it, and new unknown ones in the place of forgotten ones; one more ends it.
+    assert world.open(session.session_id, 1, {"a": many}, {"nowhere": [0]}).session_id
+    assert world.open(session.session_id, 2, {"no": [0]}).session_id
+    with pytest.raises(KafkaError) as raised:
+        world.open(session.session_id, 3, {"no": [1]})
+    assert raised.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(world.cache) == world.cache.partitions == 0
+    # It is none of a follower's business when the broker hears of a topic.
+    named = {"nowhere": [*many, UNKNOWN_PARTITIONS_MAX]}
+    assert world.open(0, 0, dict(named), replica_id=2, replica_epoch=EPOCH).session_id
+
+
+def test_the_partitions_of_all_consumers_are_bounded_and_the_largest_session_gives_way() -> None:
+    world = World(slots=100, partitions=100)
+    large = world.open(0, 0, {"a": list(range(70))}).session_id
+    small = world.open(0, 0, {"a": list(range(30))}).session_id
+    assert large
+    assert small
+    assert world.open(0, 0, {"a": list(range(80))}).session_id == 0
+    assert world.follow(2)
+    assert world.open(0, 0, {"a": [0]}).session_id
+    assert [world.is_open(large), world.is_open(small)] == [False, True]
+    # One that grows above all others is the one to go.
+    with pytest.raises(KafkaError):
+        world.open(small, 1, {"a": list(range(200))})
+    assert not world.is_open(small)
+    assert world.cache.partitions == 1
+
+
+def test_a_flood_does_not_take_a_followers_session() -> None:
+    world = World(slots=SLOTS)
+    follower = world.follow(2)
+    for _ in range(5 * SLOTS):
+        world.open(0, 0, {"a": [0]})
+        world.open(0, 0, {"a": [0]}, replica_id=3, replica_epoch=EPOCH + 1)  # says that it is one
+    assert world.is_open(follower)
+    assert world.follow(3)
+
+
+def test_a_follower_has_so_many_sessions_at_the_most() -> None:
+    world = World(slots=10 * SESSIONS_PER_FOLLOWER)
+    other = world.follow(3)
+    first, *rest = (world.follow(2) for _ in range(SESSIONS_PER_FOLLOWER + 1))
+    assert not world.is_open(first)
+    assert all(map(world.is_open, (other, *rest)))
+
+
+def test_nothing_is_left_of_replicas_that_somebody_invented() -> None:
+    world = World(slots=1)
+    for replica in range(100):
+        world.time.now += 200
+        assert world.open(0, 0, {"a": [0]}, replica_id=replica).session_id
+    assert len(world.index._of_followers) == 1
+    assert len(world.cache._of_followers) == 0

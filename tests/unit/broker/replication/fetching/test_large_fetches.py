@@ -1,0 +1,124 @@
+"""Fetches that are read in slices: others have their turn, and nothing that happens meanwhile is missed (NET-4, REP-5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.replication.fetching import large_fetches
+from broker.replication.fetching.fetch_reads import FetchParams
+from broker.replication.fetching.large_fetches import LargeFetch, WaitingFetch
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.record_batch import build_batch
+from protocol.types import TopicPartition
+from tests.support.replica_cluster import TP, Cluster, values_of
+
+PARTITIONS = [TopicPartition(TP.topic, number) for number in range(4)]
+
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand", "a_pause_after_each_piece")
+
+
+class Fetching:
+    """Broker 1 leads four partitions alone; a consumer fetches all, and two are read in a turn."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.answers: list[list[tuple[TopicPartition, FetchPartitionData]]] = []
+
+    def begin(self, max_wait_ms: int = 500) -> WaitingFetch:
+        entries = [(tp, FetchRequestPartition(tp.partition, -1, 0, -1, -1, 2**20)) for tp in PARTITIONS]
+        params = FetchParams(-1, -1, max_wait_ms, 1, 2**20)
+        waiting = self.cluster.nodes[1].manager.fetch(params, entries, self.answers.append)
+        assert isinstance(waiting, LargeFetch)
+        return waiting
+
+    def produce(self, tp: TopicPartition, value: str) -> None:
+        batch = memoryview(build_batch([(None, value.encode(), (), 1000)]))
+        self.cluster.nodes[1].manager.append(1, 500, [(tp, batch)], lambda _: None)
+        self.cluster.time.turn()
+
+    def told(self) -> list[list[str]]:
+        """Of the only answer, which names the partitions in the order in which they were asked for."""
+        ((*answer,),) = self.answers
+        assert [tp for tp, _ in answer] == PARTITIONS
+        return [values_of(data) for _, data in answer]
+
+
+def play(directory: Path, scenario: Callable[[Fetching], Awaitable[None]]) -> None:
+    cluster = Cluster(directory)
+
+    async def run() -> None:
+        await cluster.start(1)
+        for cluster.tp in PARTITIONS:
+            cluster.lead(1, 0, (1,), replicas=(1,))
+        cluster.time.turn()
+        await scenario(Fetching(cluster))
+
+    try:
+        asyncio.run(run())
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(autouse=True)
+def two_reads_in_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_fetches, "LARGE", 2)
+    monkeypatch.setattr(large_fetches, "READS_IN_A_SLICE", 2)
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_all_partitions_are_answered_in_order_after_some_turns(tmp_path: Path) -> None:
+    async def scenario(fetching: Fetching) -> None:
+        fetching.produce(PARTITIONS[3], "last")
+        fetching.begin()
+        await turns(1)
+        assert fetching.answers == []
+        await turns(2)
+        assert fetching.told() == [[], [], [], ["last"]]
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_what_comes_while_it_is_read_is_in_the_answer(tmp_path: Path, partition: TopicPartition) -> None:
+    async def scenario(fetching: Fetching) -> None:
+        waiting = fetching.begin()
+        await turns(1)
+        fetching.produce(partition, "new")
+        await turns(4)
+        assert fetching.told() == [["new"] if tp == partition else [] for tp in PARTITIONS]
+        assert waiting.is_completed
+
+    play(tmp_path, scenario)
+
+
+def test_one_that_finds_nothing_is_parked(tmp_path: Path) -> None:
+    async def scenario(fetching: Fetching) -> None:
+        fetching.begin()
+        await turns(4)
+        assert (fetching.answers, fetching.cluster.nodes[1].manager.waiting()) == ([], (0, 1))
+        fetching.produce(PARTITIONS[1], "new")
+        assert fetching.told() == [[], ["new"], [], []]
+        assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("turns_before", [0, 1, 4])
+def test_one_whose_connection_is_gone_is_not_left_parked(tmp_path: Path, turns_before: int) -> None:
+    async def scenario(fetching: Fetching) -> None:
+        waiting = fetching.begin(max_wait_ms=60_000)
+        await turns(turns_before)
+        waiting.complete_now()
+        await turns(4)
+        assert fetching.told() == [[]] * 4
+        assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)
+
+    play(tmp_path, scenario)

@@ -1,0 +1,301 @@
+"""The follower's requests on the wire, read back by the codecs of the server's side; incremental sessions (KIP-227)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from broker.groups.ownership import FOLLOWERS_SILENCE_S_MAX
+from broker.replication.following import fetch_session
+from broker.replication.following.fetch_session import LAST_EPOCH, FetchSession
+from broker.replication.following.leader_endpoint import (
+    EARLIEST,
+    EpochAnswer,
+    EpochQuestion,
+    FetchPosition,
+    FetchPositions,
+    FetchSettings,
+    LeaderUnavailable,
+    NetworkLeaderEndpoint,
+)
+from broker.replication.following.truncation import EpochEnd
+from broker.settings.config import BrokerConfig
+from protocol.errors import ErrorCode
+from protocol.kafka import fetch_codec, messages
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from protocol.kafka.framing import parse_request_header, response_header
+from protocol.network_client import Disconnected
+from protocol.types import TopicPartition
+
+TOPIC_ID = uuid.UUID(int=7)
+TP = TopicPartition("t", 3)
+Answer = Callable[[int, int, Any], Sequence[Any]]
+
+
+class FakeNetwork:
+    """A network client whose peer is `answer(api key, version, request)`."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def send(self, address: tuple[str, int], encode: Callable[[int], Sequence[Any]]) -> memoryview:
+        assert address == ("leader", 9092)
+        frame = memoryview(b"".join(bytes(part) for part in encode(41)))
+        header = parse_request_header(frame)
+        decode = fetch_codec.decode_request if header.api_key == ApiKey.FETCH else None
+        if decode is not None:
+            request: Any = decode(header.api_version, frame, header.body_offset)
+        else:
+            request = messages.decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        parts = self._answer(header.api_key, header.api_version, request)
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        return memoryview(b"".join([head, *(bytes(part) for part in parts)]))
+
+    def close(self) -> None:
+        return None
+
+
+def endpoint(answer: Answer, address: tuple[str, int] | None = ("leader", 9092)) -> NetworkLeaderEndpoint:
+    settings = FetchSettings(2, lambda: 102, 500, 1, 10_000, 1000)
+    return NetworkLeaderEndpoint(settings, lambda: address, lambda: FakeNetwork(answer))  # type: ignore[arg-type,return-value]
+
+
+def position(offset: int) -> FetchPosition:
+    return FetchPosition(TOPIC_ID, FetchRequestPartition(TP.partition, 5, offset, 4, 0, 1000))
+
+
+def fetch(leader: NetworkLeaderEndpoint, positions: FetchPositions) -> Any:
+    positions.begin_request()
+    return leader.fetch(positions)
+
+
+def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
+    seen: list[FetchRequest] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append(request)
+        data = FetchPartitionData(TP.partition, 0, 9, 9, 0, [b"abc"], diverging_epoch=(4, 8))
+        topics = [(TOPIC_ID, [data])] if request.topics else []
+        return fetch_codec.encode_response(version, 0, 0, 77, topics)
+
+    async def run() -> None:
+        leader = endpoint(answer)
+        positions = FetchPositions({TP: position(10)})
+        first = await fetch(leader, positions)
+        assert (bytes(first[TP].records[0]), first[TP].diverging_epoch, first[TP].high_watermark) == (b"abc", (4, 8), 9)
+        positions[TP] = position(10)
+        assert await fetch(leader, positions) == {}
+        positions[TP] = position(11)
+        await fetch(leader, positions)
+        positions.drop(TP)
+        await fetch(leader, positions)
+
+    asyncio.run(run())
+    assert {(r.replica_id, r.replica_epoch, r.max_wait_ms) for r in seen} == {(2, 102, 500)}
+    assert [(r.session_id, r.session_epoch) for r in seen] == [(0, 0), (77, 1), (77, 2), (77, 3)]
+    assert [[(key, [p.fetch_offset for p in ps]) for key, ps in r.topics] for r in seen] == [
+        [(TOPIC_ID, [10])],
+        [],
+        [(TOPIC_ID, [11])],
+        [],
+    ]
+    assert [(key, list(numbers)) for key, numbers in seen[3].forgotten] == [(TOPIC_ID, [TP.partition])]
+
+
+def test_a_lost_session_is_begun_again() -> None:
+    errors = [0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0]
+    seen: list[tuple[int, int, int]] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append((request.session_id, request.session_epoch, len(request.topics)))
+        return fetch_codec.encode_response(version, 0, errors.pop(0), 77, [])
+
+    async def run() -> None:
+        leader = endpoint(answer)
+        positions = FetchPositions({TP: position(10)})
+        await fetch(leader, positions)
+        with pytest.raises(LeaderUnavailable):
+            await fetch(leader, positions)
+        await fetch(leader, positions)
+
+    asyncio.run(run())
+    assert seen == [(0, 0, 1), (77, 1, 0), (0, 0, 1)]
+
+
+def many(count: int) -> FetchPositions:
+    wanted = position(1).wanted
+    return FetchPositions(
+        {TopicPartition("t", n): FetchPosition(TOPIC_ID, wanted._replace(partition=n)) for n in range(count)}
+    )
+
+
+def test_partitions_that_are_followed_anew_are_forgotten_until_there_is_room_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In another leader epoch: the leader would answer for the old one again and again until its turn comes."""
+    monkeypatch.setattr(fetch_session, "NEWS_AT_ONCE", 2)
+    tps = [TopicPartition("t", n) for n in range(3)]
+    positions = FetchPositions({tp: position(0) for tp in tps})
+    positions.begin_request()
+    positions.begin_request()
+    for tp in tps:
+        positions.drop(tp)
+        positions[tp] = position(0)
+    positions.begin_request()
+    assert (list(positions.news), list(positions.forgotten)) == (tps[:2], [(TOPIC_ID, 2)])
+    assert (positions.has_more_news, positions.is_as_asked(tps[2])) == (True, False)
+    positions.begin_request()
+    assert (list(positions.news), list(positions.forgotten)) == (tps[2:], [])
+
+
+def test_a_partition_that_is_copied_does_not_wait_for_those_that_are_new() -> None:
+    """After a failover thousands join a session; producers of the others wait for the positions in each request."""
+    hot = TopicPartition("t", 10_000)
+    positions = FetchPositions({hot: position(0)})
+    positions.begin_request()
+    for n in range(5000):
+        positions[TopicPartition("t", n)] = position(0)
+    for offset in (1, 2, 3):
+        positions[hot] = position(offset)
+        assert not positions.is_as_asked(hot)
+        positions.begin_request()
+        assert hot in positions.news
+        assert positions.is_as_asked(hot)
+        assert positions.has_more_news
+
+
+@pytest.mark.parametrize("session_id", [77, 0])
+def test_a_session_of_very_many_is_built_up_by_several_requests(
+    session_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
+    monkeypatch.setattr(fetch_session, "NEWS_AT_ONCE", 1000)
+    seen: list[FetchRequest] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append(request)
+        return fetch_codec.encode_response(version, 0, 0, session_id, [])
+
+    async def run() -> list[int]:
+        leader, positions = endpoint(answer), many(2500)
+        asked = []
+        for _ in range(4):
+            await fetch(leader, positions)
+            asked.append(sum(map(positions.is_as_asked, positions)))
+        for n in range(1500):
+            positions.drop(TopicPartition("t", n))
+        for _ in range(3):
+            await fetch(leader, positions)
+        return asked
+
+    asked = asyncio.run(run())
+    named = [sum(len(partitions) for _, partitions in request.topics) for request in seen]
+    forgotten = [sum(len(numbers) for _, numbers in request.forgotten) for request in seen]
+    waits = [request.max_wait_ms for request in seen]
+    if session_id:
+        assert asked == [1000, 2000, 2500, 2500]
+        assert named == [1000, 1000, 500, 0, 0, 0, 0]
+        assert forgotten == [0, 0, 0, 0, 1500, 0, 0]
+        assert waits == [0, 0, 500, 500, 500, 500, 500]
+    else:
+        assert (named, waits) == ([1000, 2500, 2500, 2500, 1000, 1000, 1000], [0, *[500] * 6])
+
+
+def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
+    """Its followers were told before the leader's metadata: all the others would have to be named again."""
+    seen: list[tuple[int, int]] = []
+
+    def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
+        seen.append((request.session_id, request.session_epoch))
+        data = FetchPartitionData(TP.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        return fetch_codec.encode_response(version, 0, 0, 77, [(TOPIC_ID, [data])])
+
+    async def run() -> None:
+        leader, positions = endpoint(answer), FetchPositions({TP: position(10)})
+        for _ in range(2):
+            assert (await fetch(leader, positions))[TP].error == ErrorCode.UNKNOWN_TOPIC_ID
+
+    asyncio.run(run())
+    assert seen == [(0, 0), (77, 1)]
+
+
+def test_epoch_questions() -> None:
+    def answer(key: int, version: int, request: Any) -> Sequence[Any]:
+        assert (key, request.replica_id) == (ApiKey.OFFSET_FOR_LEADER_EPOCH, 2)
+        (topic,) = request.topics
+        (partition,) = topic.partitions
+        assert (topic.topic, partition.partition) == TP
+        assert (partition.current_leader_epoch, partition.leader_epoch) == (5, 4)
+        entry = {"error_code": 0, "partition": 3, "leader_epoch": 4, "end_offset": 88}
+        return [
+            messages.encode_response(
+                key, version, {"throttle_time": 0, "topics": [{"topic": "t", "partitions": [entry]}]}
+            )
+        ]
+
+    answers = asyncio.run(endpoint(answer).epoch_ends({TP: EpochQuestion(5, 4)}))
+    assert answers == {TP: EpochAnswer(ErrorCode.NONE, EpochEnd(4, 88))}
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_list_offset(error: ErrorCode) -> None:
+    def answer(key: int, version: int, request: Any) -> Sequence[Any]:
+        assert (key, request.replica_id) == (ApiKey.LIST_OFFSETS, 2)
+        assert request.topics[0].partitions[0].current_leader_epoch == 5
+        entry = {"partition_index": 3, "error_code": error, "timestamp": -1, "offset": 12, "leader_epoch": 5}
+        return [
+            messages.encode_response(
+                key, version, {"throttle_time": 0, "topics": [{"name": "t", "partitions": [entry]}]}
+            )
+        ]
+
+    ask = endpoint(answer).list_offset(TP, 5, EARLIEST)
+    if error is ErrorCode.NONE:
+        assert asyncio.run(ask) == 12
+    else:
+        with pytest.raises(LeaderUnavailable):
+            asyncio.run(ask)
+
+
+def test_every_failure_of_the_network_is_leader_unavailable() -> None:
+    def refuse(key: int, version: int, request: Any) -> Sequence[Any]:
+        raise Disconnected("test")
+
+    for leader in (endpoint(refuse), endpoint(refuse, None), endpoint(lambda *_: [b"rubbish"])):
+        for ask in (fetch(leader, FetchPositions({TP: position(1)})), leader.epoch_ends({TP: EpochQuestion(5, 4)})):
+            with pytest.raises(LeaderUnavailable):
+                asyncio.run(ask)
+
+
+def test_the_session_epoch_wraps() -> None:
+    session = FetchSession()
+    session.next_request(FetchPositions())
+    session.answered(5)
+    session._epoch = LAST_EPOCH
+    assert session.next_request(FetchPositions()).session_epoch == LAST_EPOCH
+    session.answered(5)
+    assert session.next_request(FetchPositions()).session_epoch == 1
+
+
+def test_a_leader_that_keeps_no_session_gets_whole_requests() -> None:
+    session = FetchSession()
+    positions = FetchPositions({TP: position(1)})
+    wanted = {(TOPIC_ID, 3): position(1).wanted}
+    for _ in range(2):
+        request = session.next_request(positions)
+        assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, wanted)
+        session.answered(0)
+
+
+@pytest.mark.parametrize(("configured_ms", "asked_ms"), [(0, 0), (500, 500), (1000, 1000), (5000, 1000)])
+def test_a_fetch_waits_no_longer_than_a_coordinator_takes_silence(configured_ms: int, asked_ms: int) -> None:
+    """While ZooKeeper is away a coordinator answers as long as it hears its followers: they must be heard often enough."""
+    config = BrokerConfig(broker_id=2, replica_fetch_wait_max_ms=configured_ms)
+    settings = FetchSettings.of(config, lambda: 102)
+    assert settings.max_wait_ms == asked_ms
+    assert 2 * settings.max_wait_ms / 1000 <= FOLLOWERS_SILENCE_S_MAX

@@ -1,0 +1,182 @@
+"""Where the value of a setting comes from, and which one counts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from broker.settings.config import BROKER_KEY_OF, BrokerConfig, TopicConfig, settings_of
+from broker.settings.config_layers import (
+    DYNAMIC_BROKER_KEYS,
+    OLDER_KEYS,
+    ConfigLayers,
+    ConfigType,
+    DescribedSetting,
+    Source,
+    believable,
+)
+from broker.settings.config_sources import load
+
+STATIC = BrokerConfig(broker_id=1, log_segment_bytes=1_000_000, message_max_bytes=900_000)
+
+
+def topic_row(layers: ConfigLayers, key: str, **overrides: str) -> DescribedSetting:
+    own = {name.replace("_", "."): value for name, value in overrides.items()}
+    return next(row for row in layers.describe_topic(own) if row.name == key)
+
+
+def broker_row(layers: ConfigLayers, key: str) -> DescribedSetting:
+    return next(row for row in layers.describe_broker() if row.name == key)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "own", "topic", "expected", "source"),
+    [
+        ({}, {}, {}, "900000", Source.STATIC_BROKER_CONFIG),
+        ({"message.max.bytes": "800000"}, {}, {}, "800000", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ({"message.max.bytes": "8"}, {"message.max.bytes": "700000"}, {}, "700000", Source.DYNAMIC_BROKER_CONFIG),
+        (
+            {"message.max.bytes": "8"},
+            {"message.max.bytes": "7"},
+            {"max_message_bytes": "600000"},
+            "600000",
+            Source.DYNAMIC_TOPIC_CONFIG,
+        ),
+    ],
+)
+def test_topic_over_broker_over_all_brokers_over_static(
+    cluster: dict[str, str], own: dict[str, str], topic: dict[str, str], expected: str, source: Source
+) -> None:
+    layers = ConfigLayers(STATIC, cluster, own)
+    row = topic_row(layers, "max.message.bytes", **topic)
+    assert (row.value, row.source) == (expected, source)
+    if not topic:
+        assert layers.effective.message_max_bytes == int(expected)
+        assert layers.effective.topic_defaults().max_message_bytes == int(expected)
+
+
+def test_synonyms_are_the_layers_in_order() -> None:
+    layers = ConfigLayers(STATIC, {"message.max.bytes": "800000"}, {"message.max.bytes": "700000"})
+    row = topic_row(layers, "max.message.bytes", max_message_bytes="600000")
+    assert [(s.name, s.value, int(s.source)) for s in row.synonyms] == [
+        ("max.message.bytes", "600000", 1),
+        ("message.max.bytes", "700000", 2),
+        ("message.max.bytes", "800000", 3),
+        ("message.max.bytes", "900000", 4),
+        ("message.max.bytes", "1048588", 5),
+    ]
+
+
+@pytest.mark.parametrize("key", ["retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms"])
+def test_what_kafka_has_an_older_key_for_lists_no_default(key: str) -> None:
+    """kafka-details 7: `retention.ms` lists only itself."""
+    row = topic_row(ConfigLayers(STATIC), key)
+    assert (row.source, row.synonyms) == (Source.DEFAULT_CONFIG, ())
+    own = topic_row(ConfigLayers(STATIC), key, **{key.replace(".", "_"): "77"})
+    assert [(s.name, s.value) for s in own.synonyms] == [(key, "77")]
+
+
+KAFKAS: dict[str, tuple[str | None, int, list[tuple[str, str, int]]]] = {
+    "log.retention.hours": ("2", 4, [("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)]),
+    "log.retention.minutes": (
+        "90",
+        4,
+        [("log.retention.minutes", "90", 4), ("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)],
+    ),
+    "log.retention.ms": (None, 5, []),
+    "log.roll.ms": (
+        "5000000",
+        4,
+        [("log.roll.ms", "5000000", 4), ("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)],
+    ),
+    "log.roll.hours": ("3", 4, [("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)]),
+    "log.roll.jitter.hours": ("0", 5, [("log.roll.jitter.hours", "0", 5)]),
+    "log.roll.jitter.ms": (None, 5, []),
+    "log.message.timestamp.type": (
+        "CreateTime",
+        4,
+        [("log.message.timestamp.type", "CreateTime", 4), ("log.message.timestamp.type", "CreateTime", 5)],
+    ),
+}
+"""What a real Kafka 3.9.1 describes for the file below."""
+
+
+def test_older_keys_are_described_as_kafka_describes_them() -> None:
+    text = "log.retention.minutes=90\nlog.retention.hours=2\nlog.roll.hours=3\nlog.roll.ms=5000000\n"
+    text += "log.message.timestamp.type=CreateTime\nbroker.id=1\nzookeeper.connect=z:1\nlog.dirs=/d"
+    loaded = load(text, "file", {}, [])
+    assert loaded.config.log_retention_ms == 90 * 60_000, "minutes win over hours, wherever they stand"
+    layers = ConfigLayers(loaded.config, given=loaded.given)
+
+    def shown(row: DescribedSetting) -> tuple[str | None, int, list[tuple[str, str, int]]]:
+        return row.value, int(row.source), [(s.name, s.value, int(s.source)) for s in row.synonyms]
+
+    assert {row.name: shown(row) for row in layers.describe_broker() if row.name in KAFKAS} == KAFKAS
+    assert shown(topic_row(layers, "retention.ms")) == ("5400000", 5, [])
+    assert shown(topic_row(layers, "segment.ms")) == KAFKAS["log.roll.ms"]
+    layers = ConfigLayers(loaded.config, {"log.retention.ms": "200000"}, {"log.retention.ms": "100000"}, loaded.given)
+    synonyms = [
+        ("log.retention.ms", "100000", 2),
+        ("log.retention.ms", "200000", 3),
+        *KAFKAS["log.retention.minutes"][2],
+    ]
+    assert shown(broker_row(layers, "log.retention.ms")) == ("100000", 2, synonyms)
+    assert shown(topic_row(layers, "retention.ms")) == ("100000", 2, synonyms)
+    assert shown(broker_row(layers, "log.retention.minutes")) == KAFKAS["log.retention.minutes"]
+
+
+def test_every_dynamic_key_is_a_broker_setting_and_can_be_described() -> None:
+    assert settings_of(BrokerConfig).keys() >= DYNAMIC_BROKER_KEYS
+    assert settings_of(TopicConfig).keys() >= BROKER_KEY_OF.keys()
+    rows = list(ConfigLayers(STATIC).describe_broker())
+    older = {key for keys in OLDER_KEYS.values() for key in keys}
+    assert {row.name for row in rows} == settings_of(BrokerConfig).keys() | older
+    assert len(rows) == len(fields(BrokerConfig)) + len(older)
+    assert {row.name for row in rows if not row.is_read_only} == DYNAMIC_BROKER_KEYS
+
+
+@pytest.mark.parametrize(
+    ("key", "config_type", "value"),
+    [
+        ("broker.id", ConfigType.INT, "1"),
+        ("log.retention.ms", ConfigType.LONG, None),
+        ("log.retention.hours", ConfigType.INT, "168"),
+        ("log.retention.minutes", ConfigType.INT, None),
+        ("log.segment.bytes", ConfigType.INT, "1000000"),
+        ("broker.rack", ConfigType.STRING, None),
+        ("log.cleanup.policy", ConfigType.LIST, "delete"),
+        ("auto.create.topics.enable", ConfigType.BOOLEAN, "true"),
+    ],
+)
+def test_types_and_texts(key: str, config_type: ConfigType, value: str | None) -> None:
+    row = broker_row(ConfigLayers(STATIC), key)
+    assert (row.config_type, row.value) == (config_type, value)
+
+
+def test_an_empty_list_is_empty_and_not_nothing() -> None:
+    row = topic_row(ConfigLayers(STATIC), "leader.replication.throttled.replicas")
+    assert (row.value, row.source, row.config_type) == ("", Source.DEFAULT_CONFIG, ConfigType.LIST)
+    assert topic_row(ConfigLayers(STATIC), "cleanup.policy", cleanup_policy="").value == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "found", "earlier", "usable", "complaint"),
+    [
+        (TopicConfig, {"retention.ms": " 77 "}, {}, {"retention.ms": "77"}, ""),
+        (TopicConfig, {"retention.ms": "x"}, {"retention.ms": "5"}, {"retention.ms": "5"}, "5 stays"),
+        (TopicConfig, {"retention.ms": "x"}, {}, {}, "left out"),
+        (TopicConfig, {"some.plugin": "x", "flush.ms": "5"}, {}, {"flush.ms": "5"}, "some.plugin is unknown"),
+        (TopicConfig, {}, {"retention.ms": "5"}, {}, ""),
+        (BrokerConfig, {"log.dirs": "/x"}, {}, {}, "cannot change"),
+        (BrokerConfig, {"log.cleaner.io.buffer.sizes": "2"}, {}, {}, "is unknown"),
+        (BrokerConfig, {"max.connections": "-1"}, {"max.connections": "9"}, {"max.connections": "9"}, "9 stays"),
+    ],
+)
+def test_what_is_believed_of_what_stands_in_zookeeper(
+    config: type, found: dict[str, str], earlier: dict[str, str], usable: dict[str, str], complaint: str
+) -> None:
+    got, complaints = believable(config, found, earlier, "somebody")
+    assert got == usable
+    assert len(complaints) == bool(complaint)
+    assert all(complaint in text and "somebody" in text for text in complaints)

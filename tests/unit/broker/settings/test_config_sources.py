@@ -1,0 +1,212 @@
+"""server.properties, KAFKA_* and --override: syntax, precedence, warnings, errors."""
+
+from __future__ import annotations
+
+import itertools
+import tokenize
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import broker
+from broker.settings import config_sources
+from broker.settings.config import (
+    BROKER_KEY_OF,
+    VALUE_LENGTH_MAX,
+    BrokerConfig,
+    ConfigError,
+    TopicConfig,
+    attribute,
+    parse_value,
+    throttled_replicas,
+)
+from broker.settings.config_sources import environment_key, parse_properties
+
+ENOUGH = "broker.id=1\nzookeeper.connect=localhost:2181\n"
+SOMEWHERE = {"KAFKA_LOG_DIRS": "/data"}
+
+
+def load(text: str = "", environment: dict[str, str] | None = None, *overrides: str) -> config_sources.LoadedConfig:
+    return config_sources.load(ENOUGH + text, "server.properties", {**SOMEWHERE, **(environment or {})}, overrides)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a=b", [("a", "b")]),
+        ("a = b", [("a", "b")]),
+        ("a:b", [("a", "b")]),
+        ("a b", [("a", "b")]),
+        ("  a  =  b c ", [("a", "b c ")]),
+        ("a", [("a", "")]),
+        ("a=", [("a", "")]),
+        ("a==b", [("a", "=b")]),
+        ("# a=b", []),
+        ("! a=b", []),
+        ("", []),
+        ("a=b\\\n   c", [("a", "bc")]),
+        ("a=b\\\\\nc=d", [("a", "b\\"), ("c", "d")]),
+        ("a=\\t\\u0041\\:", [("a", "\tA:")]),
+        ("a\\=b=c", [("a=b", "c")]),
+        ("a=b\\", [("a", "b")]),
+        ("a=b # no comment", [("a", "b # no comment")]),
+        ("a=1\r\nb=2", [("a", "1"), ("b", "2")]),
+    ],
+)
+def test_properties_syntax(line: str, expected: list[tuple[str, str]]) -> None:
+    assert [(s.key, s.value) for s in parse_properties(line, "f")] == expected
+
+
+def test_a_line_is_named_by_its_first_number() -> None:
+    assert [s.where for s in parse_properties("\na=b\\\n c\nd=e", "f")] == ["f:2", "f:4"]
+
+
+@given(st.text())
+def test_any_text_is_settings_or_an_error(text: str) -> None:
+    try:
+        settings = list(parse_properties(text, "f"))
+    except ConfigError:
+        return
+    assert all(setting.where.startswith("f:") for setting in settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("KAFKA_BROKER_ID", "broker.id"),
+        ("KAFKA_ZOOKEEPER_SESSION_TIMEOUT_MS", "zookeeper.session.timeout.ms"),
+        ("KAFKA_A__B", "a_b"),
+        ("KAFKA_A___B_C", "a-b.c"),
+    ],
+)
+def test_environment_names(name: str, key: str) -> None:
+    assert environment_key(name) == key
+
+
+def test_a_later_source_wins() -> None:
+    environment = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_BROKER_RACK": "b", "PATH": "x"}
+    config = load("num.partitions=2\nbroker.rack=a\nmessage.max.bytes=5", environment, "num.partitions=4").config
+    assert (config.num_partitions, config.broker_rack, config.message_max_bytes, config.broker_id) == (4, "b", 5, 1)
+
+
+def test_defaults_are_kafkas() -> None:
+    config = load().config
+    assert (config.zookeeper_session_timeout_ms, config.replica_lag_time_max_ms) == (18000, 30000)
+    assert config.auto_create_topics_enable
+    assert config.log_retention_ms == 7 * 24 * 3600 * 1000
+
+
+def test_there_is_no_default_directory_that_anybody_could_have_made() -> None:
+    with pytest.raises(ConfigError, match=r"log\.dirs is not set: .*log\.dirs=/"):
+        config_sources.load(ENOUGH, "f", {}, ())
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0b", "\x1c"])
+def test_only_newlines_end_a_line(separator: str) -> None:
+    """As in Java: a value that hides another separator of lines sets nothing else."""
+    assert load(f"broker.rack=a{separator}num.partitions=7").config.num_partitions == 1
+
+
+def test_older_keys() -> None:
+    assert config_sources.load(ENOUGH + "log.dir=/a", "f", {}, ()).config.log_directories == ("/a",)
+    assert config_sources.load(ENOUGH + "log.dir=/a\nlog.dirs=/b, /c", "f", {}, ()).config.log_directories == (
+        "/b",
+        "/c",
+    )
+    assert load("log.retention.hours=2").config.log_retention_ms == 7_200_000
+    assert load("log.retention.minutes=-1").config.log_retention_ms == -1
+
+
+def test_an_unknown_key_is_a_warning_with_the_nearest_one() -> None:
+    warnings = load("num.partition=2").warnings
+    assert warnings == (
+        "server.properties:3: unknown setting 'num.partition' is ignored; did you mean num.partitions?",
+    )
+    (warning,) = load("", {"KAFKA_FOO_BAR_BAZ": "1"}).warnings
+    assert "environment KAFKA_FOO_BAR_BAZ" in warning
+
+
+@pytest.mark.parametrize(
+    "name", ["KAFKA_HEAP_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS", "KAFKA_LOG4J_OPTS", "KAFKA_JMX_PORT"]
+)
+def test_variables_of_the_jvm_are_ignored(name: str) -> None:
+    assert load("", {name: "x"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("num.partitions=many", ["server.properties:3", "num.partitions", "'many'", "whole number"]),
+        ("num.partitions=0", ["num.partitions", "'0'", "from 1 to"]),
+        ("auto.create.topics.enable=yes", ["auto.create.topics.enable", "true and false"]),
+        ("log.cleanup.policy=keep", ["log.cleanup.policy", "delete, compact"]),
+        ("log.retention.hours=x", ["log.retention.hours", "'x'"]),
+        ("broker.id=-2", ["broker.id"]),
+        ("log.retention.hours=1_0", ["log.retention.hours", "'1_0'"]),
+        ("log.retention.ms=1_0", ["log.retention.ms", "'1_0'", "whole number"]),
+        ("log.retention.ms=9223372036854775808", ["log.retention.ms", "allowed is a number from -1"]),
+        ("log.retention.ms=\\u0661", ["log.retention.ms", "whole number"]),
+        ("log.retention.ms=" + "1" * 5000, ["log.retention.ms", "more characters", "whole number"]),
+        ("log.cleaner.min.cleanable.ratio=nan", ["log.cleaner.min.cleanable.ratio", "'nan'"]),
+        ("log.cleaner.io.max.bytes.per.second=Infinity", ["log.cleaner.io.max.bytes.per.second", "a number"]),
+        ("compression.gzip.level=1_0", ["compression.gzip.level"]),
+        ("offsets.topic.num.partitions=0", ["offsets.topic.num.partitions", "'0'", "from 1 to"]),
+        ("offsets.topic.compression.codec=5", ["offsets.topic.compression.codec", "'5'", "from 0 to 4"]),
+        (
+            "group.min.session.timeout.ms=10\ngroup.max.session.timeout.ms=9",
+            ["group.min.session.timeout.ms=10", "group.max.session.timeout.ms=9"],
+        ),
+    ],
+)
+def test_a_bad_value_names_place_key_value_and_what_is_allowed(text: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(text)
+    for part in parts:
+        assert part in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "broker.id=1", "zookeeper.connect=a:1", ENOUGH, ENOUGH + "log.dirs=", ENOUGH + "log.dirs= , "]
+)
+def test_what_must_be_there(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.id|zookeeper\.connect|log\.dirs"):
+        config_sources.load(text, "f", {}, ())
+
+
+@pytest.mark.parametrize("override", ["x", "=1", " =1"])
+def test_a_bad_override(override: str) -> None:
+    with pytest.raises(ConfigError, match="--override"):
+        load("", {}, override)
+
+
+def test_every_setting_is_read_or_says_that_it_is_not() -> None:
+    code = Path(str(broker.__file__)).parent.rglob("*.py")
+    read = set()
+    for path in code:
+        with tokenize.open(path) as file:
+            for before, token in itertools.pairwise(tokenize.generate_tokens(file.readline)):
+                if before.string == ".":
+                    read.add(token.string)
+    read |= {attribute(key) for key in BROKER_KEY_OF.values()}  # as the default of a topic's own setting
+    settings = [*fields(BrokerConfig), *fields(TopicConfig)]
+    without_effect = {each.name for each in settings if each.metadata["doc"].startswith("Without effect here")}
+    assert {each.name for each in settings} - read == without_effect
+
+
+def test_a_value_has_a_length() -> None:
+    """Of long lists of replicas few are kept in memory."""
+    replicas = ",".join(f"{partition}:1" for partition in range(12_000))
+    assert VALUE_LENGTH_MAX // 2 < len(replicas) < VALUE_LENGTH_MAX
+    assert parse_value(TopicConfig, "leader.replication.throttled.replicas", replicas) == replicas
+    parsed = throttled_replicas(replicas)
+    assert parsed is throttled_replicas(replicas)
+    assert parsed is not None
+    assert (11_999, 1) in parsed
+    for number in range(100):
+        throttled_replicas(f"{replicas},{number}:2")
+    assert parsed is not throttled_replicas(replicas)
+    with pytest.raises(ConfigError, match=f"at most {VALUE_LENGTH_MAX} are taken"):
+        parse_value(TopicConfig, "leader.replication.throttled.replicas", "x" * (VALUE_LENGTH_MAX + 1))

@@ -1,0 +1,217 @@
+"""EIO on read: the log directory has failed, the other one goes on, and nothing is taken for gone or torn (LOG-6, FLT-29)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.settings.config import TopicConfig
+from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.log import Log, LogDirFailed
+from broker.storage.log_manager import LogManager
+from broker.storage.log_schedule import LogSchedule
+from protocol.types import TopicPartition
+from tests.support.fake_time import FakeTime
+from tests.support.logs import SMALL, batch, everything, fill
+from tests.support.memory_disk import MemoryDisk, run
+
+TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
+A, B = "/a", "/b"
+IN_A, IN_B, LATE = (TopicPartition("orders", number) for number in range(3))
+OLD = 10**9
+"""ms; retention is about to look at the segments' times."""
+
+
+def manager_of(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
+    """It tells itself of failed directories, as the replica manager does."""
+    manager = LogManager([A, B], config, disk, FakeTime(), schedule=LogSchedule(retention_s=0))
+    manager.on_log_dir_failure = lambda path: (manager.fail_directory(path), None)[1]
+    manager.high_watermark_of = lambda tp: 0 if (found := manager.get(tp)) is None else found.log_end_offset
+    return manager
+
+
+def filled(*, is_clean: bool = False) -> tuple[MemoryDisk, dict[TopicPartition, bytes]]:
+    """A log in each directory, several segments, and what is in them."""
+    disk = MemoryDisk()
+    manager = manager_of(disk)
+    data = {}
+
+    async def scenario() -> None:
+        await manager.start()
+        for tp in (IN_A, IN_B):
+            log = manager.get_or_create(tp, TOPIC_ID, {})
+            fill(log, 20)
+            await log.flush()
+            data[tp] = everything(log)
+        assert manager.get(IN_A).log_dir == A  # type: ignore[union-attr]
+        await manager.write_high_watermarks({IN_A: 40, IN_B: 40})
+        if is_clean:
+            await manager.shutdown()
+
+    run(scenario())
+    return disk.after_kill(), data
+
+
+def started(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
+    manager = manager_of(disk, config)
+    run(manager.start())
+    return manager
+
+
+def log_of(manager: LogManager, tp: TopicPartition) -> Log:
+    found = manager.get(tp)
+    assert found is not None
+    return found
+
+
+async def _read_cold(log: Log) -> None:
+    await log.read_cold(0, 1000, log.log_end_offset, True)
+
+
+async def _find_time(log: Log) -> None:
+    log.offset_for_timestamp(1_020, log.log_end_offset)
+
+
+async def _find_newest(log: Log) -> None:
+    log.max_timestamp_offset()
+
+
+async def _truncate(log: Log) -> None:
+    log.truncate_to(3)
+
+
+async def _retain(log: Log) -> None:
+    log.config = replace(log.config, retention_ms=OLD)
+    log.delete_old_segments(log.log_end_offset, OLD)
+
+
+@pytest.mark.parametrize("use", [_read_cold, _find_time, _find_newest, _truncate, _retain])
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_whatever_reads_tells_that_the_disk_failed(
+    use: Callable[[Log], Coroutine[Any, Any, None]], is_cold: bool
+) -> None:
+    """And the disk is not asked again, though it is well again: a log with a hole in time is none."""
+    disk, data = filled(is_clean=True)
+    manager = started(disk)
+    disk.fail("read", below=A)
+    disk.is_cold = is_cold
+    log = log_of(manager, IN_A)
+    with pytest.raises(LogDirFailed) as failed:
+        run(use(log))
+    assert failed.value.directory == A
+    disk.failures.clear()
+    disk.is_cold = False
+    with pytest.raises(LogDirFailed):
+        log.append_as_leader(batch(), 1)
+    assert everything(log_of(manager, IN_B)) == data[IN_B]
+
+
+def test_retention_reports_the_directory_and_goes_on_with_the_other() -> None:
+    """It is one task for all logs of the broker."""
+    disk, _ = filled(is_clean=True)
+    manager = started(disk, TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_bytes=480))
+    disk.fail("read", below=A)
+    run(manager._retention_due(manager._clock.monotonic()))
+    assert manager.offline_dirs == (A,)
+    assert manager.get(IN_A) is None
+    assert log_of(manager, IN_B).log_start_offset > 0
+
+
+def test_the_cleaner_reports_the_directory_and_goes_on_with_the_other() -> None:
+    disk, _ = filled(is_clean=True)
+    config = TopicConfig(
+        segment_bytes=480, index_interval_bytes=150, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01
+    )
+    manager = started(disk, config)
+    disk.fail("read", below=A)
+    cleaner = LogCleaner(manager, disk, FakeTime(), CleanerSettings(dedupe_bytes=1024**2), lambda kind, **fields: None)
+
+    async def clean() -> list[bool]:
+        return [await cleaner.clean_next() for _ in range(3)]
+
+    assert True in run(clean())
+    assert manager.offline_dirs == (A,)
+    assert log_of(manager, IN_B).cleaned_up_to > 0
+    assert not cleaner.uncleanable, "it is the disk, not the log"
+
+
+@pytest.mark.parametrize("operation", ["read", "read_file", "list"])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_at_start_such_a_directory_is_left_alone(operation: str, is_clean: bool) -> None:
+    """Nothing there is removed or written, nor made anew elsewhere; its files are given back."""
+    disk, data = filled(is_clean=is_clean)
+    before = {path: bytes(inode.content) for path, inode in disk.names.items() if inode is not None}
+    disk.fail(operation, below=f"{A}/{IN_A}" if operation == "read" else A)
+    manager = started(disk)
+    assert manager.offline_dirs == (A,)
+    assert manager.get(IN_A) is None
+    assert everything(log_of(manager, IN_B)) == data[IN_B]
+    logs = {path: content for path, content in before.items() if path.startswith(A) and path.endswith(".log")}
+    assert {path: disk.content(path) for path in logs} == logs
+    assert not [path for path in disk._opened_as.values() if path.startswith(A)]
+    run(manager.shutdown())
+    again = started(disk.after_kill())
+    assert everything(log_of(again, IN_A)) == data[IN_A]
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_each_read_of_a_recovery_that_fails(is_clean: bool) -> None:
+    """What cannot be read is no torn tail: with a disk that is well again all is there."""
+    intact, data = filled(is_clean=is_clean)
+    for number in range(1000):
+        disk = intact.after_kill()
+        left = [number]
+        for name in ("read", "read_file"):
+            _fail_once(disk, name, left)
+        manager = started(disk)
+        if left[0] >= 0:
+            break
+        assert manager.offline_dirs == (A,), number
+        again = started(disk.after_kill())
+        assert everything(log_of(again, IN_A)) == data[IN_A], number
+        assert log_of(again, IN_A).topic_id == TOPIC_ID
+        assert again.read_high_watermarks() == {IN_A: 40, IN_B: 40}
+    assert number > 5
+
+
+def _fail_once(disk: MemoryDisk, name: str, left: list[int]) -> None:
+    """The call below A with that number (counted in `left`, for several kinds of calls) fails."""
+    real = disk._call
+
+    def call(operation: str, path: str) -> None:
+        if operation == name and path.startswith(A):
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(5, "Input/output error", path)
+        real(operation, path)
+
+    disk._call = call  # type: ignore[method-assign]
+
+
+def test_high_watermarks_that_cannot_be_read_are_their_own_directorys() -> None:
+    disk, _ = filled()
+    manager = started(disk)
+    disk.fail("read_file", below=A)
+    assert manager.read_high_watermarks() == {IN_B: 40}
+    assert manager.offline_dirs == (A,)
+
+
+def test_a_log_is_made_in_the_directory_that_is_well() -> None:
+    """An earlier log of that name has left its offsets in the checkpoints of one that cannot be read (BUG-24)."""
+    disk, _ = filled()
+    manager = started(disk)
+
+    async def scenario() -> None:
+        manager.delete(IN_A)
+        await asyncio.sleep(0)
+        disk.fail("read_file", below=f"{A}/replication-offset")
+        assert manager.get_or_create(IN_A, TOPIC_ID, {}).log_dir == B
+
+    run(scenario())
+    assert manager.offline_dirs == (A,)
+    assert log_of(manager, IN_A).log_end_offset == 0
+    assert manager.get_or_create(LATE, TOPIC_ID, {}).log_dir == B

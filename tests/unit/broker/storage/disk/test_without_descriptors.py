@@ -1,0 +1,347 @@
+"""No descriptor is left (FLT-30): what must be written is written, nothing acknowledged is lost, and no disk is taken for broken."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.process.descriptors import shares_of
+from broker.storage.disk import disk_errors
+from broker.storage.disk.filesystem import FileSystem
+from broker.storage.disk.spare_descriptors import SpareDescriptors
+from broker.storage.log import Log, LogDirFailed, LogUnavailable
+from broker.storage.log_manager import LogManager
+from broker.storage.log_types import failure_of
+from protocol.types import TopicPartition
+from tests.support.fake_time import FakeTime
+from tests.support.logs import SMALL, batch, check, everything, open_at
+from tests.support.memory_disk import MemoryDisk, run
+
+ORDERS = TopicPartition("orders", 0)
+OPENING = {"open", "open_to_keep", "read_file", "read_end", "list", "sync_directory"}
+SEEDS = 60
+STEPS = 60
+
+
+class ScarceDisk(MemoryDisk):
+    """Of the calls that need a descriptor, a share fails with EMFILE, ENFILE or ENOMEM."""
+
+    def __init__(self, luck: random.Random) -> None:
+        super().__init__()
+        self.luck = luck
+        self.scarcity = 0.0
+
+    def _call(self, operation: str, path: str) -> None:
+        if operation in OPENING and self.luck.random() < self.scarcity:
+            number = self.luck.choice((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+            raise OSError(number, os.strerror(number), path)
+        super()._call(operation, path)
+
+
+def step(log: Log, luck: random.Random, records: dict[int, int]) -> None:
+    """One thing that happens to a log. `records`: offset -> mark of each batch that was acknowledged and not cut."""
+    action = luck.choice(
+        ("append", "append", "append", "append", "cut", "restart", "read", "time", "flush", "rest", "retention")
+    )
+    if action == "append":
+        mark = luck.getrandbits(40)
+        info = log.append_as_leader(batch(1, mark=mark, timestamp=1000 + len(records)), 0)
+        records[info.first_offset] = mark
+    elif action == "cut" and luck.random() < 0.3:
+        offset = luck.randint(log.log_start_offset, log.log_end_offset)
+        log.truncate_to(offset)
+        for gone in [at for at in records if at >= offset]:
+            del records[gone]
+    elif action == "restart" and luck.random() < 0.1:
+        log.truncate_fully_and_start_at(log.log_end_offset + 5)
+        records.clear()
+    elif action == "read":
+        log.read(luck.randint(log.log_start_offset, log.log_end_offset), 1000, log.log_end_offset, True)
+    elif action == "time":
+        log.offset_for_timestamp(luck.randint(1000, 1000 + len(records)), log.log_end_offset)
+    elif action == "flush":
+        run(log.flush())
+    elif action == "rest":
+        for segment in log.segments:
+            segment.rest()
+        for segment in log.segments[:-1]:
+            with_disk_of(log, segment.forget_indexes)
+    elif action == "retention":
+        log.roll_if_old(log.log_end_offset, 10_000)
+
+
+def with_disk_of(log: Log, work: object) -> None:
+    with log._using_disk():
+        assert callable(work)
+        work()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_cannot_be_opened_nothing_acknowledged_is_lost(seed: int) -> None:
+    """Each call either does all that it should or changes nothing; only a cut may leave the log unusable, and then it says so."""
+    luck = random.Random(seed)
+    disk = ScarceDisk(luck)
+    log = open_at(disk)
+    records: dict[int, int] = {}
+    refusals = 0
+    for _ in range(STEPS):
+        disk.scarcity = luck.choice((0.0, 0.3, 1.0))
+        try:
+            step(log, luck, records)
+        except LogUnavailable as error:
+            refusals += 1
+            if not error.is_passing:
+                return  # a cut that was half done: the log is read again by the next start
+        disk.scarcity = 0.0
+        assert log.log_end_offset == max(records, default=log.log_start_offset - 1) + 1 or not records
+        found = everything(log)
+        for mark in records.values():
+            assert mark.to_bytes(8, "big") in found
+    check(log)
+    recovered = open_at(disk.after_kill(), log_start=log.log_start_offset)
+    assert everything(recovered) == everything(log)
+    assert refusals or seed
+
+
+@pytest.mark.parametrize(
+    ("number", "is_of_disk"),
+    [
+        *((number, False) for number in disk_errors.PASSING | disk_errors.OF_ONE_PATH),
+        *(
+            (number, True)
+            for number in (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.ENOENT)
+        ),
+    ],
+)
+def test_which_errors_are_the_disks(number: int, is_of_disk: bool) -> None:
+    failure = failure_of("/data", OSError(number, os.strerror(number)))
+    assert isinstance(failure, LogUnavailable) is not is_of_disk
+
+
+def manager_of(filesystem: FileSystem, path: str) -> tuple[LogManager, list[str]]:
+    manager = LogManager((path,), SMALL, filesystem, FakeTime())
+    failed: list[str] = []
+    manager.on_log_dir_failure = failed.append
+    run(manager.start())
+    return manager, failed
+
+
+@pytest.mark.parametrize("number", sorted(disk_errors.PASSING | disk_errors.OF_ONE_PATH))
+@pytest.mark.parametrize("operation", ["open", "open_to_keep", "make_directory", "rename"])
+def test_a_log_that_cannot_be_made_costs_no_directory(operation: str, number: int) -> None:
+    """It is made once that is possible again."""
+    disk = MemoryDisk()
+    manager, failed = manager_of(disk, "/data")
+    first = manager.get_or_create(ORDERS, None, {})
+    first.append_as_leader(batch(), 0)
+    other = TopicPartition("other", 1)
+    disk.fail(operation, number, below=f"/data/{other}" if number in disk_errors.OF_ONE_PATH else "/")
+    if operation != "rename":
+        with pytest.raises(LogUnavailable):
+            manager.get_or_create(other, "AAAAAAAAAAAAAAAAAAAAWA", {})
+    run(_duties(manager))
+    assert failed == []
+    assert manager.offline_dirs == ()
+    disk.failures.clear()
+    made = manager.get_or_create(other, "AAAAAAAAAAAAAAAAAAAAWA", {})
+    made.append_as_leader(batch(), 0)
+    first.append_as_leader(batch(), 0)
+    run(manager.shutdown())
+    assert disk.exists("/data/.kafka_cleanshutdown")
+
+
+async def _duties(manager: LogManager) -> None:
+    """All that the background does, at once."""
+    for found in list(manager.logs()):
+        found.leader_epochs.assign(found.leader_epochs.latest_epoch() + 1, found.log_end_offset)
+        manager._flushes.rolled(found)
+    manager._points_are_behind = True
+    for duty in (manager._flush_due, manager._epochs_due, manager._checkpoint_due, manager._retention_due):
+        try:
+            await duty(1e9)
+        except LogDirFailed as error:
+            manager.report(error)
+
+
+def test_what_the_background_could_not_do_it_does_later() -> None:
+    disk = MemoryDisk()
+    manager, failed = manager_of(disk, "/data")
+    found = manager.get_or_create(ORDERS, None, {})
+    found.append_as_leader(batch(), 0)
+    for operation in ("open", "open_to_keep", "sync_directory", "list"):
+        disk.fail(operation, errno.EMFILE)
+    run(_duties(manager))
+    manager.delete(ORDERS)
+    other = manager.get_or_create
+    disk.failures.clear()
+    assert failed == []
+    run(_retried(manager))
+    assert [name for name in disk.list("/data") if name.endswith("-delete")] == []
+    log = other(ORDERS, None, {})
+    log.append_as_leader(batch(), 3)
+    run(_duties(manager))
+    assert log.recovery_point == log.log_end_offset
+    assert disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 2\n"
+    assert disk.exists("/data/orders-0/leader-epoch-checkpoint")
+
+
+async def _retried(manager: LogManager) -> None:
+    await manager._removals.wait()
+    manager._removals.retry()
+    await manager._removals.wait()
+
+
+# -- the real file system ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def limited_descriptors(count: int) -> Iterator[None]:
+    """This process may open so many more: of the numbers below the limit so many are free."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = (number for number in itertools.count() if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def all_descriptors_taken() -> Iterator[None]:
+    """Of a limit that is lowered for it."""
+    taken = []
+    with limited_descriptors(20):
+        try:
+            while True:
+                try:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+                except OSError:
+                    break
+            yield
+        finally:
+            for fd in taken:
+                os.close(fd)
+
+
+def test_spare_descriptors_open_what_is_closed_again(tmp_path: Path) -> None:
+    disk = FileSystem()
+    disk.spare.keep(4)
+    (tmp_path / "tree" / "below").mkdir(parents=True)
+    (tmp_path / "tree" / "file").write_text("x")
+    try:
+        with all_descriptors_taken():
+            for number in range(20):
+                disk.write_atomically(f"{tmp_path}/checkpoint", str(number).encode())
+                disk.sync_path(f"{tmp_path}/checkpoint")
+                assert disk.read_file(f"{tmp_path}/checkpoint") == str(number).encode()
+                assert sorted(disk.list(str(tmp_path)))[0] == "checkpoint"
+            assert len(disk.spare) == 4, "each was given back"
+            disk.remove_tree(f"{tmp_path}/tree")
+            assert not (tmp_path / "tree").exists()
+            kept = [disk.open_to_keep(f"{tmp_path}/{name}") for name in "ab"]
+            with pytest.raises(OSError, match="Too many open files"):
+                disk.open_to_keep(f"{tmp_path}/c")
+            disk.write_atomically(f"{tmp_path}/checkpoint", b"last")
+            for fd in kept:
+                disk.close(fd)
+            disk.spare.fill()
+            assert len(disk.spare) == 4
+    finally:
+        disk.spare.close()
+
+
+def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
+    disk = FileSystem()
+    manager, failed = manager_of(disk, str(tmp_path))
+    logs = [manager.get_or_create(TopicPartition("orders", number), None, {}) for number in range(3)]
+    with all_descriptors_taken():
+        late = [manager.get_or_create(TopicPartition("late", number), None, {}) for number in range(3)]
+        late[2].append_as_leader(batch(mark=7), 0)
+        assert everything(late[2])
+        assert logs[0].segments[-1]._fd is None
+        assert len(disk.in_use) == 3
+    logs[0].append_as_leader(batch(), 0)
+    run(manager.shutdown())
+    assert failed == []
+
+
+def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) -> None:
+    """What is recovered is not synced, and would stay open: with too many it is synced at once."""
+    manager, _ = manager_of(FileSystem(), str(tmp_path / "killed"))
+    for number in range(60):
+        manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
+    shutil.copytree(tmp_path / "killed", tmp_path / "data")
+    run(manager.shutdown())
+    disk = FileSystem()
+    disk.in_use.share = 10
+    with limited_descriptors(40):
+        again, failed = manager_of(disk, str(tmp_path / "data"))
+        assert len(list(again.logs())) == 60
+        assert all(log.log_end_offset == 2 for log in again.logs())
+        for log in again.logs():
+            assert everything(log)
+    run(again.shutdown())
+    assert failed == []
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_logs_that_are_not_synced_are_synced_to_close_their_files(tmp_path: Path) -> None:
+    """A client that writes to very many partitions must not take the descriptors of all others."""
+    disk = FileSystem()
+    manager, failed = manager_of(disk, str(tmp_path))
+    disk.in_use.share = 10
+    for number in range(30):
+        manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
+    assert len(disk.in_use) == 30
+    run(manager._files_due(manager._clock.monotonic()))
+    assert len(disk.in_use) <= 10
+    assert sum(log.recovery_point == 2 for log in manager.logs()) >= 20
+    for log in manager.logs():
+        log.append_as_leader(batch(), 0)
+    run(manager.shutdown())
+    assert failed == []
+
+
+def test_one_log_whose_path_is_refused_costs_no_start(tmp_path: Path) -> None:
+    manager, _ = manager_of(FileSystem(), str(tmp_path))
+    manager.get_or_create(ORDERS, None, {}).append_as_leader(batch(), 0)
+    run(manager.shutdown())
+    (tmp_path / "loop-0").mkdir()
+    (tmp_path / "loop-0" / f"{0:020d}.log").symlink_to(f"{0:020d}.log")
+    again, failed = manager_of(FileSystem(), str(tmp_path))
+    assert [log.topic_partition for log in again.logs()] == [ORDERS]
+    run(again.shutdown())
+    assert failed == []
+
+
+def test_spare_descriptors_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    spare = SpareDescriptors()
+    spare.keep(2)
+    assert spare.give_up_one(is_kept=True)
+    assert not spare.give_up_one(is_kept=True)
+    assert spare.give_up_one(is_kept=False)
+    assert not spare.give_up_one(is_kept=False)
+    spare.close()
+    assert len(caplog.records) == 1
+    assert "ulimit -n" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [16, 64, 256, 1024, 4096, 20_000, 65_536, 524_288, 1_048_576])
+def test_the_shares_fit_into_the_limit(limit: int) -> None:
+    shares = shares_of(limit)
+    assert shares.clients >= 1
+    if limit >= 256:
+        assert shares.clients >= limit // 4
+        assert shares.clients + shares.brokers + shares.control + shares.files + shares.spare + 58 <= limit
+        assert shares.spare >= 16
+        assert shares.brokers >= 32

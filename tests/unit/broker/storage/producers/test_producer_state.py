@@ -1,0 +1,326 @@
+"""What a leader says to the batches of idempotent producers: LOG-5, INV-20, BUG-11, BUG-24."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.storage.producers.producer_snapshots import decode, encode
+from broker.storage.producers.producer_state import (
+    BATCHES_KEPT,
+    SEQUENCE_MAX,
+    BatchMetadata,
+    Duplicate,
+    ProducerEntry,
+    ProducerState,
+)
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+
+PRODUCER = 4711
+
+
+def header(
+    sequence: int,
+    count: int = 1,
+    *,
+    producer_id: int = PRODUCER,
+    epoch: int = 0,
+    offset: int = 0,
+    timestamp: int = 1000,
+    attributes: int = 0,
+) -> BatchHeader:
+    return BatchHeader(
+        offset, 100, 0, 2, 0, attributes, count - 1, timestamp, timestamp, producer_id, epoch, sequence, count
+    )
+
+
+def write(state: ProducerState, batch: BatchHeader) -> int:
+    """What a leader does with a batch that is no duplicate; returns its first offset."""
+    offset = state.end_offset
+    assert state.check(batch) is None
+    state.append(batch, offset)
+    return offset
+
+
+def refusal(state: ProducerState, batch: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        state.check(batch)
+    return caught.value.code
+
+
+def test_batches_of_other_clients_only_move_the_end() -> None:
+    state = ProducerState()
+    for _ in range(3):
+        assert state.check(header(-1, 5, producer_id=-1, epoch=-1)) is None
+        state.append(header(-1, 5, producer_id=-1, epoch=-1), state.end_offset)
+    assert (state.producers, state.end_offset) == ({}, 15)
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 500, SEQUENCE_MAX])
+def test_an_unknown_producer_begins_at_any_sequence(sequence: int) -> None:
+    """Kafka since 2.5 (KIP-360): its state may have expired, or its records been deleted."""
+    state = ProducerState(100)
+    write(state, header(sequence))
+    assert state.producers[PRODUCER].batches == [BatchMetadata(sequence, 100, 0, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "expected"),
+    [
+        (3, 10, None),
+        (3, 11, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # a gap
+        (3, 9, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # inside of what is there, and no batch of its own
+        (3, 0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (4, 0, None),  # a new epoch begins at 0
+        (4, 10, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (9, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (9, 0, None),  # epochs may be left out
+        (2, 10, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_what_may_follow_sequence_9_of_epoch_3(epoch: int, sequence: int, expected: ErrorCode | None) -> None:
+    """INV-20."""
+    state = ProducerState()
+    write(state, header(0, 7, epoch=3))
+    write(state, header(7, 3, epoch=3))
+    if expected is None:
+        assert write(state, header(sequence, epoch=epoch)) == 10
+    else:
+        assert refusal(state, header(sequence, epoch=epoch)) is expected
+
+
+def test_the_last_five_batches_are_duplicates_and_the_sixth_is_out_of_order() -> None:
+    """INV-20: a replay gets the offsets and the time that the batch has in the log."""
+    state = ProducerState(1000)
+    batches = [header(sequence * 10, 10, timestamp=5000 + sequence) for sequence in range(BATCHES_KEPT + 1)]
+    offsets = [write(state, batch) for batch in batches]
+    assert refusal(state, batches[0]) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for batch, offset in zip(batches[1:], offsets[1:], strict=True):
+        assert state.check(batch) == Duplicate(offset, offset + 9, batch.max_timestamp)
+    assert state.end_offset == 1060
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [header(0, 9), header(0, 11), header(1, 9), header(10, 9)],
+    ids=["shorter", "longer", "its end", "a part of the next"],
+)
+def test_only_the_whole_batch_is_a_duplicate(batch: BatchHeader) -> None:
+    state = ProducerState()
+    for sequence in (0, 10, 20):
+        write(state, header(sequence, 10))
+    assert refusal(state, batch) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
+    state = ProducerState()
+    write(state, header(0, 5))
+    write(state, header(0, 5, epoch=1))
+    assert state.check(header(0, 5, epoch=1)) == Duplicate(5, 9, 1000)
+    assert refusal(state, header(0, 5, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "following"),
+    [(SEQUENCE_MAX - 4, 5, 0), (SEQUENCE_MAX - 1, 5, 3), (SEQUENCE_MAX, 1, 0), (SEQUENCE_MAX, 2, 1)],
+)
+def test_sequences_wrap_at_their_maximum(first: int, count: int, following: int) -> None:
+    """INV-20: after 2^31-1 comes 0, between batches and inside of one."""
+    state = ProducerState()
+    write(state, header(first, count))
+    assert state.check(header(first, count)) == Duplicate(0, count - 1, 1000)
+    assert refusal(state, header(following + 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert write(state, header(following, 3)) == count
+    assert state.check(header(first, count)) == Duplicate(0, count - 1, 1000)
+
+
+def test_a_check_changes_nothing() -> None:
+    """BUG-24: an append that fails after it leaves the state as it was."""
+    state = ProducerState()
+    write(state, header(0, 5))
+    before = copy.deepcopy((state.producers, state.end_offset))
+    for batch in (header(5, 5), header(0, 5), header(0, epoch=1), header(0, producer_id=1)):
+        state.check(batch)
+    for batch in (header(9), header(5, epoch=1)):
+        refusal(state, batch)
+    assert (state.producers, state.end_offset) == before
+    assert write(state, header(5, 5)) == 5
+
+
+def test_a_follower_takes_what_its_leader_took() -> None:
+    """Nothing is checked: a gap, and an epoch that goes back, are in the log already."""
+    state = ProducerState()
+    for batch, offset in ((header(0, 5, epoch=2), 0), (header(50, 5, epoch=2), 5), (header(7, epoch=1), 10)):
+        state.append(batch, offset)
+    assert state.producers[PRODUCER] == ProducerEntry(1, last_timestamp=1000, batches=[BatchMetadata(7, 10, 0, 1000)])
+
+
+def test_producers_are_independent() -> None:
+    state = ProducerState()
+    for producer_id in range(3):
+        write(state, header(0, 2, producer_id=producer_id))
+    assert [state.check(header(0, 2, producer_id=p)) for p in range(3)] == [
+        Duplicate(2 * p, 2 * p + 1, 1000) for p in range(3)
+    ]
+
+
+def test_a_producer_that_wrote_nothing_for_long_is_forgotten() -> None:
+    state = ProducerState()
+    write(state, header(0, producer_id=1, timestamp=1000))
+    write(state, header(0, producer_id=2, timestamp=1001))
+    write(state, header(0, producer_id=3, timestamp=1000, attributes=TRANSACTIONAL_BIT))
+    assert state.expire(now_ms=1000, expiration_ms=1000) == 0  # all were heard of since the last look
+    assert state.expire(now_ms=2000, expiration_ms=1000) == 1
+    assert set(state.producers) == {2, 3}  # an open transaction is not forgotten
+    assert write(state, header(77, producer_id=1)) == 3
+
+
+@pytest.mark.parametrize(("end", "is_enough"), [(10, True), (9, True), (8, True), (7, False), (0, False)])
+def test_a_cut_below_a_batch_of_a_producer_needs_a_rebuild(end: int, is_enough: bool) -> None:
+    """BUG-24: the five batches before the cut are not all known any more."""
+    state = ProducerState()
+    write(state, header(0, 8))
+    write(state, header(-1, 2, producer_id=-1, epoch=-1))
+    assert state.truncate(end) is is_enough
+    assert bool(state.producers) is is_enough
+    if is_enough:
+        assert state.end_offset == end
+
+
+def test_a_cut_below_a_snapshot_needs_a_rebuild() -> None:
+    """Nobody knows which of the records before it changed the state."""
+    state = ProducerState()
+    write(state, header(0, 2))
+    write(state, header(-1, 8, producer_id=-1, epoch=-1))
+    loaded = decode(encode(state), 10)
+    assert loaded.truncate(10)
+    assert not loaded.truncate(9)
+
+
+def test_transactions() -> None:
+    """Kept for the format; markers come with the transactions themselves."""
+    state = ProducerState()
+    write(state, header(0, 2, attributes=TRANSACTIONAL_BIT))
+    write(state, header(2, 2, attributes=TRANSACTIONAL_BIT))
+    assert state.producers[PRODUCER].transaction_first_offset == 0
+    assert refusal(state, header(4)) is ErrorCode.INVALID_TXN_STATE
+    marker = header(-1, epoch=0, timestamp=9000, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    state.append(marker, 4, coordinator_epoch=6)
+    entry = state.producers[PRODUCER]
+    assert (entry.transaction_first_offset, entry.coordinator_epoch, entry.last_timestamp) == (-1, 6, 9000)
+    assert entry.last_sequence == 3
+    state.append(marker._replace(record_count=0, producer_id=9), 5)  # a compacted marker says nothing
+    assert set(state.producers) == {PRODUCER}
+    assert write(state, header(4)) == 6
+
+
+# -- the state is a function of the log (INV-21, BUG-24) ----------------------------------------------------------------
+
+Log = list[BatchHeader]
+"""Batches with their offsets, as they lie in the log."""
+
+
+def rebuilt(batches: Log, end_offset: int, snapshot: bytes | None = None, snapshot_offset: int = 0) -> ProducerState:
+    state = decode(snapshot, snapshot_offset) if snapshot is not None else ProducerState()
+    for batch in batches:
+        if batch.base_offset >= state.end_offset:
+            state.append(batch, batch.base_offset)
+    assert state.end_offset == end_offset
+    return state
+
+
+batches_to_write = st.builds(
+    header,
+    sequence=st.integers(0, 6) | st.sampled_from([SEQUENCE_MAX - 1, SEQUENCE_MAX]),
+    count=st.integers(1, 3),
+    producer_id=st.integers(-1, 2),
+    epoch=st.integers(0, 2),
+    timestamp=st.integers(0, 100),
+)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[str, BatchHeader | None, float]:
+    kind = draw(st.sampled_from(["write"] * 4 + ["next"] * 8 + ["again"] * 2 + ["copy", "cut", "snapshot", "reload"]))
+    return kind, draw(batches_to_write), draw(st.floats(0, 1))
+
+
+@settings(max_examples=300)
+def _sequences(batch: BatchHeader) -> tuple[int, int, int, int]:
+    return batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
+
+
+@given(st.lists(steps(), max_size=60))
+def test_the_state_is_that_of_a_rebuild_after_any_schedule(schedule: list[tuple[str, BatchHeader, float]]) -> None:
+    """INV-21, BUG-24: appends that are taken or refused, copies from a leader, cuts, snapshots and restarts."""
+    log: Log = []
+    state = ProducerState()
+    snapshots: dict[int, bytes] = {}
+
+    def append(batch: BatchHeader) -> None:
+        placed = batch._replace(base_offset=state.end_offset)
+        log.append(placed)
+        state.append(placed, placed.base_offset)
+
+    for kind, drawn, share in schedule:
+        batch, end = drawn, state.end_offset
+        if kind == "next" and (known := state.producers.get(drawn.producer_id)) is not None:
+            following = 0 if known.last_sequence == SEQUENCE_MAX else known.last_sequence + 1
+            batch = drawn._replace(producer_epoch=known.epoch, base_sequence=following)
+        if kind == "again" and log:
+            batch = log[-1 - int(share * min(len(log) - 1, 7))]
+        if kind in ("write", "next", "again"):
+            try:
+                duplicate = state.check(batch)
+            except KafkaError:
+                duplicate = None
+            else:
+                if duplicate is None:
+                    append(batch)
+                else:
+                    (original,) = [b for b in log if b.base_offset == duplicate.first_offset]
+                    # A copy may repeat the sequences with other records: what is compared is what the answer is for.
+                    assert _sequences(original) == _sequences(batch)
+                    assert original.last_offset == duplicate.last_offset
+        elif kind == "copy":
+            append(batch)
+        elif kind == "snapshot":
+            snapshots[end] = encode(state)
+        elif kind == "cut":
+            cut = int(share * end)
+            while log and log[-1].next_offset > cut:
+                log.pop()
+            cut = log[-1].next_offset if log else 0
+            snapshots = {offset: data for offset, data in snapshots.items() if offset <= cut}
+            if not state.truncate(cut):
+                newest = max(snapshots, default=0)
+                state = rebuilt(log, cut, snapshots.get(newest), newest)
+        else:
+            newest = max(snapshots, default=0)
+            state = rebuilt(log, end, snapshots.get(newest), newest)
+        whole = rebuilt(log, state.end_offset)
+        assert state.producers == whole.producers
+
+
+@given(st.lists(batches_to_write, max_size=40))
+def test_what_is_accepted_is_contiguous(batches: list[BatchHeader]) -> None:
+    """INV-20: per producer and epoch every accepted batch begins where the one before ended; none is there twice."""
+    state = ProducerState()
+    expected: dict[tuple[int, int], int] = {}
+    for batch in batches:
+        try:
+            if state.check(batch) is not None:
+                continue
+        except KafkaError:
+            continue
+        state.append(batch, state.end_offset)
+        if batch.producer_id >= 0:
+            key = (batch.producer_id, batch.producer_epoch)
+            assert expected.get(key, batch.base_sequence) == batch.base_sequence
+            expected[key] = (batch.base_sequence + batch.last_offset_delta + 1) % (SEQUENCE_MAX + 1)
