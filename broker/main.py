@@ -139,6 +139,7 @@ class Broker:
         self._metadata = MetadataCache()
         self._lease = LeadershipLease(clock, config.zookeeper_session_timeout_ms)
         self._registration: Registration | None = None
+        self._log_dir_events = LogDirEvents(self._zk, config.broker_id)
         self._replicas = ReplicaManager(
             config,
             clock,
@@ -149,16 +150,14 @@ class Broker:
             self._lease,
             self._events,
             own_broker_epoch=self._broker_epoch,
+            on_directory_failure=self._log_dir_events.announce,
+            on_all_directories_failed=self._all_log_directories_failed,
         )
         self._groups = GroupCoordinator(
             GroupSurroundings(config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease)
         )
         self._replicas.on_leadership_change = self._groups.leadership_changed
         self._metadata.on_deletion(self._groups.topics_deleted)
-        self._log_dir_events = LogDirEvents(self._zk, config.broker_id)
-        self._replicas.failures.on_failure = self._log_dir_events.announce
-        self._replicas.failures.on_all_failed = self._all_log_directories_failed
-        self._log_manager.high_watermark_of = self._high_watermark_of
         self._controller = Controller(
             ControllerSettings(
                 broker_id=config.broker_id,
@@ -551,10 +550,6 @@ class Broker:
             random=random.random,
             backoff_max_ms=max(self._config.replica_fetch_backoff_ms, 1),
         )
-
-    def _high_watermark_of(self, tp: TopicPartition) -> int:
-        partition = self._replicas.partitions.get(tp)
-        return partition.high_watermark if partition is not None else 0
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
         """Settings of this broker, or of all, took effect while it runs: hands them to those who go by them."""

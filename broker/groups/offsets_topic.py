@@ -27,8 +27,7 @@ from broker.groups.offsets_image import OffsetsImage
 from broker.process.clock import Clock
 from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.log_dirs.directory_failures import DirectoryFailures
-from broker.storage.log import Log, LogDirFailed, ReadResult, WouldBlock, is_passing
+from broker.storage.log import Log, ReadResult, WouldBlock, is_passing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
@@ -40,6 +39,8 @@ SLICE_S = 0.0015
 """How long a load keeps the loop at a time."""
 TURNS_PER_PAUSE = 4
 """Of the loop: so many takes a request from its socket to the answer, and it should not wait for a slice in each."""
+GONE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE)
+"""Errors of a read from a log that this broker does not lead any more."""
 READ_BYTES_MAX = 256 * 1024
 READ_AGAIN_S = 1.0
 """More than that in one read would take longer than a slice, in memory that was never touched."""
@@ -79,7 +80,6 @@ class Replicas(Protocol):
     """What is needed of the ReplicaManager."""
 
     partitions: HostedPartitions
-    failures: DirectoryFailures
 
     def append(
         self,
@@ -295,18 +295,15 @@ class OffsetsTopic:
                         return partition_log.read(offset, size, end, True)
                     except WouldBlock:
                         return await partition_log.read_cold(offset, size, end, True)
-                except LogDirFailed as error:
-                    partition = self._replicas.partitions.get(tp)
-                    if partition is not None:
-                        self._replicas.failures.disk_failed(partition, error)
+                except KafkaError as error:
                     if not is_passing(error):
-                        return None
+                        raise
                 await asyncio.sleep(READ_AGAIN_S)
                 if self._led(tp) is not partition_log:
                     return None
         except KafkaError as error:
-            # The log was closed, or cut, which happens to followers only.
-            if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE):
+            # The disk failed; or the log was closed, or cut, which happens to followers only.
+            if error.code in GONE:
                 return None
             raise
 

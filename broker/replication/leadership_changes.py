@@ -7,7 +7,7 @@ that no other part of the broker sees it half done; between two of them others m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
 from broker.replication.steps import Steps, all_at_once
 from broker.replication.stray_replicas import Verdict, judge
-from broker.storage.log import Log, LogDirFailed, LogUnavailable, is_passing
+from broker.storage.log import Log, LogUnavailable, is_passing
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import (
@@ -80,7 +80,7 @@ class Waiters(Protocol):
 
 
 class LeadershipChanges:
-    """Applies the requests. `disk_failed` is told of a log that failed on the way."""
+    """Applies the requests. A replica whose log fails on the way is offline when the exception arrives here."""
 
     def __init__(
         self,
@@ -90,7 +90,6 @@ class LeadershipChanges:
         fetchers: FetcherManager,
         waiters: Waiters,
         events: EventLog,
-        disk_failed: Callable[[Partition, LogDirFailed], None],
         metadata: MetadataCache,
     ) -> None:
         self._own_id = own_id
@@ -100,7 +99,6 @@ class LeadershipChanges:
         self._fetchers = fetchers
         self._waiters = waiters
         self._events = events
-        self._disk_failed = disk_failed
         self._checkpointed: dict[TopicPartition, int] | None = None
         self.controller_epoch = NO_EPOCH
 
@@ -241,14 +239,10 @@ class LeadershipChanges:
                 self._open_log(partition, topic_id, lookup.overrides.get(state.topic, {}), is_new=state.is_new)
             self._apply(partition, state)
         except KafkaError as error:
-            log.error("%s: LeaderAndIsr failed: %s", tp, error)
-            return error.code
-        except LogDirFailed as error:
-            failed = self._hosted.find_or_make(tp)
-            self._disk_failed(failed, error)
             if is_passing(error):
                 raise
-            return ErrorCode.KAFKA_STORAGE_ERROR
+            log.error("%s: LeaderAndIsr failed: %s", tp, error)
+            return error.code
         return ErrorCode.NONE
 
     def is_log_missing(self, state: PartitionState) -> bool:
@@ -355,8 +349,8 @@ class LeadershipChanges:
                 self._events.write("stray_replica", partition=str(tp), topic_id=stray.topic_id, verdict=verdict.name)
                 if verdict is not Verdict.KEEP:
                     self._remove_stray(tp, is_kept_aside=verdict is Verdict.SET_ASIDE)
-            except LogDirFailed as error:
-                self._disk_failed(self._hosted.find_or_make(tp), error)
+            except KafkaError:
+                continue  # its disk failed, which storage has reported
 
     def _verdict_on(self, stray: Log, others: frozenset[str]) -> Verdict:
         """Raises LogDirFailed."""
@@ -435,9 +429,8 @@ class LeadershipChanges:
         try:
             if found is not None:
                 self._log_manager.delete(tp)
-        except LogDirFailed as error:
-            self._disk_failed(self._hosted.find_or_make(tp), error)
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        except KafkaError as error:
+            return error.code
         if self._checkpointed is not None:
             self._checkpointed.pop(tp, None)
         return ErrorCode.NONE

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
@@ -25,9 +25,8 @@ OffsetAnswer = tuple[int, int, int]
 class OffsetQueries:
     """Raises KafkaError for what a partition's answer is an error."""
 
-    def __init__(self, hosted: HostedPartitions, disk_failed: Callable[[Partition, LogDirFailed], None]) -> None:
+    def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
-        self._disk_failed = disk_failed
 
     def end_of_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = CONSUMER
@@ -76,14 +75,10 @@ class OffsetQueries:
             return -1, limit, partition.leader_epoch
         if timestamp < MAX_TIMESTAMP:
             return NO_MATCH
-        try:
-            if timestamp == MAX_TIMESTAMP:
-                found = yield from log.searching_newest()
-            else:
-                found = yield from log.searching(timestamp, limit)
-        except LogDirFailed as error:
-            self._disk_failed(partition, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        if timestamp == MAX_TIMESTAMP:
+            found = yield from log.searching_newest()
+        else:
+            found = yield from log.searching(timestamp, limit)
         if partition.generation != generation:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if found is not None and found[1] < limit:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from broker.purgatory import DelayedOperation, Purgatory, Timers, Verdict
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
-from broker.storage.log import LogDirFailed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
@@ -88,12 +87,10 @@ class RecordDeletions:
         hosted: HostedPartitions,
         timers: Timers,
         is_suspect: Callable[[], bool],
-        disk_failed: Callable[[Partition, LogDirFailed], None],
         tell_followers: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self._hosted = hosted
         self._is_suspect = is_suspect
-        self._disk_failed = disk_failed
         self._tell_followers = tell_followers
         self._waiting: Purgatory[TopicPartition] = Purgatory(timers)
 
@@ -113,9 +110,6 @@ class RecordDeletions:
                 awaited[tp] = Awaited(partition, partition.delete_records(offset))
             except KafkaError as error:
                 results[tp] = RecordDeletion(error.code)
-            except LogDirFailed as failure:
-                self._disk_failed(self._hosted.find(tp), failure)
-                results[tp] = RecordDeletion(ErrorCode.KAFKA_STORAGE_ERROR)
         operation = DelayedDeletion(awaited, results, respond, self._is_suspect)
         if not self._waiting.try_complete_else_watch(operation, tuple(awaited), timeout_s):
             self._tell_followers(tuple(awaited))

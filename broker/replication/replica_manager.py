@@ -41,9 +41,8 @@ from broker.replication.partition import Partition, Role, Surroundings
 from broker.replication.record_deletions import RecordDeletions
 from broker.replication.steps import Steps, all_at_once
 from broker.settings.config import BrokerConfig
-from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
@@ -85,6 +84,8 @@ class ReplicaManager:
         timers: Timers | None = None,
         budget: LoopBudget | None = None,
         make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
+        on_directory_failure: Callable[[], None] = lambda: None,
+        on_all_directories_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -140,7 +141,7 @@ class ReplicaManager:
         self.update_throttles(config)
         self._fetches = Fetches(
             self.partitions,
-            FetchReads(self.partitions, lease.is_suspect, self._disk_failed, self._leader_throttle),
+            FetchReads(self.partitions, lease.is_suspect, self._leader_throttle),
             self._timers,
             clock,
             self._leader_throttle,
@@ -157,16 +158,21 @@ class ReplicaManager:
             self._surroundings.refused,
             self._produces,
             self._appended_to,
-            self._disk_failed,
             self.client_budget,
         )
-        self._offsets = OffsetQueries(self.partitions, self._disk_failed)
+        self._offsets = OffsetQueries(self.partitions)
         self.record_deletions = RecordDeletions(
-            self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._fetches.answer_followers
+            self.partitions, self._timers, lease.is_suspect, self._fetches.answer_followers
         )
         self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
         self.failures = DirectoryFailures(
-            log_manager, self.partitions, self._fetchers, self.leadership_changed, event_log
+            log_manager,
+            self.partitions,
+            self._fetchers,
+            self.leadership_changed,
+            event_log,
+            on_directory_failure,
+            on_all_directories_failed,
         )
         self._changes = LeadershipChanges(
             config.broker_id,
@@ -175,18 +181,16 @@ class ReplicaManager:
             self._fetchers,
             self,
             event_log,
-            self._disk_failed,
             metadata_cache,
         )
         self.moves = ReplicaMoves(
-            log_manager, self.partitions, self.failures, self._move_throttle, event_log, self.checkpoint_high_watermarks
+            log_manager, self.partitions, self._move_throttle, event_log, self.checkpoint_high_watermarks
         )
         self._is_checkpointing = False
         self.fenced_broker_epoch = -1
         self.on_leadership_change: Callable[[TopicPartition], None] = _nothing
         """Told after each change of a partition's role here, when those who waited for it have been answered (LAI-5)."""
-        log_manager.high_watermark_of = self._high_watermark_of
-        log_manager.on_log_dir_failure = self.failures.directory_failed
+        log_manager.serve(self.failures, self._high_watermark_of)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
 
@@ -425,9 +429,8 @@ class ReplicaManager:
         marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
         try:
             await self._log_manager.write_high_watermarks(marks)
-        except LogDirFailed as error:
+        except KafkaError as error:
             log.error("the high watermarks could not be checkpointed: %s", error)
-            self.failures.failed(error)
 
     def update_fetchers(self, per_leader: int) -> None:
         """`num.replica.fetchers`, for partitions that are followed from now on."""
@@ -509,9 +512,6 @@ class ReplicaManager:
             self._produces.check(tp)
         self.record_deletions.check_all()
 
-    def _disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
-        self.failures.disk_failed(partition, error)
-
     def _high_watermark_of(self, tp: TopicPartition) -> int:
         """For retention (INV-22); 0 for a log that nobody has claimed yet."""
         partition = self.partitions.get(tp)
@@ -527,7 +527,6 @@ class ReplicaManager:
             self._events,
             retry_s_max=self._config.replica_fetch_backoff_ms / 1000,
             partition_max_bytes=self._config.replica_fetch_max_bytes,
-            disk_failed=self._disk_failed,
             throttle=self._follower_throttle,
             budget=self.budget,
         )

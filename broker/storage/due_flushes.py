@@ -6,7 +6,6 @@ By default no topic has such an interval, so only what rolled is looked at: not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from broker.settings.config import LONG_MAX
 from broker.storage.log import Log, LogDirFailed, is_passing
@@ -36,8 +35,8 @@ class DueFlushes:
         self._rolled.pop(log, None)
         self._since.pop(log, None)
 
-    async def flush(self, now: float, report: Callable[[LogDirFailed], None]) -> None:
-        """Those that are due; a failure is reported, and the others go on."""
+    async def flush(self, now: float) -> None:
+        """Those that are due; one that fails does not stop the others."""
         for at, found in enumerate([*self._since, *(log for log in self._rolled if log not in self._since)], 1):
             if at % LOGS_IN_A_SLICE == 0:
                 await asyncio.sleep(0)
@@ -63,4 +62,3 @@ class DueFlushes:
                 except LogDirFailed as error:
                     if is_passing(error):
                         self._rolled[found] = None  # once more with the next tick
-                    report(error)

@@ -8,12 +8,11 @@ leaders, so the files are written afterwards, some in each second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import islice
 
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log import Log, LogDirFailed
+from broker.storage.log import Log
 
 WRITTEN_AT_ONCE = 1000
 WRITTEN_BY_A_THREAD = 50
@@ -40,16 +39,16 @@ class EpochFiles:
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
-    async def write_some(self, report: Callable[[LogDirFailed], None]) -> None:
-        """Of those that were told first; a failure is reported, and the others go on."""
+    async def write_some(self) -> None:
+        """Of those that were told first; one that fails does not stop the others."""
         for _ in range(WRITTEN_AT_ONCE // WRITTEN_BY_A_THREAD):
             logs = list(islice(self._behind, WRITTEN_BY_A_THREAD))
             for log in logs:
                 del self._behind[log]
             if logs:
-                await self._write_together(logs, report)
+                await self._write_together(logs)
 
-    async def _write_together(self, logs: list[Log], report: Callable[[LogDirFailed], None]) -> None:
+    async def _write_together(self, logs: list[Log]) -> None:
         failures: list[tuple[Log, OSError]] = []
         async with AsyncExitStack() as locks:
             writes = [(log, await locks.enter_async_context(log.epochs_write())) for log in logs]
@@ -66,5 +65,5 @@ class EpochFiles:
             await asyncio.shield(self._writing)
         for log, error in failures:
             log.leader_epochs.changed()  # they are still to be written
-            report(log.failed(error))
+            log.failed(error)
         await asyncio.sleep(0)

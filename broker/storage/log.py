@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from broker.settings.config import TopicConfig
@@ -28,6 +28,7 @@ from broker.storage.log_types import (
     PARTITION_METADATA,
     AppendInfo,
     LogDirFailed,
+    LogListener,
     LogParts,
     LogUnavailable,
     ReadResult,
@@ -63,7 +64,7 @@ __all__ = [
 
 
 class Log:
-    """One replica's log. Made by the LogManager."""
+    """One replica's log. Made by the LogManager, which listens to it."""
 
     def __init__(
         self,
@@ -74,7 +75,9 @@ class Log:
         filesystem: FileSystem,
         wall_ms: Callable[[], int],
         parts: LogParts,
+        listener: LogListener,
     ) -> None:
+        self._listener = listener
         self.topic_partition = topic_partition
         self.log_dir = log_dir
         self.directory = directory
@@ -98,15 +101,7 @@ class Log:
         self.cuts = 0
         self.cleaned_up_to = 0
         self.is_deleted = False
-        self.on_roll: Callable[[Log], None] = _ignore
-        self.on_cut: Callable[[Log], None] = _ignore
         self.is_point_behind = False
-        self.on_lowered: Callable[[Log], None] = _ignore
-        self.on_write_after_cut: Callable[[Log], None] = _ignore
-        self.until_appendable: Callable[[Log], Awaitable[None]] = _no_wait
-        self.on_hole: Callable[[Log], None] = _ignore
-        self.on_epochs: Callable[[Log], None] = _ignore
-        self.dispose: Callable[[Sequence[str]], None] = self._unlink
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -200,7 +195,7 @@ class Log:
             before = headers[-2].next_offset if len(headers) > 1 else self.log_end_offset
             self._write((records[:end],), headers, end)
             if headers[-1].base_offset > before:
-                self.on_hole(self)
+                self._listener.has_hole(self)
             for header in headers:
                 if header.partition_leader_epoch > self.leader_epochs.latest_epoch():
                     self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -212,7 +207,7 @@ class Log:
         segment = self._segments[-1]
         try:
             if self.is_point_behind:
-                self.on_write_after_cut(self)
+                self._listener.before_write_after_cut(self)
             if (segment.size or headers[-1].last_offset - segment.base_offset > RELATIVE_OFFSET_MAX) and must_roll(
                 segment, headers[-1], size, self.config, self._wall_ms, self.topic_partition
             ):
@@ -231,7 +226,7 @@ class Log:
         A log that was deleted or closed is another matter: whoever still has it is late, the disk is well.
         """
         if self._failure is not None:
-            raise failure_of(self.log_dir, self._failure, is_lasting=True)
+            raise self._reported(failure_of(self.log_dir, self._failure, is_lasting=True))
         if self._is_closed:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {self.topic_partition} is closed")
 
@@ -248,13 +243,18 @@ class Log:
             raise self.failed(error, is_lasting=is_half_done) from error
 
     def failed(self, error: OSError, *, is_lasting: bool = False) -> LogDirFailed:
-        """Notes that the disk failed: it is not asked again. Returns what is to be raised, or reported.
+        """Notes that the disk failed: it is not asked again. Reports the failure, and returns it for the caller to raise.
 
         An error that passes is not noted (`LogUnavailable`): whoever got it may try again.
         """
         failure = failure_of(self.log_dir, error, is_lasting=is_lasting)
         if not is_passing(failure):
             self._failure = error
+        return self._reported(failure)
+
+    def _reported(self, failure: LogDirFailed) -> LogDirFailed:
+        """When this returns, whoever serves the log has stopped, and the log may be closed."""
+        self._listener.failed(self, failure)
         return failure
 
     def _roll(self, base_offset: int) -> Segment:
@@ -267,7 +267,7 @@ class Log:
         segment = self._new_segment(base_offset)
         self._segments.append(segment)
         self._bases.append(base_offset)
-        self.on_roll(self)
+        self._listener.rolled(self)
         return segment
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -387,9 +387,9 @@ class Log:
                 # Compaction left a hole before it: the offsets in it were given out, and the name keeps the end.
                 self._segments[-1].seal()
                 self._begin_segment(offset)
-                self.on_hole(self)
+                self._listener.has_hole(self)
             elif self._bases[-1] < self.cleaned_up_to:
-                self.on_hole(self)
+                self._listener.has_hole(self)
             self._end_moved_back()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -401,7 +401,7 @@ class Log:
                 # Before anything goes: a start that the checkpoint still has would become the end of what is left.
                 self.log_start_offset = offset
                 self._lower_recovery_point(min(offset, self.recovery_point))
-                self.on_write_after_cut(self)
+                self._listener.before_write_after_cut(self)
             elif offset < self.recovery_point:
                 self._lower_recovery_point(offset)
             for segment in reversed(self._segments):
@@ -420,12 +420,12 @@ class Log:
         """
         self.recovery_point = offset
         self.is_point_behind = True
-        self.on_lowered(self)
+        self._listener.point_lowered(self)
 
     async def appendable(self) -> None:
         """Waits until the next append needs no checkpoint before it: after a cut that would be written on the loop."""
         if self.is_point_behind:
-            await self.until_appendable(self)
+            await self._listener.until_appendable(self)
 
     def _end_moved_back(self) -> None:
         self.cuts += 1
@@ -437,15 +437,19 @@ class Log:
         if self.cleaned_up_to > end:
             self.cleaned_up_to = end
             self.is_point_behind = True
-            self.on_lowered(self)
-        self.on_cut(self)
+            self._listener.point_lowered(self)
+        self._listener.was_cut(self)
 
     def _remove(self, segment: Segment) -> None:
-        """Unlinking a large file takes long: `dispose` may do it in a thread."""
         self._names_are_synced = False
-        self.dispose(segment.remove())
+        self.discard(segment.remove())
 
-    def _unlink(self, paths: Sequence[str]) -> None:
+    def discard(self, paths: Sequence[str]) -> None:
+        """Removes files. Unlinking a large file takes long: the listener may do it in a thread."""
+        self._listener.discard(self, paths)
+
+    def unlink(self, paths: Sequence[str]) -> None:
+        """Removes files now."""
         for path in paths:
             self._filesystem.remove(path)
 
@@ -517,7 +521,7 @@ class Log:
             self._bases[at : at + len(sources)] = [cleaned.base_offset]
             self._names_are_synced = False
             self.producers.drop_strays(self._bases)
-            self.dispose(removed)
+            self.discard(removed)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 
@@ -530,16 +534,15 @@ class Log:
             end, cuts = self.log_end_offset, self.cuts
             with self._using_disk():
                 unsynced = self._take_unsynced()
-            is_done = False
             try:
                 if unsynced:
                     await in_thread(unsynced.segments, lambda: unsynced.sync(self._filesystem))
-                is_done = True
             except OSError as error:
+                self._is_unsynced_again(unsynced)
                 raise self.failed(error) from error
-            finally:
-                if not is_done:
-                    self._is_unsynced_again(unsynced)
+            except BaseException:
+                self._is_unsynced_again(unsynced)
+                raise
             if self._is_closed:
                 return  # it was deleted meanwhile
             with self._using_disk():
@@ -582,7 +585,7 @@ class Log:
             yield None if self._is_closed or self._failure is not None else self._take_epochs()
 
     def _epochs_changed(self) -> None:
-        self.on_epochs(self)
+        self._listener.epochs_changed(self)
 
     def _is_unsynced_again(self, unsynced: Unsynced) -> None:
         """What `_take_unsynced` gave did not get to the disk, or nobody knows."""
@@ -595,29 +598,27 @@ class Log:
             for index in (segment.index, segment.time_index):
                 index.is_unsynced |= index.path in paths
 
-    def prepare_to_close(self) -> None:
-        """Before the last flush: what makes the next start quick is written. Raises LogDirFailed."""
-        if self._failure is None and not self._is_closed:
-            with self._using_disk():
-                self._segments[-1].write_indexes()
-                self.producers.snapshot()
-
     def sync_to_close(self) -> None:
-        """`prepare_to_close` and the last flush, when nothing else is done with the log any more. The directory that names the
-        log's own is for the caller to sync. Blocks: for a thread. Raises LogDirFailed."""
-        self.prepare_to_close()
+        """Writes what makes the next start quick, and flushes, when nothing else is done with the log any more.
+
+        The directory that names the log's own is for the caller to sync. Blocks: for a thread. Raises OSError, also for a disk
+        that failed before; nobody else hears of it, as the broker stops.
+        """
+        if self._failure is not None:
+            raise self._failure
         if self._is_closed:
             return
+        self._segments[-1].write_indexes()
+        self.producers.snapshot()
         unsynced = self._take_unsynced()
-        with self._using_disk():
+        for segment in unsynced.segments:
+            segment.pin()
+        try:
+            unsynced.sync(self._filesystem, but=self.log_dir)
+        finally:
             for segment in unsynced.segments:
-                segment.pin()
-            try:
-                unsynced.sync(self._filesystem, but=self.log_dir)
-            finally:
-                for segment in unsynced.segments:
-                    segment.unpin()
-            self.producers.written(unsynced.snapshots)
+                segment.unpin()
+        self.producers.written(unsynced.snapshots)
         self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
@@ -639,11 +640,3 @@ class Log:
         self.is_deleted = True
         self.cleaned_up_to = 0
         self.close()
-
-
-def _ignore(log: Log) -> None:
-    """Nobody listens."""
-
-
-async def _no_wait(log: Log) -> None:
-    """Nobody has anything to do."""

@@ -1,11 +1,12 @@
 """All logs of a broker: opening, making, deleting, retention, flushing, checkpoints (LOG-1..3, LOG-6).
 
-Log directories are independent: one that fails takes its own logs with it, and `on_log_dir_failure` tells whose they are.
+Log directories are independent: one that fails takes its own logs with it, and the `DirectoryListener` hears of it once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections import Counter
@@ -31,6 +32,7 @@ from broker.storage.log_directory import (
     path_of_renamed,
 )
 from broker.storage.log_schedule import DEFAULT_SCHEDULE, LogSchedule
+from broker.storage.log_types import DirectoryListener, LogListener, LogParts
 from broker.storage.lowered_points import LoweredPoints
 from broker.storage.offset_checkpoints import OffsetCheckpoints, log_starts, recovery_points
 from broker.storage.producers.log_producers import DEFAULT_EXPIRATION, ProducerExpiration, to_shrink
@@ -49,7 +51,7 @@ LOGS_IN_A_PIECE = 64
 """What a thread takes at one time when the broker stops."""
 
 
-class LogManager:
+class LogManager(LogListener):
     """Owns every Log; one per broker. `start` first, `run` as a task, `shutdown` last."""
 
     def __init__(
@@ -64,8 +66,8 @@ class LogManager:
     ) -> None:
         self.is_loading = False
         """A thread opens logs. It still does when `start` was cancelled."""
-        self.on_log_dir_failure: Callable[[str], None] = lambda directory: None
         self.high_watermark_of: Callable[[TopicPartition], int] | None = None
+        self._server = DirectoryListener()
         self._directories = [LogDirectory(filesystem, path) for path in log_dirs]
         self._configs = LogConfigs(topic_defaults)
         self._filesystem = filesystem
@@ -85,7 +87,7 @@ class LogManager:
         self._points_are_behind = False
         self._lowered = LoweredPoints(self._write_points, self._write_points_now, self.report)
         self._removals = Removals(filesystem)
-        self.unavailable = UnavailableLogs(clock.monotonic)
+        self._unavailable = UnavailableLogs(clock.monotonic)
         now = clock.monotonic()
         self._next_recovery_points = now + schedule.recovery_points_s
         self._next_log_starts = now + schedule.log_starts_s
@@ -93,6 +95,11 @@ class LogManager:
         self.producer_expiration = producer_expiration
         self._next_expiration = now + producer_expiration.check_s
         self._next_producer_count = now + PRODUCERS_LOOK_S
+
+    def serve(self, server: DirectoryListener, high_watermark_of: Callable[[TopicPartition], int]) -> None:
+        """Who serves the logs from now on. Not in the constructor: the server needs this LogManager in its own."""
+        self._server = server
+        self.high_watermark_of = high_watermark_of
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
@@ -152,10 +159,8 @@ class LogManager:
     def _align_futures(self) -> None:
         """After a crash a log and its copy may have lost different things."""
         for current in list(self._logs.values()):
-            try:
+            with contextlib.suppress(LogDirFailed):
                 self.futures.align(current)
-            except LogDirFailed as error:
-                self.fail_directory(error.directory)
 
     def _open_all(self, directory: LogDirectory) -> list[Log]:
         opened, forgotten = log_opening.open_all(
@@ -188,19 +193,14 @@ class LogManager:
             wall_ms=self._clock.wall_ms,
             cleaned_up_to=cleaned,
         )
-        return self._watched(Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts))
+        return self._new_log(directory, tp, path, config, parts)
 
-    def _watched(self, opened: Log) -> Log:
-        opened.on_roll = self._flushes.rolled
-        opened.on_cut = self._was_cut
-        opened.on_lowered = self._lowered.lowered
-        opened.on_write_after_cut = self._lowered.needed
-        opened.until_appendable = self._lowered.settled
-        opened.on_hole = self._has_hole
-        opened.on_epochs = self._epoch_files.changed
+    def _new_log(
+        self, directory: LogDirectory, tp: TopicPartition, path: str, config: TopicConfig, parts: LogParts
+    ) -> Log:
+        opened = Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts, self)
         if opened.leader_epochs.is_changed:
             self._epoch_files.changed(opened)
-        opened.dispose = self._removals.begin_files
         self._flushes.watch(opened)
         return opened
 
@@ -211,16 +211,69 @@ class LogManager:
         self._lowered.forget(found)
         self._counts = None
 
-    def _has_hole(self, found: Log) -> None:
-        """It may end after a hole that compaction made, here or at its leader: believed only below the recovery point."""
-        self._flushes.rolled(found)
+    # -- what the logs report -------------------------------------------------------------------------------------
+
+    def failed(self, log: Log, failure: LogDirFailed) -> None:
+        is_served = self._logs.get(log.topic_partition) is log
+        # A failed directory takes all its replicas with it; only a log that fails alone is named.
+        is_alone = is_served and isinstance(failure, LogUnavailable)
+        self.report(failure, log.topic_partition if is_alone else None)
+
+    def rolled(self, log: Log) -> None:
+        self._flushes.rolled(log)
+
+    def has_hole(self, log: Log) -> None:
+        """What follows the hole is believed only below the recovery point."""
+        self._flushes.rolled(log)
         self._points_are_behind = True
 
-    def _was_cut(self, cut: Log) -> None:
+    def was_cut(self, log: Log) -> None:
         """The checkpointed recovery point may be beyond the log now: what will be written there is not synced."""
         self._points_are_behind = True
-        if self._logs.get(cut.topic_partition) is cut:
-            self.futures.follow(cut)
+        if self._logs.get(log.topic_partition) is log:
+            self.futures.follow(log)
+
+    def point_lowered(self, log: Log) -> None:
+        self._lowered.lowered(log)
+
+    def before_write_after_cut(self, log: Log) -> None:
+        self._lowered.needed(log)
+
+    async def until_appendable(self, log: Log) -> None:
+        await self._lowered.settled(log)
+
+    def epochs_changed(self, log: Log) -> None:
+        self._epoch_files.changed(log)
+
+    def discard(self, log: Log, paths: Sequence[str]) -> None:
+        self._removals.begin_files(paths)
+
+    def report(self, failure: LogDirFailed, tp: TopicPartition | None = None) -> None:
+        """Every failure comes here once, before it is raised. Only an error of the disk takes its directory offline.
+
+        `tp` is the partition whose log failed alone, or could not be made, removed or replaced: its replica goes offline, unless
+        the error passes. While logs are opened nobody serves them: the directory is just left out.
+        """
+        if self.is_loading:
+            self.fail_directory(failure.directory)
+            return
+        if isinstance(failure, LogUnavailable):
+            self._unavailable.tell(failure)
+            if tp is not None and not failure.is_passing:
+                self._server.replica_failed(tp)
+            return
+        if failure.directory not in self.offline_dirs:
+            log.error("%s", failure)
+        self._server.directory_failed(failure.directory, tp)
+        self.fail_directory(failure.directory)
+
+    def reported(self, directory: str, error: OSError, tp: TopicPartition | None = None) -> LogDirFailed:
+        """Reports what the error means, and returns it for the caller to raise."""
+        failure = failure_of(directory, error)
+        self.report(failure, tp)
+        return failure
+
+    # -- checkpoints of logs that were cut ------------------------------------------------------------------------
 
     async def _write_points(self, path: str) -> None:
         """Of a directory some of whose logs were cut. Raises OSError."""
@@ -277,7 +330,7 @@ class LogManager:
                 await self._checkpoints.write(directory, checkpoints.RECOVERY_POINTS, recovery_points(mine))
                 await self._checkpoints.write(directory, checkpoints.LOG_STARTS, log_starts(mine))
                 await asyncio.get_running_loop().run_in_executor(None, directory.write_clean_marker)
-            except (OSError, LogDirFailed) as error:
+            except OSError as error:
                 log.error("log directory %s was not closed cleanly: %s", directory.path, error)
         for found in self._all():
             found.close()
@@ -295,7 +348,12 @@ class LogManager:
     def is_of(self, tp: TopicPartition, topic_id: str | None) -> bool:
         """Whether the log, if there is one, can be that topic's, though one bit of its id is wrong. Raises LogDirFailed."""
         found = self._logs.get(tp)
-        return found is None or topic_id is None or topic_ids.is_of(self._filesystem, found, topic_id)
+        if found is None or topic_id is None:
+            return True
+        try:
+            return topic_ids.is_of(self._filesystem, found, topic_id)
+        except OSError as error:
+            raise self.reported(found.log_dir, error, tp) from error
 
     def logs(self) -> Iterable[Log]:
         """Those that are served; copies that are to replace one are `futures.logs()`."""
@@ -336,7 +394,10 @@ class LogManager:
         if found is None:
             found = self._create(tp, topic_id, config)
         elif topic_id is not None:
-            topic_ids.adopt(self._filesystem, found, topic_id)
+            try:
+                topic_ids.adopt(self._filesystem, found, topic_id)
+            except OSError as error:
+                raise self.reported(found.log_dir, error, tp) from error
         found.config, found.overrides = config, usable
         self._flushes.watch(found)
         return found
@@ -347,27 +408,28 @@ class LogManager:
 
     def _create(self, tp: TopicPartition, topic_id: str | None, config: TopicConfig) -> Log:
         if tp in self._offline:
-            raise LogDirFailed(self._offline[tp], OSError(errno.EIO, "the directory is offline"))
+            raise self.reported(self._offline[tp], OSError(errno.EIO, "the directory is offline"), tp)
         if tp in self._checkpoints.forgotten:
-            self._forget_cleaned()
+            self._forget_cleaned(tp)
             self._checkpoints.forget_deleted(self.report)
         directory = self._directory_for_new(tp)
         try:
             created = self._make(directory, tp, "", topic_id, config)
         except OSError as error:
-            raise failure_of(directory.path, error) from error
+            raise self.reported(directory.path, error, tp) from error
         self._logs[tp] = created
         self.futures.preferred.pop(tp, None)
         self.futures.follow(created)
         return created
 
-    def _forget_cleaned(self) -> None:
+    def _forget_cleaned(self, tp: TopicPartition) -> None:
         for directory in self._online():
             try:
                 self.cleaned.lower_now(directory.path)
             except OSError as error:
                 failure = failure_of(directory.path, error)
                 if isinstance(failure, LogUnavailable):
+                    self.report(failure, tp)
                     raise failure from error
                 self.report(failure)
 
@@ -379,7 +441,7 @@ class LogManager:
             online = [directory for directory in online if directory.path == wanted]
         if not online:
             path = wanted or self._directories[0].path
-            raise LogDirFailed(path, OSError(errno.EIO, "the log directory is offline"))
+            raise self.reported(path, OSError(errno.EIO, "the log directory is offline"), tp)
         if len(online) == 1:
             return online[0]
         if self._counts is None:
@@ -395,7 +457,7 @@ class LogManager:
         path = path_of(directory.path, tp, suffix)
         if self._filesystem.make_new_directory(path):
             parts = recovery.new_log(self._filesystem, path, config, topic_id=topic_id, wall_ms=self._clock.wall_ms)
-            return self._watched(Log(tp, directory.path, path, config, self._filesystem, self._clock.wall_ms, parts))
+            return self._new_log(directory, tp, path, config, parts)
         if topic_id is not None:
             topic_ids.write(self._filesystem, path, topic_id)
         return self._open(directory, tp, path, config, 0, 0, 0)
@@ -412,7 +474,7 @@ class LogManager:
             self.cleaned.lower_now(path)
             future = self._make(directory, tp, future_logs.new_suffix(), current.topic_id, current.config)
         except OSError as error:
-            raise failure_of(path, error) from error
+            raise self.reported(path, error) from error
         future.overrides = current.overrides
         self.futures.add(future)
         return future
@@ -422,7 +484,7 @@ class LogManager:
         self._counts = None
         future = self.futures.remove(tp)
         if future is not None:
-            self._removals.begin_renamed_tree(self._renamed_away(future, DELETED_SUFFIX))
+            self._removals.begin_renamed_tree(self._renamed_away(future, DELETED_SUFFIX, None))
 
     def swap(self, tp: TopicPartition) -> tuple[Log, str]:
         """The copy, which is complete, takes the log's place. Returns it, and what `futures.finish` removes. Raises LogDirFailed."""
@@ -431,13 +493,14 @@ class LogManager:
         future = self.futures.get(tp)
         try:
             swapped, removed = self.futures.swap(current)
-        except LogDirFailed as error:
+        except LogDirFailed as failure:
             # The copy waits for its disk's return; a log that was closed for it is opened at the next start.
             if future is not None:
                 self._fail(future)
             if current.is_deleted:
                 self._fail(current)
-                self._offline[tp] = error.directory
+                self._offline[tp] = failure.directory
+            self.report(failure, tp)
             raise
         self._logs[tp] = swapped
         self._points_are_behind = True
@@ -471,17 +534,16 @@ class LogManager:
     def _rename_away(self, tp: TopicPartition, suffix: str) -> str:
         self.drop_future(tp)
         self._checkpoints.forgotten.add(tp)
-        return self._renamed_away(self._logs.pop(tp), suffix)
+        return self._renamed_away(self._logs.pop(tp), suffix, tp)
 
-    def _renamed_away(self, found: Log, suffix: str) -> str:
-        tp = found.topic_partition
-        target = path_of_renamed(found.log_dir, tp, suffix)
+    def _renamed_away(self, found: Log, suffix: str, served: TopicPartition | None) -> str:
+        target = path_of_renamed(found.log_dir, found.topic_partition, suffix)
         self._let_go(found)
         try:
             found.mark_deleted()
             self._filesystem.rename(found.directory, target)
         except OSError as error:
-            raise failure_of(found.log_dir, error) from error
+            raise self.reported(found.log_dir, error, served) from error
         self._points_are_behind = True
         return target
 
@@ -546,7 +608,7 @@ class LogManager:
                 else:
                     await self._checkpoints.write(directory, name, offsets)
             except OSError as error:
-                failure = failure_of(directory.path, error)
+                failure = self.reported(directory.path, error)
                 self._points_are_behind |= isinstance(failure, LogUnavailable)  # once more with the next tick
         if failure is not None:
             raise failure
@@ -568,18 +630,8 @@ class LogManager:
                 self._retention_due,
                 self._expiration_due,
             ):
-                try:
+                with contextlib.suppress(LogDirFailed):  # what passes is tried again
                     await duty(self._clock.monotonic())
-                except LogDirFailed as error:
-                    self.report(error)
-
-    def report(self, error: LogDirFailed) -> None:
-        """A duty in the background failed. Only an error of the disk takes its directory offline; others are tried again."""
-        if isinstance(error, LogUnavailable):
-            self.unavailable.tell(error)
-            return
-        log.error("%s", error)
-        self.on_log_dir_failure(error.directory)
 
     async def _checkpoint_due(self, now: float) -> None:
         if now >= self._next_recovery_points or self._points_are_behind:
@@ -594,10 +646,8 @@ class LogManager:
         if now >= self._next_retention:
             self._next_retention = now + self._schedule.retention_s
             for tp in list(self._logs):
-                try:
+                with contextlib.suppress(LogDirFailed):
                     await self._delete_old_segments_of(tp)
-                except LogDirFailed as error:
-                    self.report(error)
                 await asyncio.sleep(0)
 
     async def _expiration_due(self, now: float) -> None:
@@ -624,8 +674,7 @@ class LogManager:
                 return
             try:
                 await found.flush()
-            except LogDirFailed as error:
-                self.report(error)
+            except LogDirFailed:
                 continue
             await asyncio.sleep(0)  # until the flush has unpinned the files
             for segment in found.segments:
@@ -633,10 +682,10 @@ class LogManager:
                     segment.rest()
 
     async def _flush_due(self, now: float) -> None:
-        await self._flushes.flush(now, self.report)
+        await self._flushes.flush(now)
 
     async def _epochs_due(self, now: float) -> None:
-        await self._epoch_files.write_some(self.report)
+        await self._epoch_files.write_some()
 
     async def delete_old_segments(self) -> None:
         """Retention of every log, never past the high watermark (INV-22). Raises LogDirFailed."""
@@ -659,11 +708,11 @@ async def _in_pieces(logs: Sequence[Log], work: Callable[[Log], None]) -> None:
     """Does it in threads, for some of the logs at a time. All are tried; raises the first that failed."""
 
     def one_piece(piece: Sequence[Log]) -> None:
-        failure: LogDirFailed | None = None
+        failure: OSError | None = None
         for found in piece:
             try:
                 work(found)
-            except LogDirFailed as error:
+            except OSError as error:
                 failure = failure or error
         if failure is not None:
             raise failure

@@ -1,25 +1,35 @@
-"""What a log takes and gives."""
+"""What a log takes and gives, its failures, and who hears of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.storage.disk import disk_errors
 from broker.storage.disk.filesystem import Buffer
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.producers.log_producers import LogProducers
 from broker.storage.segment import Segment
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker.storage.log import Log
 
 PARTITION_METADATA = "partition.metadata"
 
 
-class LogDirFailed(Exception):
-    """The disk under a log failed: KAFKA_STORAGE_ERROR for the client, its log directory goes offline (LOG-6)."""
+class LogDirFailed(KafkaError):
+    """The disk under a log failed: KAFKA_STORAGE_ERROR for the client (LOG-6).
+
+    Storage reports it before it raises it (`LogListener`, `DirectoryListener`), so a caller that sees it finds the directory
+    and its replicas offline already. The text is for the broker's log; no path is sent to a client.
+    """
 
     def __init__(self, directory: str, error: OSError) -> None:
-        super().__init__(f"log directory {directory} failed: {error}")
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.args = (f"log directory {directory} failed: {error}",)
         self.directory = directory
         self.error = error
 
@@ -46,9 +56,51 @@ def failure_of(directory: str, error: OSError, *, is_lasting: bool = False) -> L
     return LogDirFailed(directory, error)
 
 
-def is_passing(failure: LogDirFailed) -> bool:
+def is_passing(failure: Exception) -> bool:
     """The same call may succeed later."""
     return isinstance(failure, LogUnavailable) and failure.is_passing
+
+
+class LogListener:
+    """Hears what happens to logs; each log gets one when it is made. This one does nothing: for a log that stands alone."""
+
+    def failed(self, log: Log, failure: LogDirFailed) -> None:
+        """The disk refused a call of the log, which raises `failure` next (Kafka: LogDirFailureChannel)."""
+
+    def rolled(self, log: Log) -> None:
+        """The log has started a new segment."""
+
+    def has_hole(self, log: Log) -> None:
+        """The log may end after a hole that compaction made."""
+
+    def was_cut(self, log: Log) -> None:
+        """The log end moved back."""
+
+    def point_lowered(self, log: Log) -> None:
+        """The recovery point, or the offset up to which the log is clean, moved back (`lowered_points`). Raises OSError."""
+
+    def before_write_after_cut(self, log: Log) -> None:
+        """The log is about to be written, and a checkpoint still has the point from before a cut. Raises OSError."""
+
+    async def until_appendable(self, log: Log) -> None:
+        """Waits until the next append needs no checkpoint before it."""
+
+    def epochs_changed(self, log: Log) -> None:
+        """The log's leader epochs differ from those in its file."""
+
+    def discard(self, log: Log, paths: Sequence[str]) -> None:
+        """The log does not need these files any more."""
+        log.unlink(paths)
+
+
+class DirectoryListener:
+    """Serves the logs of a LogManager, and hears of the ones that cannot be served any more. This one does nothing."""
+
+    def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
+        """The disk under the log directory failed; `tp`: as a log was to be made, removed or replaced there."""
+
+    def replica_failed(self, tp: TopicPartition) -> None:
+        """The partition's log cannot be used, made or removed, although the disk is well."""
 
 
 class AppendInfo(NamedTuple):

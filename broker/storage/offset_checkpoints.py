@@ -79,9 +79,10 @@ class OffsetCheckpoints:
 
 
 def _report(directory: LogDirectory, error: OSError, report: Report) -> None:
+    failure = failure_of(directory.path, error) if is_passing(error) else LogDirFailed(directory.path, error)
+    report(failure)
     if is_passing(error):
-        raise failure_of(directory.path, error) from error
-    report(LogDirFailed(directory.path, error))
+        raise failure from error
 
 
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:

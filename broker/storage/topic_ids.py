@@ -15,7 +15,7 @@ import logging
 import re
 
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log import Log, failure_of
+from broker.storage.log import Log
 from broker.storage.log_types import PARTITION_METADATA
 
 log = logging.getLogger(__name__)
@@ -71,24 +71,18 @@ def write_new(filesystem: FileSystem, directory: str, topic_id: str) -> None:
 
 
 def is_of(filesystem: FileSystem, found: Log, topic_id: str) -> bool:
-    """Whether the log can be that topic's: its file says so, says nothing, or has one wrong bit. Raises LogDirFailed."""
+    """Whether the log can be that topic's: its file says so, says nothing, or has one wrong bit. Raises OSError."""
     if found.topic_id == topic_id:
         return True
-    try:
-        data = filesystem.read_file(f"{found.directory}/{PARTITION_METADATA}")
-    except OSError as error:
-        raise failure_of(found.log_dir, error) from error
+    data = filesystem.read_file(f"{found.directory}/{PARTITION_METADATA}")
     return data is None or can_be(data, topic_id)
 
 
 def adopt(filesystem: FileSystem, found: Log, topic_id: str) -> None:
-    """Writes the id of a log that has none, or a damaged one; another topic's stays what it is. Raises LogDirFailed."""
+    """Writes the id of a log that has none, or a damaged one; another topic's stays what it is. Raises OSError."""
     if found.topic_id == topic_id or not is_of(filesystem, found, topic_id):
         return
     if found.topic_id is not None:
         log.warning("%s: topic id %s has a flipped bit: it is %s", found.directory, found.topic_id, topic_id)
-    try:
-        write(filesystem, found.directory, topic_id)
-    except OSError as error:
-        raise failure_of(found.log_dir, error) from error
+    write(filesystem, found.directory, topic_id)
     found.topic_id = topic_id

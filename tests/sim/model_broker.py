@@ -30,7 +30,6 @@ from broker.replication.leadership_changes import LeadershipChanges, Lookup
 from broker.replication.partition import Partition, Role, Surroundings
 from broker.settings.config import TopicConfig
 from broker.storage.leader_epochs import LeaderEpochCache
-from broker.storage.log import LogDirFailed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, UpdateMetadataRequest
@@ -245,7 +244,7 @@ class ModelBroker:
         self.log.on_cut = lambda before, end: self.checks.was_cut(self, before, end)
         throttle = ReplicationThrottle(self.id, lambda config: "", self.clock.monotonic)
         self._throttle = throttle
-        self.reads = FetchReads(hosted, lambda: False, _no_disk_fails, throttle)
+        self.reads = FetchReads(hosted, lambda: False, throttle)
         self.fetchers = ModelFetchers(self)
         self.changes = LeadershipChanges(
             self.id,
@@ -254,7 +253,6 @@ class ModelBroker:
             self.fetchers,  # type: ignore[arg-type]
             self,
             self.events,
-            _no_disk_fails,
             self.metadata,  # type: ignore[arg-type]
         )
 
@@ -398,7 +396,6 @@ class ModelBroker:
             self.events,
             retry_s_max=0.0,
             partition_max_bytes=READ_MAX,
-            disk_failed=_no_disk_fails,
             throttle=self._throttle,
             budget=EndlessBudget(),
         )
@@ -479,7 +476,3 @@ def _result_of(steps: Generator[None, None, ControlResponse]) -> ControlResponse
 
 def _is_empty(data: FetchPartitionData) -> bool:
     return data.error == ErrorCode.NONE and data.diverging_epoch is None and not data.records
-
-
-def _no_disk_fails(partition: Partition, error: LogDirFailed) -> None:
-    raise AssertionError(f"a model's disk does not fail: {error}")

@@ -9,6 +9,8 @@ from broker.settings.config import TopicConfig
 from broker.storage import checkpoints
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
+from broker.storage.log_manager import LogManager
+from broker.storage.log_types import DirectoryListener, LogListener
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery import open_log
 from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
@@ -28,6 +30,7 @@ def open_at(
     was_clean: bool = False,
     recovery_point: int = 0,
     log_start: int = 0,
+    listener: LogListener | None = None,
 ) -> Log:
     filesystem.make_directory(DIRECTORY)
     parts = open_log(
@@ -39,7 +42,29 @@ def open_at(
         log_start_offset=log_start,
         wall_ms=lambda: 1_000,
     )
-    return Log(TP, LOG_DIR, DIRECTORY, config, filesystem, lambda: 1_000, parts)
+    return Log(TP, LOG_DIR, DIRECTORY, config, filesystem, lambda: 1_000, parts, listener or LogListener())
+
+
+class Failures(DirectoryListener):
+    """Notes each failed directory once, and the replicas that failed alone."""
+
+    def __init__(self) -> None:
+        self.directories: list[str] = []
+        self.replicas: list[TopicPartition] = []
+
+    def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
+        if directory not in self.directories:
+            self.directories.append(directory)
+
+    def replica_failed(self, tp: TopicPartition) -> None:
+        self.replicas.append(tp)
+
+
+def failures_of(manager: LogManager) -> list[str]:
+    """The directories that fail from now on. High watermarks are log ends."""
+    failures = Failures()
+    manager.serve(failures, lambda tp: 0 if (found := manager.get(tp)) is None else found.log_end_offset)
+    return failures.directories
 
 
 def produced(

@@ -17,9 +17,8 @@ from broker.purgatory import Purgatory
 from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
 from broker.replication.appending.refused_batches import FOR_NOW, RefusedBatches
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.partition import Partition
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
-from broker.storage.log_types import LogDirFailed, is_passing
+from broker.storage.log_types import is_passing
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from protocol.errors import ErrorCode, KafkaError
@@ -45,7 +44,6 @@ class Appends:
         remembered: RefusedBatches,
         waiting: Purgatory[TopicPartition],
         appended: Callable[[TopicPartition], None],
-        disk_failed: Callable[[Partition, LogDirFailed], None],
         budget: LoopBudget,
     ) -> None:
         self._hosted = hosted
@@ -54,7 +52,6 @@ class Appends:
         self._remembered = remembered
         self._waiting = waiting
         self._appended = appended
-        self._disk_failed = disk_failed
         self._budget = budget
 
     def append(
@@ -213,11 +210,6 @@ class Appends:
             info = partition.append_as_leader(records, acks=acks, allowance=allowance, accepted=accepted)
         except KafkaError as error:
             return self._failed(tp, records, error)
-        except LogDirFailed as error:
-            if is_passing(error):
-                self._remembered.note(tp, records, self._clock.monotonic())
-            self._disk_failed(self._hosted.find(tp), error)
-            return self._refused(tp, ErrorCode.KAFKA_STORAGE_ERROR)
         self._appended(tp)
         if acks == ACKS_ALL:
             # A duplicate waits like the batch that it repeats: its answer promises the same (BUG-11).
@@ -227,7 +219,7 @@ class Appends:
         )
 
     def _failed(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> ProducePartitionResult:
-        if error.code in FOR_NOW:
+        if error.code in FOR_NOW or is_passing(error):
             self._remembered.note(tp, records, self._clock.monotonic())
         return self._refused(tp, error.code, error.message, error.record_errors)
 

@@ -9,7 +9,7 @@ from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.settings.config import INT_MAX
-from broker.storage.log import Log, LogDirFailed, WouldBlock
+from broker.storage.log import Log, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import NO_EPOCH, TopicPartition
@@ -121,13 +121,11 @@ class FetchReads:
         self,
         hosted: HostedPartitions,
         is_suspect: Callable[[], bool],
-        disk_failed: Callable[[Partition, LogDirFailed], None],
         throttle: ReplicationThrottle,
     ) -> None:
         self._throttle = throttle
         self._hosted = hosted
         self._is_suspect = is_suspect
-        self._disk_failed = disk_failed
 
     def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
         """The first look, which also notes where a follower is (REP-1 step 4)."""
@@ -168,11 +166,6 @@ class FetchReads:
             return self._read(params, tp, wanted, budget, min_one_batch, records_fetch, pending)
         except KafkaError as error:
             return self.failure(tp, wanted, error.code)
-        except LogDirFailed as error:
-            partition = self._hosted.get(tp)
-            if partition is not None:
-                self._disk_failed(partition, error)
-            return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def read_cold(self, tp: TopicPartition, wanted: FetchRequestPartition, read: PartitionRead) -> PartitionRead:
         """Finishes a read whose pages were not in memory, then looks again at the leadership (BUG-12)."""
@@ -182,9 +175,6 @@ class FetchReads:
             result = await cold.log.read_cold(cold.offset, cold.max_bytes, cold.max_offset, cold.min_one_batch)
         except KafkaError as error:
             return self.failure(tp, wanted, error.code)
-        except LogDirFailed as error:
-            self._disk_failed(cold.partition, error)
-            return self.failure(tp, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
         if cold.partition.generation != cold.generation:
             return self.failure(tp, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return PartitionRead(read.data._replace(records=result.records), result.size, is_throttled=read.is_throttled)

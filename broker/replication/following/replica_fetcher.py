@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -40,7 +39,7 @@ from broker.replication.following.leader_endpoint import (
 )
 from broker.replication.following.truncation import EpochEnd
 from broker.replication.partition import Partition
-from broker.storage.log import Log, LogDirFailed, is_passing
+from broker.storage.log import Log
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.record_batch import in_pieces
@@ -99,7 +98,6 @@ class ReplicaFetcher:
         *,
         retry_s_max: float,
         partition_max_bytes: int,
-        disk_failed: Callable[[Partition, LogDirFailed], None],
         throttle: ReplicationThrottle,
         budget: LoopBudget,
     ) -> None:
@@ -110,7 +108,6 @@ class ReplicaFetcher:
         self._events = events
         self._retry_s_max = retry_s_max
         self._partition_max_bytes = partition_max_bytes
-        self._disk_failed = disk_failed
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._truncating: dict[TopicPartition, FollowedPartition] = {}
         self._unsettled: dict[TopicPartition, FollowedPartition] = {}
@@ -220,7 +217,9 @@ class ReplicaFetcher:
         return float(min(RETRY_S_MIN * 2 ** min(failures - 1, 20), self._retry_s_max))
 
     def _set_aside(self, followed: FollowedPartition, reason: object) -> None:
-        """REP-9."""
+        """REP-9. A partition whose disk failed is not followed any more."""
+        if not self._is_mine(followed):
+            return
         followed.failures += 1
         if followed.phase is Phase.FETCHING:
             self._positions.drop(followed.partition.tp)
@@ -247,14 +246,6 @@ class ReplicaFetcher:
             left, entered = entered, left
         left.pop(tp, None)
         entered[tp] = followed
-
-    def _disk_gone(self, followed: FollowedPartition, error: LogDirFailed) -> None:
-        """A log that lacks a descriptor for now goes on later where it is."""
-        if is_passing(error):
-            self._set_aside(followed, error)
-        else:
-            self.remove(followed.partition.tp)
-        self._disk_failed(followed.partition, error)
 
     # -- truncation -----------------------------------------------------------------------------------------------
 
@@ -313,8 +304,8 @@ class ReplicaFetcher:
         end = partition_log.log_end_offset
         try:
             partition.truncate(decision.offset)
-        except LogDirFailed as error:
-            self._disk_gone(followed, error)
+        except KafkaError as error:
+            self._set_aside(followed, error)
             return
         # What is to be written down before the next append is waited for before the next question, which finds nothing to cut.
         is_settled = partition_log.log_end_offset == end or not partition_log.is_point_behind
@@ -428,9 +419,6 @@ class ReplicaFetcher:
             except KafkaError as error:
                 self._set_aside(followed, error)
                 return
-            except LogDirFailed as error:
-                self._disk_gone(followed, error)
-                return
             if len(pieces) <= 1:
                 break
             end = partition_log.log_end_offset
@@ -465,8 +453,8 @@ class ReplicaFetcher:
                 followed.partition.restart_at(start)
             elif fetch_offset > end:
                 followed.partition.truncate(end)
-        except LogDirFailed as error:
-            self._disk_gone(followed, error)
+        except KafkaError as error:
+            self._set_aside(followed, error)
             return
         self._events.write("out_of_range", partition=str(tp), offset=fetch_offset, leader_start=start, leader_end=end)
         self._set_aside(followed, f"offset {fetch_offset} is not in the leader's {start}..{end}")

@@ -21,15 +21,18 @@ from broker.process.event_log import EventLog
 from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
-from broker.storage.log import LogDirFailed, LogUnavailable
 from broker.storage.log_manager import LogManager
+from broker.storage.log_types import DirectoryListener
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 
-class DirectoryFailures:
-    """`on_failure` is called for each directory that fails, `on_all_failed` when none is left."""
+class DirectoryFailures(DirectoryListener):
+    """Storage reports each failure here, before it raises it: whoever asked finds the replica offline.
+
+    `on_failure` is called for each directory or replica that fails, `on_all_failed` when no directory is left.
+    """
 
     def __init__(
         self,
@@ -38,38 +41,30 @@ class DirectoryFailures:
         fetchers: FetcherManager,
         leadership_changed: Callable[[TopicPartition], None],
         events: EventLog,
+        on_failure: Callable[[], None],
+        on_all_failed: Callable[[], None],
     ) -> None:
-        self.on_failure: Callable[[], None] = _nothing
-        self.on_all_failed: Callable[[], None] = _nothing
+        self.on_failure = on_failure
+        self.on_all_failed = on_all_failed
         self._log_manager = log_manager
         self._hosted = hosted
         self._fetchers = fetchers
         self._leadership_changed = leadership_changed
         self._events = events
 
-    def disk_failed(self, partition: Partition, error: LogDirFailed) -> None:
-        """A read or a write of this partition failed."""
-        if isinstance(error, LogUnavailable):
-            self._log_manager.unavailable.tell(error)
-            if not error.is_passing and partition.role is not Role.OFFLINE:
-                self._take_offline(partition)
-                self.on_failure()
-            return
+    def replica_failed(self, tp: TopicPartition) -> None:
+        partition = self._hosted.find_or_make(tp)
         if partition.role is not Role.OFFLINE:
-            log.error("%s: %s", partition.tp, error)
-        if partition.log is None or partition.log.log_dir == error.directory or partition.log.is_deleted:
             self._take_offline(partition)
-        self.directory_failed(error.directory)
+            self.on_failure()
 
-    def failed(self, error: LogDirFailed) -> None:
-        """As `disk_failed`, of no partition that is served."""
-        if isinstance(error, LogUnavailable):
-            self._log_manager.unavailable.tell(error)
-        else:
-            self.directory_failed(error.directory)
+    def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
+        """Steps 1 to 4, once.
 
-    def directory_failed(self, directory: str) -> None:
-        """Whoever found it: steps 1 to 4, once."""
+        `tp` is offline too: it has no log now, and an empty one elsewhere must not stand for it.
+        """
+        if tp is not None:
+            self._take_offline(self._hosted.find_or_make(tp))
         is_new = self._log_manager.fail_directory(directory)
         gone = [p for p in self._hosted if p.log is not None and p.log.log_dir == directory]
         if is_new:
@@ -88,7 +83,3 @@ class DirectoryFailures:
         self._fetchers.remove(partition.tp)
         partition.stop(Role.OFFLINE)
         self._leadership_changed(partition.tp)
-
-
-def _nothing() -> None:
-    """Nobody listens."""

@@ -18,11 +18,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from broker.process.event_log import EventLog
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.log_dirs.directory_failures import DirectoryFailures
 from broker.replication.partition import Role
 from broker.storage.disk.filesystem import Buffer
 from broker.storage.future_logs import TOPIC_NAME_MAX
-from broker.storage.log import Log, LogDirFailed, LogUnavailable, WouldBlock, failure_of
+from broker.storage.log import Log, LogDirFailed, LogUnavailable, WouldBlock
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -43,7 +42,6 @@ class ReplicaMoves:
         self,
         log_manager: LogManager,
         hosted: HostedPartitions,
-        failures: DirectoryFailures,
         throttle: ReplicationThrottle,
         events: EventLog,
         checkpoint: Callable[[], Awaitable[None]],
@@ -51,7 +49,6 @@ class ReplicaMoves:
         self._log_manager = log_manager
         self._futures = log_manager.futures
         self._hosted = hosted
-        self._failures = failures
         self._throttle = throttle
         self._events = events
         self._checkpoint = checkpoint
@@ -79,11 +76,7 @@ class ReplicaMoves:
             raise KafkaError(
                 ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} is not here; made later, it will be in {directory}"
             )
-        try:
-            self._begin(tp, current, directory)
-        except LogDirFailed as error:
-            self._failures.failed(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._begin(tp, current, directory)
 
     def _begin(self, tp: TopicPartition, current: Log, directory: str) -> None:
         future = self._futures.get(tp)
@@ -145,13 +138,11 @@ class ReplicaMoves:
         try:
             return await self._advance(tp)
         except LogUnavailable as error:
-            self._failures.failed(error)
             if error.is_passing:
                 return False
             self._log_manager.drop_future(tp)
         except LogDirFailed as error:
             log.error("%s: the move ends: %s", tp, error)
-            self._failures.failed(error)
         except KafkaError as error:
             if self._ends(tp) is not None:
                 log.error("%s: the move ends: %s", tp, error)
@@ -185,7 +176,10 @@ class ReplicaMoves:
             await asyncio.sleep(0)
             return True
         await future.flush()
-        await asyncio.get_running_loop().run_in_executor(None, self._declare_complete, future)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._futures.declare_complete, future)
+        except OSError as error:
+            raise self._log_manager.reported(future.log_dir, error) from error
         if self._ends(tp) == ends and self._catch_up(current, future):
             await self._swap(tp, current)
         return True
@@ -200,12 +194,6 @@ class ReplicaMoves:
     def _append(self, future: Log, records: Sequence[Buffer]) -> None:
         data = b"".join(records)
         self._throttle.record(future.append_as_follower(memoryview(data)).size_bytes)
-
-    def _declare_complete(self, future: Log) -> None:
-        try:
-            self._futures.declare_complete(future)
-        except OSError as error:
-            raise failure_of(future.log_dir, error) from error
 
     def _catch_up(self, current: Log, future: Log) -> bool:
         """Copies what came during the sync, without a wait. False when that is too much, or not in memory.
@@ -227,11 +215,7 @@ class ReplicaMoves:
         """The copy takes the log's place; then the disk is told, and the old log goes."""
         partition = self._hosted.get(tp)
         assert partition is not None
-        try:
-            swapped, removed = self._log_manager.swap(tp)
-        except LogDirFailed as error:
-            self._failures.disk_failed(partition, error)
-            raise
+        swapped, removed = self._log_manager.swap(tp)
         partition.log = swapped
         log.info("%s has moved from %s to %s", tp, current.log_dir, swapped.log_dir)
         self._events.write("replica_moved", partition=str(tp), source=current.log_dir, target=swapped.log_dir)

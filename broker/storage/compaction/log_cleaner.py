@@ -29,7 +29,7 @@ from broker.storage.compaction.segment_swap import CLEANED_SUFFIX, remove_cleane
 from broker.storage.disk.disk_threads import CLEANING
 from broker.storage.disk.filesystem import Buffer, FileSystem
 from broker.storage.flushing import in_thread
-from broker.storage.log import Log, LogDirFailed, failure_of
+from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
@@ -107,8 +107,7 @@ class LogCleaner:
             if chosen is None:
                 return False
             return await self._clean(*chosen)
-        except LogDirFailed as error:
-            self.manager.report(error)
+        except LogDirFailed:
             return False
 
     async def _choose(self) -> tuple[Log, Cleanable] | None:
@@ -132,7 +131,7 @@ class LogCleaner:
         try:
             facts = _facts(found.segments, config.min_compaction_lag_ms, config.max_compaction_lag_ms)
         except OSError as error:
-            raise failure_of(found.log_dir, error) from error
+            raise self.manager.reported(found.log_dir, error) from error
         return compaction.cleanable(
             facts,
             cleaned_up_to=found.cleaned_up_to,
@@ -164,7 +163,7 @@ class LogCleaner:
         except LogDirFailed:
             raise
         except OSError as error:
-            raise failure_of(found.log_dir, error) from error
+            raise self.manager.reported(found.log_dir, error) from error
         except KafkaError as error:
             log.error("%s is not compacted any more, it cannot be read: %s", found.topic_partition, error)
             self._leave_alone(found, error)
@@ -404,7 +403,7 @@ class Cleaning:
         finally:
             if target is not None and not is_offered:
                 target.close()
-                self._log.dispose(target.paths)
+                self._log.discard(target.paths)
         gone = set(group)
         at = self._sources.index(group[0])
         self._sources = [*self._sources[:at], target, *(s for s in self._sources[at:] if s not in gone)]

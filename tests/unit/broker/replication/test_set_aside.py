@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,8 @@ from broker.replication.following.fetch_session import NEWS_AT_ONCE
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
-from broker.storage.log import Log
+from broker.storage.log import Log, LogDirFailed
+from broker.storage.log_types import LogListener
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.kafka.record_batch import build_batch, patch
@@ -37,13 +38,17 @@ def batch_at(offset: int) -> bytes:
     return bytes(data)
 
 
-class FollowingPartition:
-    """As much of a Partition as a fetcher needs, on a real log."""
+class FollowingPartition(LogListener):
+    """As much of a Partition as a fetcher needs, on a real log. `disk_failed` hears of it before the fetcher does."""
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, disk_failed: Callable[[TopicPartition], None]) -> None:
         self.tp = tp
-        self.log: Log = open_at(MemoryDisk())
+        self.log: Log = open_at(MemoryDisk(), listener=self)
+        self.disk_failed = disk_failed
         self.high_watermark = 0
+
+    def failed(self, log: Log, failure: LogDirFailed) -> None:
+        self.disk_failed(self.tp)
 
     def follows(self, leader_epoch: int, generation: int) -> Log:
         return self.log
@@ -96,7 +101,7 @@ class World:
     def __init__(self) -> None:
         self.time = FakeTime()
         self.leader = ScriptedLeader()
-        self.partitions = {tp: FollowingPartition(tp) for tp in (GOOD, BAD)}
+        self.partitions = {tp: FollowingPartition(tp, self.disk_failed) for tp in (GOOD, BAD)}
         throttle = ReplicationThrottle(2, lambda topic: "", self.time.monotonic, samples=11, sample_s=1)
         self.failed: list[TopicPartition] = []
         self.fetcher = ReplicaFetcher(
@@ -106,12 +111,15 @@ class World:
             EventLog(None, self.time),
             retry_s_max=BACKOFF_S,
             partition_max_bytes=1000,
-            disk_failed=lambda partition, error: self.failed.append(partition.tp),
             throttle=throttle,
             budget=LoopBudget(self.time, self.time.monotonic),
         )
         for partition in self.partitions.values():
             self.fetcher.add(FollowedPartition(partition, uuid.UUID(int=1), 0, 0))  # type: ignore[arg-type]
+
+    def disk_failed(self, tp: TopicPartition) -> None:
+        self.failed.append(tp)
+        self.fetcher.remove(tp)
 
     def ends(self) -> dict[TopicPartition, int]:
         return {tp: partition.log.log_end_offset for tp, partition in self.partitions.items()}
@@ -253,7 +261,7 @@ def test_while_partitions_are_to_join_no_fetch_waits_long() -> None:
 
         world.leader.fetch = fetch  # type: ignore[method-assign]
         for number in range(3 * NEWS_AT_ONCE):
-            partition: Any = FollowingPartition(TopicPartition("many", number))
+            partition: Any = FollowingPartition(TopicPartition("many", number), world.disk_failed)
             world.fetcher.add(FollowedPartition(partition, uuid.UUID(int=2), 0, 0))
         await world.rounds(10)
         everything = 3 * NEWS_AT_ONCE + 2

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log, LogDirFailed, WouldBlock
+from broker.storage.log_types import LogListener
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode, KafkaError
@@ -147,9 +148,13 @@ def test_empty_follower_whose_start_lies_inside_the_first_batch(log: Log) -> Non
     ids=["not", "size", "time not reached twice", "time", "index"],
 )
 def test_roll(disk: MemoryDisk, config: object, timestamps: list[int], segments: int) -> None:
-    log = open_at(disk, config)  # type: ignore[arg-type]
     rolled: list[Log] = []
-    log.on_roll = rolled.append
+
+    class Listener(LogListener):
+        def rolled(self, log: Log) -> None:
+            rolled.append(log)
+
+    log = open_at(disk, config, listener=Listener())  # type: ignore[arg-type]
     for timestamp in timestamps:
         log.append_as_leader(batch(1, timestamp=timestamp), 0)
     assert next(segment.base_offset for segment in log.segments) == 0
@@ -356,12 +361,17 @@ def test_truncate_before_the_first_segment_empties_the_log(log: Log) -> None:
     assert [header.base_offset for header in check(log)] == [50, 52]
 
 
-def test_truncation_moves_the_recovery_point_back_and_tells(log: Log) -> None:
+def test_truncation_moves_the_recovery_point_back_and_tells(disk: MemoryDisk) -> None:
+    told: list[Log] = []
+
+    class Listener(LogListener):
+        def was_cut(self, log: Log) -> None:
+            told.append(log)
+
+    log = open_at(disk, listener=Listener())
     fill(log, 10)
     run(log.flush())
     assert log.recovery_point == 20
-    told: list[Log] = []
-    log.on_cut = told.append
     log.truncate_to(8)
     assert (log.recovery_point, told) == (8, [log])
 
@@ -403,6 +413,32 @@ def test_a_failed_write_fails_the_directory_and_is_not_tried_again(disk: MemoryD
     with pytest.raises(LogDirFailed):
         fill(log, 1)
     assert disk.calls == calls
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failure_is_reported_once_and_before_it_is_raised(disk: MemoryDisk, operation: str) -> None:
+    """Whoever catches it finds the partition offline already."""
+    reported: list[LogDirFailed] = []
+
+    class Listener(LogListener):
+        def failed(self, log: Log, failure: LogDirFailed) -> None:
+            reported.append(failure)
+
+    heard_before: list[list[LogDirFailed]] = []
+
+    def append_and_flush(log: Log) -> None:
+        try:
+            fill(log, 1)
+            run(log.flush())
+        finally:
+            heard_before.append(list(reported))
+
+    log = open_at(disk, listener=Listener())
+    disk.fail(operation)
+    with pytest.raises(KafkaError) as raised:
+        append_and_flush(log)
+    assert heard_before == [[raised.value]]
+    assert (raised.value.code, raised.value.message) == (ErrorCode.KAFKA_STORAGE_ERROR, ""), "no path goes to a client"
 
 
 def test_a_failed_fsync_never_counts_later(disk: MemoryDisk, log: Log) -> None:
@@ -490,8 +526,7 @@ def test_retention_looks_at_the_oldest_segments_only(monkeypatch: pytest.MonkeyP
     config = replace(SMALL, retention_ms=1_000)
     first = open_at(disk, config)
     fill(first, 60)
-    first.prepare_to_close()
-    run(first.flush())
+    first.sync_to_close()
     log = open_at(disk.after_kill(), config, was_clean=True, recovery_point=120)
     segments = list(log.segments)
     looked_at: list[int] = []

@@ -27,7 +27,7 @@ from broker.storage.log_schedule import LogSchedule
 from broker.storage.log_types import LogParts
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, check, everything, fill
+from tests.support.logs import SMALL, batch, check, everything, failures_of, fill
 from tests.support.memory_disk import MemoryDisk, run
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -444,13 +444,7 @@ def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_background_reports_a_failed_directory_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, clock = MemoryDisk(), FakeTime()
     manager = LogManager(["/data"], replace(SMALL, flush_messages=1), disk, clock)
-    failed: list[str] = []
-
-    def failing(directory: str) -> None:
-        failed.append(directory)
-        manager.fail_directory(directory)
-
-    manager.on_log_dir_failure = failing
+    failed = failures_of(manager)
     run(manager.start())
     fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 1)
     disk.fail("sync")

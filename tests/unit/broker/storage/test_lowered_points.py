@@ -12,7 +12,7 @@ from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, fill
+from tests.support.logs import SMALL, failures_of, fill
 from tests.support.memory_disk import MemoryDisk
 
 LOGS = 50
@@ -110,8 +110,7 @@ def test_a_log_that_is_deleted_meanwhile() -> None:
 
 def test_a_disk_that_fails_meanwhile() -> None:
     async def scenario(disk: CountingDisk, manager: LogManager, logs: list[Log]) -> None:
-        failed: list[str] = []
-        manager.on_log_dir_failure = lambda path: (manager.fail_directory(path), failed.append(path))[0]
+        failed = failures_of(manager)
         for log in logs:
             log.truncate_to(30)
         disk.fail("sync")

@@ -58,17 +58,14 @@ class Moving(Workload):
 
     def _new_moves(self) -> ReplicaMoves:
         throttle = ReplicationThrottle(1, lambda config: "", self.time.monotonic)
-        parts = (self.manager, self, self, throttle, EventLog(None, self.time), self.write_marks)
+        parts = (self.manager, self, throttle, EventLog(None, self.time), self.write_marks)
         return ReplicaMoves(*cast(Any, parts))
 
-    # What `HostedPartitions` and `DirectoryFailures` are for it:
+    # What `HostedPartitions` is for it:
 
     def get(self, tp: TopicPartition) -> object:
         log = self.manager.get(tp)
         return None if log is None else SimpleNamespace(log=log, role=None)
-
-    def directory_failed(self, path: str) -> None:
-        raise AssertionError(f"{path} has not failed")
 
     # Deeds:
 
@@ -100,7 +97,8 @@ class Moving(Workload):
 
     def flush_between(self, tp: TopicPartition) -> None:
         """Once, after the copy was synced: a batch comes and is synced where the log is now."""
-        declare = self.moves._declare_complete
+        futures = self.manager.futures
+        declare = futures.declare_complete
         left = [1]
 
         def declare_complete(future: Log) -> None:
@@ -111,7 +109,7 @@ class Moving(Workload):
                 with pytest.raises(StopIteration):
                     flushing.send(None)
 
-        self.moves._declare_complete = declare_complete  # type: ignore[method-assign]
+        futures.declare_complete = declare_complete  # type: ignore[method-assign]
 
 
 async def turns(count: int) -> None:

@@ -18,7 +18,7 @@ from tests.support.compaction import (
     records_of,
     table_of,
 )
-from tests.support.logs import DIRECTORY, LOG_DIR, check
+from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of
 from tests.support.memory_disk import MemoryDisk, run
 
 
@@ -301,8 +301,7 @@ def test_the_checkpoint_is_lowered_before_the_next_append(waits: bool) -> None:
 def test_a_disk_that_fails_takes_its_directory_offline() -> None:
     async def scenario() -> None:
         it = await new()
-        failed: list[str] = []
-        it.manager.on_log_dir_failure = failed.append
+        failed = failures_of(it.manager)
         for number in range(40):
             it.append((b"k%d" % (number % 3), b"%d" % number))
         it.roll()

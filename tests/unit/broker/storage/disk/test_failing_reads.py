@@ -16,7 +16,7 @@ from broker.storage.log_manager import LogManager
 from broker.storage.log_schedule import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, everything, fill
+from tests.support.logs import SMALL, batch, everything, failures_of, fill
 from tests.support.memory_disk import MemoryDisk, run
 
 TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
@@ -27,10 +27,8 @@ OLD = 10**9
 
 
 def manager_of(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
-    """It tells itself of failed directories, as the replica manager does."""
     manager = LogManager([A, B], config, disk, FakeTime(), schedule=LogSchedule(retention_s=0))
-    manager.on_log_dir_failure = lambda path: (manager.fail_directory(path), None)[1]
-    manager.high_watermark_of = lambda tp: 0 if (found := manager.get(tp)) is None else found.log_end_offset
+    failures_of(manager)
     return manager
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -23,7 +24,7 @@ from broker.storage.log_manager import LogManager
 from broker.storage.log_types import failure_of
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, check, everything, open_at
+from tests.support.logs import SMALL, batch, check, everything, failures_of, open_at
 from tests.support.memory_disk import MemoryDisk, run
 
 ORDERS = TopicPartition("orders", 0)
@@ -129,8 +130,7 @@ def test_which_errors_are_the_disks(number: int, is_of_disk: bool) -> None:
 
 def manager_of(filesystem: FileSystem, path: str) -> tuple[LogManager, list[str]]:
     manager = LogManager((path,), SMALL, filesystem, FakeTime())
-    failed: list[str] = []
-    manager.on_log_dir_failure = failed.append
+    failed = failures_of(manager)
     run(manager.start())
     return manager, failed
 
@@ -166,10 +166,8 @@ async def _duties(manager: LogManager) -> None:
         manager._flushes.rolled(found)
     manager._points_are_behind = True
     for duty in (manager._flush_due, manager._epochs_due, manager._checkpoint_due, manager._retention_due):
-        try:
+        with contextlib.suppress(LogDirFailed):
             await duty(1e9)
-        except LogDirFailed as error:
-            manager.report(error)
 
 
 def test_what_the_background_could_not_do_it_does_later() -> None:

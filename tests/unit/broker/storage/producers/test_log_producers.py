@@ -43,8 +43,7 @@ def snapshots(disk: MemoryDisk) -> list[str]:
 
 def closed(log: Log) -> None:
     """A clean stop, as the LogManager does it."""
-    log.prepare_to_close()
-    run(log.flush())
+    log.sync_to_close()
     log.close()
 
 
