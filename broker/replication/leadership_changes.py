@@ -14,7 +14,7 @@ from typing import Protocol
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.event_log import EventLog
 from broker.replication.following.fetcher_manager import FetcherManager
-from broker.replication.following.replica_fetcher import FollowedPartition
+from broker.replication.following.followed_partitions import FollowedPartition
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
 from broker.replication.steps import Steps, all_at_once

@@ -28,8 +28,12 @@ from broker.replication.fetching.large_fetches import WaitingFetch
 from broker.replication.fetching.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following.fetcher_manager import FetcherManager
-from broker.replication.following.leader_addresses import LeaderAddresses
-from broker.replication.following.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
+from broker.replication.following.leader_endpoint import (
+    FetchSettings,
+    LeaderAddresses,
+    LeaderEndpoint,
+    NetworkLeaderEndpoint,
+)
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter

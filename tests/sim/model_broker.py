@@ -15,14 +15,15 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.fetch_reads import FetchParams, FetchReads
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.following.followed_partitions import FollowedPartition, Phase
+from broker.replication.following.follower_session import FetchPosition
 from broker.replication.following.leader_endpoint import (
     EARLIEST,
     EpochAnswer,
     EpochQuestion,
-    FetchPosition,
     LeaderUnavailable,
 )
-from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.following.replica_fetcher import ReplicaFetcher, Work
 from broker.replication.following.truncation import UNDEFINED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrProposal
@@ -209,7 +210,7 @@ class ModelBroker:
         self.life = -1
         self.is_running = False
         self.is_paused = False
-        self.questions: dict[tuple[int, Phase], Question] = {}
+        self.questions: dict[tuple[int, Work], Question] = {}
         self.proposals: list[IsrProposal] = []
         self.awaited: list[Awaited] = []
         self.has_moved = False
@@ -406,19 +407,18 @@ class ModelBroker:
             return False
         leader, fetcher = self.fetchers.current
         phase = fetcher.phase_of(TP)
-        if phase is None or (leader, phase) in self.questions:
+        work = Work.TRUNCATING if phase is Phase.TRUNCATING else Work.FETCHING
+        if phase is None or (leader, work) in self.questions:
             return False
-        self._go_on(
-            (leader, phase), fetcher.truncate_once() if phase is Phase.TRUNCATING else fetcher.fetch_once(), None
-        )
+        self._go_on((leader, work), fetcher.truncate_once() if work is Work.TRUNCATING else fetcher.fetch_once(), None)
         return True
 
-    def deliver(self, key: tuple[int, Phase]) -> None:
+    def deliver(self, key: tuple[int, Work]) -> None:
         question = self.questions.pop(key)
         assert question.coroutine is not None
         self._go_on(key, question.coroutine, question.answer)
 
-    def lose(self, key: tuple[int, Phase]) -> Question:
+    def lose(self, key: tuple[int, Work]) -> Question:
         """The connection broke, or the leader took too long."""
         question = self.questions.pop(key)
         assert question.coroutine is not None
@@ -428,7 +428,7 @@ class ModelBroker:
             return question
         raise AssertionError("a second question in one round")
 
-    def _go_on(self, key: tuple[int, Phase], coroutine: Coroutine[Question, Answer, None], answer: Answer) -> None:
+    def _go_on(self, key: tuple[int, Work], coroutine: Coroutine[Question, Answer, None], answer: Answer) -> None:
         try:
             question = coroutine.send(answer)
         except StopIteration:

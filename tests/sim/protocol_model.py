@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.replication.following.replica_fetcher import Phase
+from broker.replication.following.replica_fetcher import Work
 from broker.settings.config import TopicConfig
 from protocol.types import NO_LEADER
 from tests.sim.model_broker import LAG_S, ModelBroker, ModelClock, Question
@@ -176,7 +176,7 @@ class Episode:
         broker = self._acting()
         return broker is not None and broker.ask()
 
-    def _question(self) -> tuple[ModelBroker, tuple[int, Phase]] | None:
+    def _question(self) -> tuple[ModelBroker, tuple[int, Work]] | None:
         broker = self._acting()
         if broker is None or not broker.questions:
             return None

@@ -12,7 +12,8 @@ import pytest
 
 from broker.replication import replica_state
 from broker.replication.following import truncation
-from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.following.followed_partitions import FollowedPartition, FollowedPartitions, Phase
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd, Truncation
 from broker.replication.leadership_changes import LeadershipChanges
 from broker.replication.partition import Partition
@@ -83,8 +84,8 @@ def bug_13_the_same_leader_needs_no_truncation(patch: pytest.MonkeyPatch) -> Non
         if state.leader == partition._world.own_id:
             last_followed.pop(partition, None)
         now, last = _followed(changes), last_followed.get(partition)
-        if now is not None and last is not None and now[0] == last[0]:
-            now[2]._enter(now[1], last[1])
+        if now is not None and last is not None and now[0] == last[0] and last[1] is not Phase.TRUNCATING:
+            now[2]._followed.move(now[1], Phase.WAITING)
 
     patch.setattr(LeadershipChanges, "_apply", apply)
     _fetches_find_no_divergence(patch)
@@ -93,7 +94,7 @@ def bug_13_the_same_leader_needs_no_truncation(patch: pytest.MonkeyPatch) -> Non
 def _followed(changes: Any) -> tuple[int, FollowedPartition, ReplicaFetcher] | None:
     """The leader that is followed, how far that is, and by whom."""
     current = changes._fetchers.current
-    followed = list(current[1]._followed.values()) if current is not None else []
+    followed = list(current[1]._followed) if current is not None else []
     return (current[0], followed[0], current[1]) if followed else None
 
 
@@ -140,7 +141,7 @@ def bug_10_any_record_at_the_offset_counts(patch: pytest.MonkeyPatch) -> None:
 def bug_12_late_answers_are_taken(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks again after an await whether the partition is still followed in that epoch."""
     patch.setattr(FollowedPartition, "log", lambda followed: followed.partition.log)
-    patch.setattr(ReplicaFetcher, "_is_mine", lambda fetcher, followed: True)
+    patch.setattr(FollowedPartitions, "holds", lambda partitions, followed: True)
 
 
 def bug_16_bounces_before_a_term_are_not_seen(patch: pytest.MonkeyPatch) -> None:

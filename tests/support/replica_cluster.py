@@ -16,7 +16,8 @@ from typing import Any
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.event_log import EventLog
-from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
+from broker.replication.following.follower_session import FetchPosition
+from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome

@@ -1,4 +1,4 @@
-"""Which fetcher copies which partition: `num.replica.fetchers` for each leader."""
+"""Which fetcher copies which partition: there are `num.replica.fetchers` for each leader (Kafka's ReplicaFetcherManager)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import zlib
 from collections.abc import Callable
 
 from broker.process.event_log import EventLog
-from broker.replication.following.replica_fetcher import FollowedPartition, ReplicaFetcher
+from broker.replication.following.followed_partitions import FollowedPartition
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 from protocol.types import TopicPartition
 
 FetcherFactory = Callable[[int, str], ReplicaFetcher]
-"""(leader id, name) -> a fetcher that is not started."""
+"""(leader id, name) -> a fetcher that has not been started."""
 
 
 class FetcherManager:
-    """Fetchers are made when a leader is first followed and closed when they have nothing left (LAI-5)."""
+    """Makes a fetcher for the first partition of a leader, and closes it when it has no partitions left (LAI-5)."""
 
     def __init__(self, make_fetcher: FetcherFactory, fetchers_per_leader: int, events: EventLog) -> None:
         self._make_fetcher = make_fetcher
         self.fetchers_per_leader = fetchers_per_leader
-        """May change: it counts for partitions that are added from then on."""
+        """May change. It takes effect for partitions that are added later."""
         self._events = events
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._fetcher_of: dict[TopicPartition, ReplicaFetcher] = {}
@@ -34,7 +35,7 @@ class FetcherManager:
         return tuple(self._fetchers.values())
 
     def add(self, leader: int, followed: FollowedPartition) -> None:
-        """Copies it from that leader from now on, and from no other. Not in a broker that stops (LAI-4)."""
+        """From now on the partition is copied from that leader only. A broker that is stopping adds nothing (LAI-4)."""
         tp = followed.partition.tp
         self.remove(tp)
         if self._is_stopping:
@@ -54,7 +55,7 @@ class FetcherManager:
             fetcher.remove(tp)
 
     def close_idle(self) -> None:
-        """Closes those that copy nothing, without waiting for it."""
+        """Closes the fetchers without partitions, and does not wait until they are closed."""
         for (leader, index), fetcher in list(self._fetchers.items()):
             if len(fetcher) == 0:
                 del self._fetchers[leader, index]
@@ -64,7 +65,7 @@ class FetcherManager:
                 task.add_done_callback(self._closing.discard)
 
     def add_no_more(self) -> None:
-        """The broker stops: what is copied goes on until it is removed."""
+        """The broker is stopping. Partitions that are copied already are copied until they are removed."""
         self._is_stopping = True
 
     async def close(self) -> None:

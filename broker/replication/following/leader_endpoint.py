@@ -1,28 +1,25 @@
-"""A follower's questions to one leader, over the wire: Fetch, OffsetForLeaderEpoch, ListOffsets (REP-1, REP-6).
+"""A follower's requests to one leader: Fetch, OffsetForLeaderEpoch, ListOffsets (REP-1, REP-6); where leaders are reached.
 
-Two connections: a Fetch may be parked at the leader for `replica.fetch.wait.max.ms`, and answers leave in order, so an
-epoch question on the same connection would wait behind it.
+An endpoint has two connections. The leader may park a Fetch for `replica.fetch.wait.max.ms`, and answers leave in order: an
+epoch question on the same connection would wait for the parked Fetch.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from broker.replication.following.fetch_session import FetchPosition, FetchPositions, FetchSession, SessionKey
+from broker.replication.following.follower_session import FetchPositions, FollowerSession
 from broker.replication.following.truncation import EpochEnd
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode, error_name
 from protocol.kafka import fetch_codec, messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields
 from protocol.network_client import Disconnected, NetworkClient, RequestTimedOut
-from protocol.types import TopicPartition
-
-__all__ = ["FetchPosition", "FetchPositions", "LeaderEndpoint", "NetworkLeaderEndpoint"]
+from protocol.types import BrokerInfo, TopicPartition
 
 CLIENT_ID = "ottla-replica-fetcher"
 FETCH_VERSION = 15  # the first that carries the follower's broker epoch
@@ -32,17 +29,19 @@ CORRELATION_ID_BYTES = 4
 READ_UNCOMMITTED = 0
 SHORT_WAIT_MS = 10
 WAIT_MS_MAX = 1000
-"""A coordinator of groups that ZooKeeper does not answer goes on while it hears its followers, at least every two seconds."""
+"""Longest wait of a fetch. While ZooKeeper does not answer, a group coordinator goes on serving as long as its followers fetch
+at least every two seconds."""
 EARLIEST = -2
 LATEST = -1
+DEFAULT_CONTROL_LISTENER = "CONTROLLER"
 
 
 class LeaderUnavailable(Exception):
-    """No answer, or none that can be read: everything asked of this leader is asked again after a pause."""
+    """There is no answer, or it cannot be read. The fetcher asks again after a pause."""
 
 
 class EpochQuestion(NamedTuple):
-    """`leader_epoch` is the one whose end is asked for; `current_leader_epoch` the one the follower is in."""
+    """Where does `leader_epoch` end? `current_leader_epoch` is the epoch in which the follower follows."""
 
     current_leader_epoch: int
     leader_epoch: int
@@ -54,15 +53,15 @@ class EpochAnswer(NamedTuple):
 
 
 class LeaderEndpoint(Protocol):
-    """What a fetcher needs; over the network here, inside one process in tests."""
+    """What a fetcher asks of a leader: over the network here, inside one process in tests."""
 
     async def fetch(
         self, positions: FetchPositions, *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
-        """Asks for all positions, of which a request has just begun. Partitions without news are not in the answer. An error
-        of a partition, as a topic id that the leader has not heard of yet, is that partition's: the session goes on.
+        """Fetches from all positions, whose `begin_request` was called. Partitions without news are not in the answer.
 
-        Long-polls, with `is_short` not for long. Raises LeaderUnavailable.
+        An error of one partition, such as a topic id that the leader does not know yet, does not end the session.
+        The leader may wait for records, with `is_short` only briefly. Raises LeaderUnavailable.
         """
         ...
 
@@ -71,7 +70,7 @@ class LeaderEndpoint(Protocol):
         ...
 
     async def list_offset(self, tp: TopicPartition, current_leader_epoch: int, timestamp: int) -> int:
-        """The leader's log start (EARLIEST) or end (LATEST). Raises LeaderUnavailable, also for an error in the answer."""
+        """The leader's log start (EARLIEST) or log end (LATEST). Raises LeaderUnavailable, also when the answer is an error."""
         ...
 
     async def close(self) -> None: ...
@@ -79,7 +78,7 @@ class LeaderEndpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """`replica.fetch.*`, and who asks. `own_broker_epoch` may change while the process lives (STA-4)."""
+    """The settings `replica.fetch.*`, and who asks. The own broker epoch may change while the process runs (STA-4)."""
 
     own_id: int
     own_broker_epoch: Callable[[], int]
@@ -100,8 +99,34 @@ class FetchSettings:
         )
 
 
+class LeaderAddresses:
+    """Where other brokers serve fetches, as the controller last said. Dead brokers too: one may still be the leader."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._listener = config.inter_broker_listener_name
+        self._control_listener = config.control_plane_listener_name or DEFAULT_CONTROL_LISTENER
+        self._brokers: dict[int, BrokerInfo] = {}
+
+    def learn(self, broker: BrokerInfo) -> None:
+        """Takes a broker's endpoints, unless they are those of an earlier life."""
+        known = self._brokers.get(broker.id)
+        if known is None or known.epoch <= broker.epoch:
+            self._brokers[broker.id] = broker
+
+    def of(self, leader: int) -> tuple[str, int] | None:
+        """The listener `inter.broker.listener.name`. If that is not set: the broker's first listener for clients."""
+        broker = self._brokers.get(leader)
+        if broker is None:
+            return None
+        for endpoint in broker.endpoints:
+            name = endpoint.listener
+            if name == self._listener or (not self._listener and name != self._control_listener):
+                return endpoint.host, endpoint.port
+        return None
+
+
 class NetworkLeaderEndpoint:
-    """The real one. `address_of()` is asked before every request: the leader may come back at another port."""
+    """The endpoint over the network. It calls `address_of` before every request: the leader may return at another port."""
 
     def __init__(
         self,
@@ -113,7 +138,7 @@ class NetworkLeaderEndpoint:
         self._address_of = address_of
         self._fetches = open_network_client()
         self._questions = open_network_client()
-        self._session = FetchSession()
+        self._session = FollowerSession()
 
     async def close(self) -> None:
         self._fetches.close()
@@ -123,7 +148,6 @@ class NetworkLeaderEndpoint:
         self, positions: FetchPositions, *, is_short: bool = False
     ) -> dict[TopicPartition, FetchPartitionData]:
         session = self._session.next_request(positions)
-        names = self._session.names
         settings = self._settings
         wait_ms = SHORT_WAIT_MS if is_short else settings.max_wait_ms
         request = FetchRequest(
@@ -135,8 +159,8 @@ class NetworkLeaderEndpoint:
             isolation_level=READ_UNCOMMITTED,
             session_id=session.session_id,
             session_epoch=session.session_epoch,
-            topics=_by_topic(session.partitions),
-            forgotten=_forgotten_by_topic(session.forgotten),
+            topics=session.topics,
+            forgotten=session.forgotten,
             rack_id="",
         )
         try:
@@ -153,12 +177,7 @@ class NetworkLeaderEndpoint:
             self._session.reset()
             raise LeaderUnavailable(f"fetch session: {error_name(answer.error)}")
         self._session.answered(answer.session_id)
-        found: dict[TopicPartition, FetchPartitionData] = {}
-        for topic_id, partitions in answer.topics:
-            name = names.get(topic_id) if isinstance(topic_id, uuid.UUID) else topic_id
-            if name is not None:
-                found.update((TopicPartition(name, data.partition), data) for data in partitions)
-        return found
+        return self._session.by_partition(answer.topics)
 
     async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
         topics: dict[str, list[dict[str, int]]] = {}
@@ -220,19 +239,3 @@ class NetworkLeaderEndpoint:
             return await client.send(address, encode)
         except (Disconnected, RequestTimedOut) as error:
             raise LeaderUnavailable(str(error)) from error
-
-
-def _by_topic(
-    partitions: Mapping[SessionKey, FetchRequestPartition],
-) -> list[tuple[str | uuid.UUID, list[FetchRequestPartition]]]:
-    topics: dict[str | uuid.UUID, list[FetchRequestPartition]] = {}
-    for (topic_id, _), wanted in partitions.items():
-        topics.setdefault(topic_id, []).append(wanted)
-    return list(topics.items())
-
-
-def _forgotten_by_topic(keys: list[SessionKey]) -> list[tuple[str | uuid.UUID, list[int]]]:
-    topics: dict[str | uuid.UUID, list[int]] = {}
-    for topic_id, partition in keys:
-        topics.setdefault(topic_id, []).append(partition)
-    return list(topics.items())

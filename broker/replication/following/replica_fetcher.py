@@ -1,14 +1,16 @@
 """Copies partitions from one leader (REP-1, REP-6, REP-9).
 
-Two loops share the states of the partitions: one asks where epochs end and truncates, the other fetches. A partition
-begins in TRUNCATING with every new leader epoch (BUG-13), stays there until the epochs match (BUG-14), and is then
-fetched from its own LEO. After every await three things are looked at again (BUG-12): is this still my state of the
-partition, does the broker still follow in that epoch, is the LEO still where the fetch began.
+Two loops share the partitions; `followed_partitions` has their phases.
 
-A partition that fails is set aside and tried again later; the others go on.
+1. `truncate_once` works on TRUNCATING partitions. It asks the leader where epochs end, and cuts the log so that both logs
+   agree.
+2. `fetch_once` works on all others. It places WAITING partitions in the fetch session as far as they are due and there is
+   room, sends one Fetch, and appends what the answer contains. Each partition is fetched from its own log end offset.
 
-A partition that is copied stands in `_positions`, of which a request has the changes only. `_unsettled` are those that have
-conditions: they are not in sync, or set aside. So a round costs as much as there are changes, however many are followed.
+After every await a loop checks three things again (BUG-12): the fetcher still holds this record of the partition, the broker
+still follows in this leader epoch, and the log still ends where the request said.
+
+A partition that fails is set aside and retried later. The others go on.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
@@ -26,19 +26,17 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following import truncation
-from broker.replication.following.fetch_session import NEWS_AT_ONCE
+from broker.replication.following.followed_partitions import FollowedPartition, FollowedPartitions, Phase
+from broker.replication.following.follower_session import NEWS_AT_ONCE, FetchPosition
 from broker.replication.following.leader_endpoint import (
     EARLIEST,
     LATEST,
     EpochAnswer,
     EpochQuestion,
-    FetchPosition,
-    FetchPositions,
     LeaderEndpoint,
     LeaderUnavailable,
 )
 from broker.replication.following.truncation import EpochEnd
-from broker.replication.partition import Partition
 from broker.storage.log import Log
 from protocol.errors import ErrorCode, KafkaError, error_name
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
@@ -48,46 +46,27 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE = 200
-"""Partitions in a request for the ends of epochs; the others follow with the next. The leader answers in one turn of its loop."""
+"""Partitions in a request for the ends of epochs. The leader answers it in one turn of its loop; the next request has others."""
 TAKEN_WITHOUT_A_PAUSE = 20
-"""Partitions of an answer that do not share the budget of long work."""
+"""Partitions that a round handles before it asks the budget of long work for each one."""
 PIECE_BYTES = 64 * 1024
-"""Of records that are appended at a time."""
+"""Size of the pieces in which records are appended."""
 RETRY_S_MIN = 0.02
 REFRESH_EVERY_S = 0.5
 REFRESHES_UNTIL_ALL = 64
 FAILURES_IN_PASSING = 4
-"""So often, within a third of a second, a leader may not know yet that it leads."""
+"""A new leader may answer so often, within a third of a second, that it does not lead yet."""
 
 
-class Phase(Enum):
-    """Where a followed partition is."""
+class Work(Enum):
+    """The two loops of a fetcher."""
 
-    TRUNCATING = "finding where the logs agree"
-    FETCHING = "copying"
-
-
-@dataclass(slots=True, eq=False)
-class FollowedPartition:
-    """A partition in one leader epoch. Another epoch makes another object: identity is the ownership check."""
-
-    partition: Partition
-    topic_id: uuid.UUID
-    leader_epoch: int
-    generation: int
-    phase: Phase = Phase.TRUNCATING
-    not_before: float = 0.0
-    failures: int = 0
-    is_in_sync: bool = False
-    """It had all below the leader's HW after its last fetch; before the first one, it is in the ISR."""
-
-    def log(self) -> Log | None:
-        """The log, while this epoch is still followed."""
-        return self.partition.follows(self.leader_epoch, self.generation)
+    TRUNCATING = "truncating"
+    FETCHING = "fetching"
 
 
 class ReplicaFetcher:
-    """`retry_s_max` is `replica.fetch.backoff.ms`; pauses start short and double up to it."""
+    """The pauses after errors start short and double up to `retry_s_max`, which is `replica.fetch.backoff.ms`."""
 
     def __init__(
         self,
@@ -108,41 +87,32 @@ class ReplicaFetcher:
         self._events = events
         self._retry_s_max = retry_s_max
         self._partition_max_bytes = partition_max_bytes
-        self._followed: dict[TopicPartition, FollowedPartition] = {}
-        self._truncating: dict[TopicPartition, FollowedPartition] = {}
-        self._unsettled: dict[TopicPartition, FollowedPartition] = {}
-        self._positions = FetchPositions()
+        self._followed = FollowedPartitions()
+        self._positions = self._followed.positions
         self._to_refresh: list[TopicPartition] = []
         self._refreshed_at = clock.monotonic()
         self._changed = asyncio.Event()
         self._budget = budget
-        self._unavailable = {Phase.TRUNCATING: 0, Phase.FETCHING: 0}
         self._tasks: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
         return len(self._followed)
 
     def add(self, followed: FollowedPartition) -> None:
-        tp = followed.partition.tp
-        self.remove(tp)
-        self._followed[tp] = followed
-        self._truncating[tp] = followed
+        self._followed.add(followed)
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
-        """What is under way for it will find that it is not owned any more."""
-        if self._followed.pop(tp, None) is not None:
-            self._truncating.pop(tp, None)
-            self._unsettled.pop(tp, None)
-            self._positions.drop(tp)
+        """A loop that is at work on it finds, after its await, that the fetcher does not hold it any more."""
+        self._followed.remove(tp)
 
     def phase_of(self, tp: TopicPartition) -> Phase | None:
         followed = self._followed.get(tp)
         return followed.phase if followed is not None else None
 
     def start(self) -> None:
-        for phase in Phase:
-            self._tasks.append(asyncio.create_task(self._run(phase), name=f"{self.name}-{phase.name.lower()}"))
+        for work in Work:
+            self._tasks.append(asyncio.create_task(self._run(work), name=f"{self.name}-{work.value}"))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -152,34 +122,35 @@ class ReplicaFetcher:
 
     # -- the loops ------------------------------------------------------------------------------------------------
 
-    async def _run(self, phase: Phase) -> None:
+    async def _run(self, work: Work) -> None:
+        failures = 0
         while True:
             self._changed.clear()
-            pause_s = self._pause(phase)
+            pause_s = self._pause(work)
             if pause_s is None or pause_s > 0:
                 await _at_most(self._changed, pause_s)
                 continue
             try:
-                await (self.truncate_once() if phase is Phase.TRUNCATING else self.fetch_once())
+                await (self.truncate_once() if work is Work.TRUNCATING else self.fetch_once())
             except LeaderUnavailable as error:
-                self._unavailable[phase] += 1
-                retry_s = self._retry_s(self._unavailable[phase])
+                failures += 1
+                retry_s = self._retry_s(failures)
                 log.info("%s: leader unavailable, next try in %.2f s: %s", self.name, retry_s, error)
-                # What is added meanwhile, as after the leader's return, is not to wait for an old pause.
+                # A partition that is added now, as after the leader's return, does not wait for the end of an old pause.
                 await _at_most(self._changed, retry_s)
             except Exception:
-                # The task's boundary: a bug must not stop replication for good, nor spin.
-                log.exception("%s: %s failed", self.name, phase.name)
+                # The task's boundary: a bug must neither stop replication for good nor spin.
+                log.exception("%s: %s failed", self.name, work.value)
                 await asyncio.sleep(self._retry_s_max)
             else:
-                self._unavailable[phase] = 0
+                failures = 0
 
-    def _pause(self, phase: Phase) -> float | None:
-        """Seconds until some partition of that phase is due; 0: now; None: there is none."""
-        waiting = self._truncating
-        if phase is Phase.FETCHING:
-            waiting = self._unsettled
-            if len(self._followed) > len(self._truncating) + len(self._unsettled):
+    def _pause(self, work: Work) -> float | None:
+        """Seconds until a partition is due for that work; 0: now; None: it has no partition."""
+        waiting = self._followed.truncating
+        if work is Work.FETCHING:
+            waiting = self._followed.unsettled
+            if self._followed.in_sync:
                 return 0.0
         now = self._clock.monotonic()
         free_at = now + min(self._throttle.free_in(), self._retry_s_max)
@@ -192,13 +163,13 @@ class ReplicaFetcher:
         return None if due is None else due - now
 
     def _due_at(self, followed: FollowedPartition, free_at: float) -> float:
-        """A throttled partition is not fetched before the throttle is free again."""
-        if followed.phase is Phase.FETCHING and self._is_throttled(followed):
+        """When the next step may be taken. A throttled partition is not fetched until the throttle is free again."""
+        if followed.phase is not Phase.TRUNCATING and self._is_throttled(followed):
             return max(followed.not_before, free_at)
         return followed.not_before
 
     def _is_throttled(self, followed: FollowedPartition) -> bool:
-        """KIP-73: what is in sync is never held up, or the throttle would hold up producers."""
+        """KIP-73. A partition in sync is never throttled: that would hold up producers."""
         if followed.is_in_sync:
             return False
         partition_log = followed.log()
@@ -207,64 +178,46 @@ class ReplicaFetcher:
         )
 
     def _are_more_to_come(self) -> bool:
-        """Some partition will be fetched in a moment: a fetch that is parked without it would hold it up."""
-        return any(followed.failures <= FAILURES_IN_PASSING for followed in self._truncating.values())
-
-    def _is_mine(self, followed: FollowedPartition) -> bool:
-        return self._followed.get(followed.partition.tp) is followed
+        """Some partition will be fetched in a moment. A fetch without it that the leader parks would delay it."""
+        return any(followed.failures <= FAILURES_IN_PASSING for followed in self._followed.truncating.values())
 
     def _retry_s(self, failures: int) -> float:
         return float(min(RETRY_S_MIN * 2 ** min(failures - 1, 20), self._retry_s_max))
 
     def _set_aside(self, followed: FollowedPartition, reason: object) -> None:
-        """REP-9. A partition whose disk failed is not followed any more."""
-        if not self._is_mine(followed):
+        """REP-9. Nothing is asked for the partition until its pause is over. A partition whose disk failed is not followed
+        any more.
+        """
+        if not self._followed.holds(followed):
             return
         followed.failures += 1
-        if followed.phase is Phase.FETCHING:
-            self._positions.drop(followed.partition.tp)
-            self._unsettled[followed.partition.tp] = followed
+        if followed.is_copied:
+            self._followed.move(followed, Phase.WAITING)
         pause_s = self._retry_s(followed.failures)
         followed.not_before = self._clock.monotonic() + pause_s
-        # The first time it is ordinary: the leader has not heard yet that it leads.
+        # The first failure is ordinary: the leader does not know yet that it leads.
         level = logging.DEBUG if followed.failures == 1 else logging.INFO
         log.log(level, "%s: %s set aside for %.2f s: %s", self.name, followed.partition.tp, pause_s, reason)
         self._changed.set()
 
-    def _enter(self, followed: FollowedPartition, phase: Phase) -> None:
-        self._move_to(followed, phase)
-        followed.failures = 0
-        followed.not_before = 0.0
-        self._changed.set()
-
-    def _move_to(self, followed: FollowedPartition, phase: Phase) -> None:
-        tp = followed.partition.tp
-        followed.phase = phase
-        self._positions.drop(tp)
-        left, entered = self._unsettled, self._truncating
-        if phase is Phase.FETCHING:
-            left, entered = entered, left
-        left.pop(tp, None)
-        entered[tp] = followed
-
     # -- truncation -----------------------------------------------------------------------------------------------
 
     async def truncate_once(self) -> None:
-        """One round of questions for the partitions that are due."""
+        """Asks once for the ends of epochs, for the partitions that are due, and cuts their logs."""
         questions: dict[TopicPartition, EpochQuestion] = {}
         asked: dict[TopicPartition, FollowedPartition] = {}
         now = self._clock.monotonic()
-        due = (followed for followed in self._truncating.values() if followed.not_before <= now)
+        due = (followed for followed in self._followed.truncating.values() if followed.not_before <= now)
         for followed in list(islice(due, QUESTIONS_AT_ONCE)):
             await self._budget.pause()
-            if self._truncating.get(followed.partition.tp) is not followed:
+            if not self._followed.holds(followed):
                 continue
             partition_log = followed.log()
             if partition_log is None:
                 self.remove(followed.partition.tp)
                 continue
             await partition_log.appendable()
-            if not self._is_mine(followed):
+            if not self._followed.holds(followed):
                 continue
             epoch = partition_log.leader_epochs.latest_epoch()
             if epoch == truncation.UNDEFINED_EPOCH:
@@ -281,7 +234,7 @@ class ReplicaFetcher:
 
     def _take_answer(self, followed: FollowedPartition, question: EpochQuestion, answer: EpochAnswer | None) -> None:
         partition_log = followed.log()
-        if not self._is_mine(followed) or followed.phase is not Phase.TRUNCATING or partition_log is None:
+        if not self._followed.holds(followed) or followed.phase is not Phase.TRUNCATING or partition_log is None:
             return
         if partition_log.leader_epochs.latest_epoch() != question.leader_epoch:
             return
@@ -307,9 +260,13 @@ class ReplicaFetcher:
         except KafkaError as error:
             self._set_aside(followed, error)
             return
-        # What is to be written down before the next append is waited for before the next question, which finds nothing to cut.
+        # After a cut, something may have to be written to disk before the next append. Then the leader is asked again: the next
+        # round waits for that write before it asks, and finds nothing to cut.
         is_settled = partition_log.log_end_offset == end or not partition_log.is_point_behind
-        self._enter(followed, Phase.FETCHING if decision.is_complete and is_settled else Phase.TRUNCATING)
+        self._followed.move(followed, Phase.WAITING if decision.is_complete and is_settled else Phase.TRUNCATING)
+        followed.failures = 0
+        followed.not_before = 0.0
+        self._changed.set()
 
     # -- fetching -------------------------------------------------------------------------------------------------
 
@@ -322,44 +279,43 @@ class ReplicaFetcher:
         self._positions.begin_request()
         is_short = not all_are_placed or self._are_more_to_come()
         answers = await self._endpoint.fetch(self._positions, is_short=is_short)
-        # Producers wait for those that are in sync: they come before the many that catch up after a failover.
-        in_order = sorted(answers, key=self._unsettled.__contains__)
+        # Producers wait for the partitions in sync: these come before the many that catch up after a failover.
+        in_order = sorted(answers, key=self._followed.unsettled.__contains__)
         for at, tp in enumerate(in_order):
-            # One that was moved, or given up, since it was asked for is asked for anew (BUG-12).
+            # A partition that was moved or removed since the request is asked for again (BUG-12).
             if self._positions.is_as_asked(tp):
                 followed = self._followed[tp]
                 await self._take_data(followed, self._positions[tp].wanted.fetch_offset, answers[tp])
-                if self._is_mine(followed) and tp in self._positions:
+                if followed.is_copied and self._followed.holds(followed):
                     self._place(followed)
             if at >= TAKEN_WITHOUT_A_PAUSE:
                 await self._budget.pause()
 
     async def _place_unsettled(self) -> bool:
-        """Those that may be fetched now are; who is in sync and well stays with the others until it has news.
+        """Adds the WAITING partitions that are due to the fetch, and takes out those that the throttle slows.
 
-        False: some were not looked at. A request takes a hundred new ones, so the fetch of what is copied already does not wait
-        for more; the next round goes on where this one ended.
+        False: some were not checked. A request has room for NEWS_AT_ONCE new partitions, so the fetch of the others does not
+        wait until all are checked. The next round continues where this one ended.
         """
         now = self._clock.monotonic()
         free_at = now + self._throttle.free_in()
-        for at, (tp, followed) in enumerate(list(self._unsettled.items())):
+        for at, (tp, followed) in enumerate(list(self._followed.unsettled.items())):
             if not self._positions:
                 await self._budget.pause()
             elif len(self._positions.new) > NEWS_AT_ONCE or (at >= TAKEN_WITHOUT_A_PAUSE and self._budget.is_spent()):
                 return False
-            if self._unsettled.get(tp) is not followed:
+            if not self._followed.holds(followed):
                 continue
-            del self._unsettled[tp]
+            self._followed.put_last(tp)
             if self._due_at(followed, free_at) > now:
-                self._positions.drop(tp)
-            elif tp not in self._positions:
+                self._followed.move(followed, Phase.WAITING)
+            elif followed.phase is Phase.WAITING:
+                self._followed.move(followed, Phase.IN_SYNC if followed.is_in_sync else Phase.CATCHING_UP)
                 self._place(followed)
-            if self._is_mine(followed) and not (followed.is_in_sync and tp in self._positions):
-                self._unsettled[tp] = followed
         return True
 
     def _place(self, followed: FollowedPartition) -> None:
-        """Its next fetch begins at its LEO."""
+        """Its next fetch starts at its log end offset."""
         partition_log = followed.log()
         if partition_log is None:
             self.remove(followed.partition.tp)
@@ -367,7 +323,7 @@ class ReplicaFetcher:
             self._positions[followed.partition.tp] = self._position(followed, partition_log)
 
     def _refresh_some(self) -> None:
-        """What this broker did by itself, as retention, is told to the leader within half a minute."""
+        """Sends the leader, within half a minute, what this broker changed by itself: its log start, after retention."""
         now = self._clock.monotonic()
         if now - self._refreshed_at < REFRESH_EVERY_S:
             return
@@ -391,7 +347,7 @@ class ReplicaFetcher:
 
     async def _take_data(self, followed: FollowedPartition, fetch_offset: int, data: FetchPartitionData) -> None:
         partition_log = followed.log()
-        if not self._is_mine(followed) or followed.phase is not Phase.FETCHING or partition_log is None:
+        if not self._followed.holds(followed) or not followed.is_copied or partition_log is None:
             return
         if partition_log.log_end_offset != fetch_offset:
             return
@@ -400,14 +356,17 @@ class ReplicaFetcher:
         elif data.error != ErrorCode.NONE:
             self._set_aside(followed, error_name(data.error))
         elif data.diverging_epoch is not None:
-            # Before anything else in the answer (BUG-19).
+            # The log is cut before anything else in the answer counts (BUG-19).
             self._apply_truncation(followed, EpochEnd(*data.diverging_epoch))
         else:
             await self._append(followed, data)
 
     async def _append(self, followed: FollowedPartition, data: FetchPartitionData) -> None:
-        """Piece by piece: ten megabytes of small batches take a quarter of a second. The rest comes to nothing when, in
-        between, the partition is not followed any more in this epoch, or somebody else has moved its LEO (BUG-12)."""
+        """Appends in pieces: ten megabytes of small batches take a quarter of a second.
+
+        The rest is discarded if, between two pieces, the partition stops being followed in this epoch, or something else moves
+        its log end offset (BUG-12).
+        """
         if self._is_throttled(followed):
             self._throttle.record(sum(map(len, data.records)))
         partition_log = followed.log()
@@ -424,29 +383,29 @@ class ReplicaFetcher:
             end = partition_log.log_end_offset
             await self._budget.pause()
             partition_log = followed.log()
-            if not self._is_mine(followed) or partition_log is None or partition_log.log_end_offset != end:
+            if not self._followed.holds(followed) or partition_log is None or partition_log.log_end_offset != end:
                 return
         followed.failures = 0
-        followed.is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
-        if not followed.is_in_sync:
-            self._unsettled[followed.partition.tp] = followed
+        is_in_sync = partition_log is not None and partition_log.log_end_offset >= data.high_watermark
+        if is_in_sync is not followed.is_in_sync:
+            self._followed.move(followed, Phase.IN_SYNC if is_in_sync else Phase.CATCHING_UP)
 
     async def _out_of_range(self, followed: FollowedPartition, fetch_offset: int) -> None:
-        """The LEO lies outside of the leader's log.
+        """The leader's log does not contain this log's end offset.
 
-        Behind its start: what lies between was deleted there, so begin at its start. Beyond its end, or nowhere that
-        its epochs explain: look for where the logs agree, again.
+        Below the leader's log start: the leader deleted the records between, so this log is emptied and starts there. Above
+        the leader's log end: this log is cut there. In any case the two logs must be found to agree again.
         """
         tp = followed.partition.tp
         try:
             start = await self._endpoint.list_offset(tp, followed.leader_epoch, EARLIEST)
             end = await self._endpoint.list_offset(tp, followed.leader_epoch, LATEST)
         except LeaderUnavailable as error:
-            if self._is_mine(followed):
+            if self._followed.holds(followed):
                 self._set_aside(followed, error)
             return
         partition_log = followed.log()
-        if not self._is_mine(followed) or partition_log is None or partition_log.log_end_offset != fetch_offset:
+        if not self._followed.holds(followed) or partition_log is None or partition_log.log_end_offset != fetch_offset:
             return
         try:
             if fetch_offset < start:
@@ -457,13 +416,13 @@ class ReplicaFetcher:
             self._set_aside(followed, error)
             return
         self._events.write("out_of_range", partition=str(tp), offset=fetch_offset, leader_start=start, leader_end=end)
+        self._followed.move(followed, Phase.TRUNCATING)
         self._set_aside(followed, f"offset {fetch_offset} is not in the leader's {start}..{end}")
-        self._move_to(followed, Phase.TRUNCATING)
 
 
 async def _at_most(event: asyncio.Event, seconds: float | None) -> None:
-    """Waits for the event, but not longer."""
-    # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the event.
+    """Waits for the event, at most that long. None: without a limit."""
+    # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import kio.index
 
-from broker.replication.following.fetch_session import FetchPosition, FetchPositions
+from broker.replication.following.follower_session import FetchPosition, FetchPositions
 from broker.replication.following.leader_endpoint import (
     EPOCH_VERSION,
     FETCH_VERSION,

@@ -14,7 +14,8 @@ import pytest
 from broker.replication import replica_state
 from broker.replication.fetching.fetch_reads import FetchReads
 from broker.replication.following import truncation
-from broker.replication.following.replica_fetcher import FollowedPartition, ReplicaFetcher
+from broker.replication.following.followed_partitions import FollowedPartition
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import build_batch
@@ -401,9 +402,9 @@ REMOVALS: dict[str, tuple[Scenario, list[Rule]]] = {
                 ReplicaFetcher,
                 "fetch_once",
                 "answers = await",
-                "followed_then, positions_then = dict(self._followed), dict(self._positions)\n    answers = await",
+                "followed_then, positions_then = {f.partition.tp: f for f in self._followed}, dict(self._positions)\n    answers = await",
             ),
-            Rule(ReplicaFetcher, "_take_data", "not self._is_mine(followed) or ", ""),
+            Rule(ReplicaFetcher, "_take_data", "not self._followed.holds(followed) or ", ""),
             Rule(
                 FollowedPartition,
                 "log",

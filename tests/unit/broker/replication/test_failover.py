@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.replication.following import replica_fetcher
-from broker.replication.following.replica_fetcher import Phase
+from broker.replication.following.followed_partitions import Phase
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.types import TopicPartition
@@ -316,7 +316,7 @@ def test_many_epoch_questions_are_asked_in_several_rounds(tmp_path: Path, monkey
         (fetcher,) = cluster.nodes[2].manager.fetchers()
         for fetched in (2, 3):
             await fetcher.truncate_once()
-            assert [fetcher.phase_of(tp) for tp in partitions].count(Phase.FETCHING) == fetched
+            assert [fetcher.phase_of(tp) for tp in partitions].count(Phase.WAITING) == fetched
 
     play(tmp_path, scenario)
 
@@ -336,7 +336,7 @@ def test_a_partition_that_fails_is_set_aside_and_tried_again(tmp_path: Path) -> 
         await cluster.replicate(2)
         assert cluster.nodes[2].records() == ["a"]
         (fetcher,) = cluster.nodes[2].manager.fetchers()
-        assert fetcher.phase_of(TP) is Phase.FETCHING
+        assert fetcher.phase_of(TP) is Phase.IN_SYNC
 
     play(tmp_path, scenario)
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ import pytest
 from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
-from broker.replication.following.fetch_session import NEWS_AT_ONCE
+from broker.replication.following.followed_partitions import FollowedPartition, Phase
+from broker.replication.following.follower_session import NEWS_AT_ONCE
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
-from broker.replication.following.replica_fetcher import FollowedPartition, Phase, ReplicaFetcher
+from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_types import LogListener
@@ -215,7 +215,7 @@ def test_a_leader_that_does_not_say_its_range_is_asked_again() -> None:
         world.leader.change = out_of_range
         await world.rounds(3)
         assert world.ends() == {GOOD: 4, BAD: 1}
-        assert world.fetcher.phase_of(BAD) is Phase.FETCHING
+        assert world.fetcher.phase_of(BAD) is Phase.WAITING
         assert BAD not in world.leader.asked[-1]
 
     run(scenario)
@@ -237,16 +237,6 @@ def test_one_that_is_removed_while_its_answer_is_under_way() -> None:
         assert len(world.fetcher) == 1
 
     run(scenario)
-
-
-def test_nothing_is_left_of_who_is_gone() -> None:
-    world = World()
-    for tp in (GOOD, BAD):
-        world.fetcher.remove(tp)
-    state = SimpleNamespace(**vars(world.fetcher))
-    assert not state._positions
-    assert not state._unsettled
-    assert not state._truncating
 
 
 def test_while_partitions_are_to_join_no_fetch_waits_long() -> None:

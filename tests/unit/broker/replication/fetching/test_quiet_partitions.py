@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from broker.replication.fetching.fetch_reads import FetchReads
 from broker.replication.fetching.fetch_sessions import FetchedPartition
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.fetching.quiet_partitions import LOOK_EVERY_S, WOKEN_AT_ONCE, QuietIndex, QuietPartitions
-from broker.replication.following.fetch_session import FetchPosition, FetchPositions, FetchSession
 from broker.replication.replica_manager import FetchParams
 from broker.replication.replica_state import FollowerState
 from protocol.errors import ErrorCode
@@ -369,13 +367,6 @@ def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
     play(tmp_path, 2, scenario)
 
 
-TOPIC_ID = uuid.UUID(int=1)
-
-
-def position(offset: int, topic_id: uuid.UUID = TOPIC_ID) -> FetchPosition:
-    return FetchPosition(topic_id, FetchRequestPartition(0, 0, offset, -1, 0, 1000))
-
-
 @pytest.mark.parametrize("replica", [2, -1], ids=["follower", "consumer"])
 def test_of_very_many_that_are_woken_those_that_were_appended_to_come_first(replica: int) -> None:
     """A failover moves the HW of thousands: a producer's records do not wait behind them. A consumer is told of all."""
@@ -396,37 +387,3 @@ def test_of_very_many_that_are_woken_those_that_were_appended_to_come_first(repl
         assert rounds[0][:2] == numbers[-2:]
         assert list(map(len, rounds)) == [WOKEN_AT_ONCE + 2, WOKEN_AT_ONCE, WOKEN_AT_ONCE, WOKEN_AT_ONCE - 2]
         assert sorted(number for taken in rounds for number in taken) == numbers
-
-
-def test_a_followers_request_has_what_changed() -> None:
-    session, positions = FetchSession(), FetchPositions()
-    tps = [TopicPartition(f"t{number}", 0) for number in range(3)]
-    ids = [uuid.UUID(int=number + 1) for number in range(3)]
-    for tp, topic_id in zip(tps, ids, strict=True):
-        positions[tp] = position(0, topic_id)
-    told: dict[tuple[uuid.UUID, int], FetchRequestPartition] = {}
-
-    def ask() -> int:
-        positions.begin_request()
-        request = session.next_request(positions)
-        told.update(request.partitions)
-        for key in request.forgotten:
-            told.pop(key)
-        session.answered(9)
-        assert told == {(p.topic_id, 0): p.wanted for p in positions.values()}
-        return len(request.partitions)
-
-    assert ask() == 3
-    assert ask() == 0
-    positions[tps[0]] = position(5, ids[0])
-    positions[tps[1]] = position(0, ids[1])  # as it was
-    assert not positions.is_as_asked(tps[0])
-    assert positions.is_as_asked(tps[1])
-    positions.drop(tps[2])
-    assert ask() == 1
-    positions.drop(tps[0])
-    positions[tps[0]] = position(5, ids[0])  # gone and back
-    positions[tps[1]] = position(1, uuid.UUID(int=9))  # made again
-    assert ask() == 2
-    session.reset()
-    assert ask() == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.replication.following.followed_partitions import Phase
 from broker.settings.config import LONG_MAX, BrokerConfig
 from protocol.errors import ErrorCode
 from tests.support.replica_cluster import TP, Cluster, ParkingEndpoint, values_of
@@ -119,8 +120,7 @@ def test_the_follower_does_not_ask_while_the_rate_is_exceeded(
             cluster.produce(1, BIG, acks=1)
         # Behind again, and out of sync as far as it knows.
         (fetcher,) = cluster.nodes[3].manager.fetchers()
-        fetcher._followed[TP].is_in_sync = False
-        fetcher._unsettled[TP] = fetcher._followed[TP]
+        fetcher._followed.move(fetcher._followed[TP], Phase.CATCHING_UP)
         await cluster.replicate(3)
         assert len(cluster.nodes[3].records()) == (2 if is_throttled else 5)
         cluster.pass_time(15)

@@ -1,4 +1,4 @@
-"""The follower's requests on the wire, read back by the codecs of the server's side; incremental sessions (KIP-227)."""
+"""A follower's requests on the wire, read back by the codecs of the server's side."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from broker.groups.ownership import FOLLOWERS_SILENCE_S_MAX
-from broker.replication.following import fetch_session
-from broker.replication.following.fetch_session import LAST_EPOCH, FetchSession
+from broker.replication.following import follower_session
+from broker.replication.following.follower_session import FetchPosition, FetchPositions
 from broker.replication.following.leader_endpoint import (
     EARLIEST,
     EpochAnswer,
     EpochQuestion,
-    FetchPosition,
-    FetchPositions,
     FetchSettings,
     LeaderUnavailable,
     NetworkLeaderEndpoint,
@@ -134,47 +132,12 @@ def many(count: int) -> FetchPositions:
     )
 
 
-def test_partitions_that_are_followed_anew_are_forgotten_until_there_is_room_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In another leader epoch: the leader would answer for the old one again and again until its turn comes."""
-    monkeypatch.setattr(fetch_session, "NEWS_AT_ONCE", 2)
-    tps = [TopicPartition("t", n) for n in range(3)]
-    positions = FetchPositions({tp: position(0) for tp in tps})
-    positions.begin_request()
-    positions.begin_request()
-    for tp in tps:
-        positions.drop(tp)
-        positions[tp] = position(0)
-    positions.begin_request()
-    assert (list(positions.news), list(positions.forgotten)) == (tps[:2], [(TOPIC_ID, 2)])
-    assert (positions.has_more_news, positions.is_as_asked(tps[2])) == (True, False)
-    positions.begin_request()
-    assert (list(positions.news), list(positions.forgotten)) == (tps[2:], [])
-
-
-def test_a_partition_that_is_copied_does_not_wait_for_those_that_are_new() -> None:
-    """After a failover thousands join a session; producers of the others wait for the positions in each request."""
-    hot = TopicPartition("t", 10_000)
-    positions = FetchPositions({hot: position(0)})
-    positions.begin_request()
-    for n in range(5000):
-        positions[TopicPartition("t", n)] = position(0)
-    for offset in (1, 2, 3):
-        positions[hot] = position(offset)
-        assert not positions.is_as_asked(hot)
-        positions.begin_request()
-        assert hot in positions.news
-        assert positions.is_as_asked(hot)
-        assert positions.has_more_news
-
-
 @pytest.mark.parametrize("session_id", [77, 0])
 def test_a_session_of_very_many_is_built_up_by_several_requests(
     session_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
-    monkeypatch.setattr(fetch_session, "NEWS_AT_ONCE", 1000)
+    monkeypatch.setattr(follower_session, "NEWS_AT_ONCE", 1000)
     seen: list[FetchRequest] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
@@ -270,26 +233,6 @@ def test_every_failure_of_the_network_is_leader_unavailable() -> None:
         for ask in (fetch(leader, FetchPositions({TP: position(1)})), leader.epoch_ends({TP: EpochQuestion(5, 4)})):
             with pytest.raises(LeaderUnavailable):
                 asyncio.run(ask)
-
-
-def test_the_session_epoch_wraps() -> None:
-    session = FetchSession()
-    session.next_request(FetchPositions())
-    session.answered(5)
-    session._epoch = LAST_EPOCH
-    assert session.next_request(FetchPositions()).session_epoch == LAST_EPOCH
-    session.answered(5)
-    assert session.next_request(FetchPositions()).session_epoch == 1
-
-
-def test_a_leader_that_keeps_no_session_gets_whole_requests() -> None:
-    session = FetchSession()
-    positions = FetchPositions({TP: position(1)})
-    wanted = {(TOPIC_ID, 3): position(1).wanted}
-    for _ in range(2):
-        request = session.next_request(positions)
-        assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, wanted)
-        session.answered(0)
 
 
 @pytest.mark.parametrize(("configured_ms", "asked_ms"), [(0, 0), (500, 500), (1000, 1000), (5000, 1000)])

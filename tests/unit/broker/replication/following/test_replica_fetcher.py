@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.replication.following.replica_fetcher import Phase
+from broker.replication.following.followed_partitions import Phase
 from protocol.errors import ErrorCode
 from tests.support.replica_cluster import TP, Cluster, ParkingEndpoint
 
@@ -28,7 +28,7 @@ def test_the_loops_truncate_copy_and_acknowledge(tmp_path: Path) -> None:
         follower, leader = cluster.nodes[2], cluster.nodes[1]
         await until(cluster, lambda: leader.manager.waiting() == (0, 1))  # the follower's fetch is parked
         (fetcher,) = follower.manager.fetchers()
-        assert fetcher.phase_of(TP) is Phase.FETCHING
+        assert fetcher.phase_of(TP) is Phase.IN_SYNC
         for value in "abc":
             answer = cluster.produce(1, value)
             await until(cluster, lambda answer=answer: bool(answer))  # type: ignore[misc]

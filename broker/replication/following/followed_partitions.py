@@ -1,0 +1,175 @@
+"""The phases of a followed partition, the allowed moves between them, and the partitions of one fetcher by phase. Pure.
+
+    added --> TRUNCATING --> WAITING --> CATCHING_UP <--> IN_SYNC      WAITING --> IN_SYNC too
+                  ^             ^             |              |
+                  |             '-------------+--------------'
+                  '---------------------------+--------------'
+
+A partition starts in TRUNCATING in every leader epoch, even when the leader stays the same (BUG-13). It stays there until
+an answer of the leader shows that the two logs agree (BUG-14). It can be removed in any phase.
+
+A fetcher does not search all its partitions for work. `FollowedPartitions` has one index for each kind of work, and `move`
+changes a partition's phase and its indexes together:
+
+| phase       | index        | looked at                                                        | in `positions` |
+|-------------|--------------|------------------------------------------------------------------|----------------|
+| TRUNCATING  | `truncating` | in each round of epoch questions: is it due?                     |                |
+| WAITING     | `unsettled`  | before each fetch: is it due, and is there room in the request?  |                |
+| CATCHING_UP | `unsettled`  | before each fetch: does the throttle slow it now?                | yes            |
+| IN_SYNC     | `in_sync`    | only when an answer has something for it                         | yes            |
+
+So the cost of a fetch depends on how many partitions changed or are unsettled, not on how many are in sync.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from broker.replication.following.follower_session import FetchPositions
+from broker.replication.partition import Partition
+from broker.storage.log import Log
+from protocol.types import TopicPartition
+
+
+class Phase(Enum):
+    """What a fetcher does with a partition. In TRUNCATING and WAITING it does so from `not_before` on."""
+
+    TRUNCATING = "finding where the logs agree"
+    """The log may contain records that the leader's does not. The fetcher asks the leader where epochs end, and cuts."""
+    WAITING = "waiting to be fetched"
+    """The logs agree, but no fetch names the partition: it was set aside after an error, the throttle slows it, or it is new
+    and the next requests have no room for it yet."""
+    CATCHING_UP = "catching up"
+    """Each fetch copies more of it. After its last fetch it did not have everything below the leader's high watermark. The
+    throttle may slow it (KIP-73)."""
+    IN_SYNC = "in sync"
+    """Each fetch copies what is new. After its last fetch it had everything below the leader's high watermark, or it has not
+    been fetched yet and is in the ISR. Nothing slows it: producers with acks=all wait for it."""
+
+
+_TRUNCATING, _WAITING, _CATCHING_UP, _IN_SYNC = Phase
+
+MOVES: Mapping[tuple[Phase, Phase], str] = MappingProxyType(
+    {
+        (_TRUNCATING, _WAITING): "the logs agree",
+        #
+        (_WAITING, _CATCHING_UP): "it is due, and not in sync",
+        (_WAITING, _IN_SYNC): "it is due, and in sync",
+        #
+        (_CATCHING_UP, _IN_SYNC): "it has everything below the leader's high watermark",
+        (_CATCHING_UP, _WAITING): "an error or the throttle; or the logs diverged, and agree after one cut",
+        (_CATCHING_UP, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
+        #
+        (_IN_SYNC, _CATCHING_UP): "it lacks records below the leader's high watermark",
+        (_IN_SYNC, _WAITING): "an error; or the logs diverged, and agree after one cut",
+        (_IN_SYNC, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
+    }
+)
+"""Every allowed move, and why it is made."""
+
+
+class IllegalMove(AssertionError):
+    """A bug: `MOVES` does not have that move."""
+
+
+@dataclass(slots=True, eq=False)
+class FollowedPartition:
+    """A partition in one leader epoch. Another epoch is another object: identity shows whether it is still followed."""
+
+    partition: Partition
+    topic_id: uuid.UUID
+    leader_epoch: int
+    generation: int
+    phase: Phase = Phase.TRUNCATING
+    not_before: float = 0.0
+    """The end of its pause after an error, by the monotonic clock."""
+    failures: int = 0
+    """Errors since the last success."""
+    is_in_sync: bool = False
+    """It was in sync after its last fetch. Before its first fetch: it is in the ISR."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Fetches name it."""
+        return self.phase is Phase.IN_SYNC or self.phase is Phase.CATCHING_UP
+
+    def log(self) -> Log | None:
+        """The log, while this epoch is still followed."""
+        return self.partition.follows(self.leader_epoch, self.generation)
+
+
+class FollowedPartitions:
+    """The partitions of one fetcher, and its work with them by phase. See the module."""
+
+    def __init__(self) -> None:
+        self._all: dict[TopicPartition, FollowedPartition] = {}
+        self.truncating: dict[TopicPartition, FollowedPartition] = {}
+        self.unsettled: dict[TopicPartition, FollowedPartition] = {}
+        self.in_sync: dict[TopicPartition, FollowedPartition] = {}
+        self.positions = FetchPositions()
+        """Where the next fetch continues, for each copied partition. The fetcher sets them; `move` and `remove` drop them."""
+        self._indexes = {
+            Phase.TRUNCATING: self.truncating,
+            Phase.WAITING: self.unsettled,
+            Phase.CATCHING_UP: self.unsettled,
+            Phase.IN_SYNC: self.in_sync,
+        }
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[FollowedPartition]:
+        """A snapshot: partitions may be added and removed while the caller works on it."""
+        return iter(list(self._all.values()))
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp in self._all
+
+    def __getitem__(self, tp: TopicPartition) -> FollowedPartition:
+        return self._all[tp]
+
+    def get(self, tp: TopicPartition) -> FollowedPartition | None:
+        return self._all.get(tp)
+
+    def holds(self, followed: FollowedPartition) -> bool:
+        """False: the partition was removed, or is followed in another epoch. Asked again after every await (BUG-12)."""
+        return self._all.get(followed.partition.tp) is followed
+
+    def add(self, followed: FollowedPartition) -> None:
+        """In place of the same partition's earlier epoch."""
+        tp = followed.partition.tp
+        self.remove(tp)
+        self._all[tp] = followed
+        self._indexes[followed.phase][tp] = followed
+
+    def remove(self, tp: TopicPartition) -> None:
+        followed = self._all.pop(tp, None)
+        if followed is not None:
+            self._indexes[followed.phase].pop(tp, None)
+            self.positions.drop(tp)
+
+    def move(self, followed: FollowedPartition, phase: Phase) -> None:
+        """The only function that changes a phase. When the partition enters a copied phase, the caller sets its position.
+
+        A partition that is in that phase already, or was removed, is left as it is.
+        """
+        before, tp = followed.phase, followed.partition.tp
+        if before is phase or not self.holds(followed):
+            return
+        if (before, phase) not in MOVES:
+            raise IllegalMove(f"{tp}: {before.name} -> {phase.name}")
+        self._indexes[before].pop(tp, None)
+        self._indexes[phase][tp] = followed
+        followed.phase = phase
+        if followed.is_copied:
+            followed.is_in_sync = phase is Phase.IN_SYNC
+        else:
+            self.positions.drop(tp)
+
+    def put_last(self, tp: TopicPartition) -> None:
+        """An unsettled partition was checked: the check that follows starts with the others."""
+        self.unsettled[tp] = self.unsettled.pop(tp)

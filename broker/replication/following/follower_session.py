@@ -1,0 +1,169 @@
+"""The follower's end of an incremental fetch session (KIP-227; Kafka's FetchSessionHandler). Pure.
+
+`FetchPositions` has what the follower wants, and what of it changed. `FollowerSession` has what the leader knows of it: the
+id and epoch of the session at the leader (`fetching/fetch_sessions.py`).
+
+1. A request names the partitions whose position changed, those to forget, and at most NEWS_AT_ONCE new ones. A session of
+   very many partitions is therefore built up by several requests.
+2. The answer contains only partitions that have news.
+3. After an error, or when the leader refuses to keep a session, the next request is whole: it starts from nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.types import TopicPartition
+
+NO_SESSION = 0
+FIRST_EPOCH = 0
+LAST_EPOCH = 2**31 - 1
+NEWS_AT_ONCE = 100
+"""New partitions in a request, at most: the leader looks at each of them, and both ends have other work."""
+
+SessionKey = tuple[uuid.UUID, int]
+"""(topic id, partition): a topic that is created again is another topic."""
+
+
+class FetchPosition(NamedTuple):
+    """Where the fetch of one partition continues: the id of its topic, and the request's fields."""
+
+    topic_id: uuid.UUID
+    wanted: FetchRequestPartition
+
+
+class FetchPositions(dict[TopicPartition, FetchPosition]):
+    """The position of every partition that is fetched, and what changed since the last request.
+
+    For the last request: `news` are the partitions that it names, `forgotten` those that it ends.
+
+    For the requests after it:
+    `moved`: positions that changed. They go into the next request, all of them: a leader's high watermark waits for them.
+    `gone`: partitions that are no longer fetched. They go into the next request too, or the leader would read them again and
+    again.
+    `new`: partitions that the session does not have, or has in an earlier leader epoch. After a failover these may be
+    thousands; each request takes NEWS_AT_ONCE.
+    """
+
+    def __init__(self, positions: Mapping[TopicPartition, FetchPosition] | None = None) -> None:
+        super().__init__()
+        self.news: dict[TopicPartition, None] = {}
+        self.forgotten: dict[SessionKey, None] = {}
+        self.moved: dict[TopicPartition, None] = {}
+        self.new: dict[TopicPartition, None] = {}
+        self.gone: dict[SessionKey, None] = {}
+        for tp, position in (positions or {}).items():
+            self[tp] = position
+
+    def __setitem__(self, tp: TopicPartition, position: FetchPosition) -> None:
+        before = self.get(tp)
+        if before == position:
+            return
+        super().__setitem__(tp, position)
+        if before is None or before.topic_id != position.topic_id:
+            if before is not None:
+                self.gone[before.topic_id, tp.partition] = None
+                self.moved.pop(tp, None)
+            self.new[tp] = None
+        elif tp not in self.new:
+            self.moved[tp] = None
+
+    def drop(self, tp: TopicPartition) -> None:
+        """The partition is no longer fetched."""
+        position = self.pop(tp, None)
+        if position is not None:
+            self.gone[position.topic_id, tp.partition] = None
+            self.moved.pop(tp, None)
+            self.new.pop(tp, None)
+
+    def begin_request(self) -> None:
+        """Moves the changes into the next request: all but the new partitions that have no room in it."""
+        self.news, self.moved = self.moved, {}
+        for tp in list(islice(self.new, NEWS_AT_ONCE)):
+            del self.new[tp]
+            self.news[tp] = None
+            # No need to forget it first: the leader replaces its old position.
+            self.gone.pop((self[tp].topic_id, tp.partition), None)
+        self.forgotten, self.gone = self.gone, {}
+
+    def begin_whole_request(self, *, is_unlimited: bool) -> None:
+        """Like `begin_request`, for a leader that has no session. `is_unlimited`: it will not keep one either."""
+        self.moved, self.new, self.gone = {}, dict.fromkeys(self), {}
+        self.begin_request()
+        if is_unlimited:
+            self.news |= self.new
+            self.new = {}
+
+    @property
+    def has_more_news(self) -> bool:
+        """Some change is left for the request after this one."""
+        return bool(self.moved or self.new or self.gone)
+
+    def is_as_asked(self, tp: TopicPartition) -> bool:
+        """Whether the answer to the last request fits what is wanted now."""
+        return tp in self and tp not in self.moved and tp not in self.new
+
+
+class SessionRequest(NamedTuple):
+    """The session's part of the next Fetch: partitions by topic id."""
+
+    session_id: int
+    session_epoch: int
+    topics: Sequence[tuple[TopicKey, Sequence[FetchRequestPartition]]]
+    forgotten: Sequence[tuple[TopicKey, Sequence[int]]]
+
+
+class FollowerSession:
+    """Each `next_request` is followed by `answered` or `reset`."""
+
+    def __init__(self) -> None:
+        self._session_id = NO_SESSION
+        self._epoch = FIRST_EPOCH
+        self._is_refused = False
+        self._names: dict[uuid.UUID, str] = {}
+
+    def next_request(self, positions: FetchPositions) -> SessionRequest:
+        """What the leader's session needs in order to match `positions`, whose `begin_request` was called."""
+        if self._epoch == FIRST_EPOCH:
+            self._names = {}
+            positions.begin_whole_request(is_unlimited=self._is_refused)
+        topics: dict[TopicKey, list[FetchRequestPartition]] = {}
+        for tp in positions.news:
+            topic_id, wanted = positions[tp]
+            topics.setdefault(topic_id, []).append(wanted)
+            self._names[topic_id] = tp.topic
+        forgotten: dict[TopicKey, list[int]] = {}
+        for topic_id, partition in positions.forgotten:
+            forgotten.setdefault(topic_id, []).append(partition)
+        return SessionRequest(self._session_id, self._epoch, list(topics.items()), list(forgotten.items()))
+
+    def answered(self, session_id: int) -> None:
+        """The request succeeded. The leader named its session; 0: it keeps none, and every request is whole."""
+        self._is_refused = session_id == NO_SESSION
+        if self._is_refused:
+            self.reset()
+        elif self._epoch == FIRST_EPOCH or session_id != self._session_id:
+            self._session_id = session_id
+            self._epoch = 1
+        else:
+            self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
+
+    def reset(self) -> None:
+        """The request failed: the next one is whole, and gives up the old session."""
+        self._session_id = NO_SESSION
+        self._epoch = FIRST_EPOCH
+
+    def by_partition(
+        self, topics: Iterable[tuple[TopicKey, Iterable[FetchPartitionData]]]
+    ) -> dict[TopicPartition, FetchPartitionData]:
+        """The answer's topics, with names in place of ids. An id that the session does not have is left out."""
+        found: dict[TopicPartition, FetchPartitionData] = {}
+        for key, partitions in topics:
+            name = self._names.get(key) if isinstance(key, uuid.UUID) else key
+            if name is not None:
+                found.update((TopicPartition(name, data.partition), data) for data in partitions)
+        return found
