@@ -1,13 +1,15 @@
 """What the controller decides about this broker's replicas: LeaderAndIsr (LAI-1..5) and StopReplica (LAI-6).
 
-Called in the order in which the requests came, never concurrently. A partition is taken without an await in between, so
-that no other part of the broker sees it half done; between two of them others may have their turn (`applying`).
+Requests are carried out in the order in which they came, one at a time. One partition changes without an await, so no
+other part of the broker sees it half done. Between two partitions the request *pauses*, and the loop serves others (NET-4).
+No other control request is carried out during a pause, but the session may be lost (`step_down`) and a disk may fail.
+Therefore each partition is looked up again when its turn comes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +19,6 @@ from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.following.replica_fetcher import FollowedPartition
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
-from broker.replication.steps import Steps, all_at_once
 from broker.replication.stray_replicas import Verdict, judge
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, is_passing
 from broker.storage.log_manager import LogManager
@@ -38,11 +39,14 @@ log = logging.getLogger(__name__)
 TopicOverrides = Mapping[str, Mapping[str, str]]
 """Topic -> its own settings, under Kafka's keys."""
 
+Pause = Callable[[], Awaitable[None]]
+"""Lets others have their turn of the loop. Raises if the request is void afterwards: the rest of it is not carried out."""
+
 YOUNGEST = 2**63
 """Created after every disk: of a partition that ZooKeeper does not know any more, nothing can be lost."""
 
 PARTITIONS_IN_A_SLICE = 1
-"""Between two stops: a log that is made or deleted costs up to a millisecond."""
+"""Changes between two pauses. To make or delete a log takes up to a millisecond."""
 
 WORK_OF_A_CHANGE = 20
 """How much more a change of a replica costs than finding that there is none."""
@@ -120,21 +124,13 @@ class LeadershipChanges:
 
     # -- LeaderAndIsr ---------------------------------------------------------------------------------------------
 
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest, overrides: TopicOverrides) -> ControlResponse:
-        """Every partition is taken or gets its own error; the others go on."""
-        return all_at_once(self.applying(request, Lookup(overrides)))
+    async def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
+    ) -> ControlResponse:
+        """Takes every partition, or answers its own error for it; an error of one does not stop the others.
 
-    def applying(
-        self,
-        request: LeaderAndIsrRequest,
-        lookup: Lookup,
-        held: list[PartitionState] | None = None,
-    ) -> Steps:
-        """As `become_leader_or_follower`, with a stop after some partitions each, when others can have their turn.
-
-        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`;
-        so are those whose log cannot be opened now, for want of a descriptor.
-        Closed at a stop, it leaves the rest as it is. A full request repeats what the broker knows: that is no news.
+        A partition is added to `held` and not taken if its log must be opened first and that is not possible now: the lookup
+        does not know it, or there is no descriptor. A state that a full request only repeats is skipped without an error.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
@@ -143,8 +139,8 @@ class LeadershipChanges:
         # Leaders first: a follower elsewhere waits for them.
         states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
         if len(states) > WORK_IN_A_SLICE:
-            yield
-            yield from self._stop_copying(states)
+            await pause()
+            await self._stop_copying(states, pause)
         room = WORK_IN_A_SLICE
         try:
             for state in states:
@@ -159,26 +155,26 @@ class LeadershipChanges:
                     room -= WORK_OF_A_CHANGE
                 if room <= 0:
                     room = WORK_IN_A_SLICE
-                    yield
+                    await pause()
             if request.is_full:
-                yield from self._sort_out_strays(request)
+                await self._sort_out_strays(request, pause)
         finally:
             self._fetchers.close_idle()
             outcome.end()
         return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
 
-    def _stop_copying(self, states: Sequence[PartitionState]) -> Generator[None]:
-        """Before the first of many is taken: no fetch asks for one whose leader epoch is over (LAI-4).
+    async def _stop_copying(self, states: Sequence[PartitionState], pause: Pause) -> None:
+        """Takes partitions whose leader epoch is over out of the fetches, before the first of many is taken (LAI-4).
 
-        The leader may be through with its own request already. It would answer FENCED_LEADER_EPOCH for thousands, with each
-        fetch anew, and what the same fetch brings for other partitions would wait for that.
+        The leader may have carried out its own request already. It would then answer FENCED_LEADER_EPOCH for thousands of
+        partitions in every fetch, and the records of other partitions in the same fetch would wait for that.
         """
         for at, state in enumerate(states, 1):
             partition = self._hosted.by_key.get(state[:2])
             if partition is not None and partition.role is Role.FOLLOWER and _is_newer(partition, state.leader_epoch):
                 self._fetchers.remove(partition.tp)
             if at % WORK_IN_A_SLICE == 0:
-                yield
+                await pause()
 
     def opens_log(self, state: PartitionState, topic_id: str | None) -> bool:
         """To take that state a log would have to be opened or made."""
@@ -337,18 +333,21 @@ class LeadershipChanges:
 
     # -- stray replicas -------------------------------------------------------------------------------------------
 
-    def _sort_out_strays(self, request: LeaderAndIsrRequest) -> Generator[None]:
-        """What lies on the disks and is not named: see `stray_replicas`. Only after the whole cluster's metadata of the same sender."""
+    async def _sort_out_strays(self, request: LeaderAndIsrRequest, pause: Pause) -> None:
+        """Deals with logs on the disks that the request does not name: see `stray_replicas`.
+
+        Does nothing before the same controller has sent the metadata of the whole cluster.
+        """
         if self._metadata.last_full_update != (request.controller_epoch, request.broker_epoch):
             return
         named = {state[:2] for state in request.partitions}
         others = frozenset(request.other_topics)
         for at, stray in enumerate([found for found in self._log_manager.logs() if found.topic_partition not in named]):
             if at % PARTITIONS_IN_A_SLICE == 0:
-                yield
+                await pause()
             tp = stray.topic_partition
             if self._log_manager.get(tp) is not stray:
-                continue  # its disk failed meanwhile
+                continue  # its disk failed during the pause
             try:
                 verdict = self._verdict_on(stray, others)
                 log.warning("%s, topic id %s, was not named by the controller: %s", tp, stray.topic_id, verdict.value)
@@ -388,8 +387,11 @@ class LeadershipChanges:
 
     # -- StopReplica ----------------------------------------------------------------------------------------------
 
-    def stopping(self, request: StopReplicaRequest) -> Steps:
-        """Closed at a stop, it leaves the rest as it is: the controller asks again in the next life."""
+    async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
+        """Stops every replica, or answers its own error for it.
+
+        If this life of the broker ends in a pause, the other replicas stay: the controller asks again in the next life.
+        """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "StopReplica")
         if refusal is not None:
             return refusal
@@ -400,7 +402,7 @@ class LeadershipChanges:
                 tp = stop.topic_partition
                 outcome.note(tp, error, [str(tp), stop.leader_epoch, stop.delete], is_row_of_all=True)
                 if at % PARTITIONS_IN_A_SLICE == 0:
-                    yield
+                    await pause()
         finally:
             self._fetchers.close_idle()
             outcome.end()

@@ -33,13 +33,12 @@ from broker.replication.following.leader_endpoint import FetchSettings, LeaderEn
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
-from broker.replication.leadership_changes import LeadershipChanges, Lookup, TopicOverrides
+from broker.replication.leadership_changes import LeadershipChanges, Lookup, Pause
 from broker.replication.log_dirs.directory_failures import DirectoryFailures
 from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.offset_queries import OffsetQueries
 from broker.replication.partition import Partition, Role, Surroundings
 from broker.replication.record_deletions import RecordDeletions
-from broker.replication.steps import Steps, all_at_once
 from broker.settings.config import BrokerConfig
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
@@ -291,27 +290,16 @@ class ReplicaManager:
 
     # -- control plane --------------------------------------------------------------------------------------------
 
-    def become_leader_or_follower(
-        self, request: LeaderAndIsrRequest, overrides: TopicOverrides | None = None
+    async def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
     ) -> ControlResponse:
-        """LAI-1..5. `overrides` are the settings of `topics_to_configure`."""
-        return all_at_once(self.applying(request, Lookup(overrides or {})))
-
-    def applying(
-        self,
-        request: LeaderAndIsrRequest,
-        lookup: Lookup,
-        held: list[PartitionState] | None = None,
-    ) -> Steps:
-        """As `become_leader_or_follower`, with stops at which others can have their turn; nothing but `step_down_all` may
-        change who leads meanwhile, and then the rest is not applied.
-
-        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`.
+        """LAI-1..5: `LeadershipChanges.become_leader_or_follower`. In a pause only `step_down_all` may change who leads;
+        `pause` then raises.
         """
         for broker in request.live_leaders:
             self._leaders.learn(broker)
         self._told_topics.update((topic_id_uuid(text), topic) for topic, text in request.topic_ids.items())
-        response = yield from self._changes.applying(request, lookup, held)
+        response = await self._changes.become_leader_or_follower(request, lookup, held, pause)
         self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
@@ -322,24 +310,19 @@ class ReplicaManager:
         """As the metadata has it, or LeaderAndIsr, which comes before: followers fetch new partitions at once."""
         return self._metadata.topic_name(topic_id) or self._told_topics.get(topic_id)
 
-    def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
+    async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
         """LAI-6."""
-        return all_at_once(self.stopping(request))
+        return await self._changes.stop_replicas(request, pause)
 
-    def stopping(self, request: StopReplicaRequest) -> Steps:
-        """As `stop_replicas`, with stops like those of `applying`."""
-        return self._changes.stopping(request)
-
-    def maybe_update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
-        """Takes a newer view of the cluster; who may join an ISR, or holds a HW back, may have changed with it."""
-        return all_at_once(self.updating_metadata(request))
-
-    def updating_metadata(self, request: UpdateMetadataRequest) -> Steps:
-        """As `maybe_update_metadata`, with stops like those of `applying`. The view itself changes in one step."""
+    async def update_metadata(self, request: UpdateMetadataRequest, pause: Pause) -> ControlResponse:
+        """Takes a newer view of the cluster, which changes in one step. Then looks at every partition again: who may join an
+        ISR, or holds a high watermark back, may have changed with it.
+        """
         refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
         if refusal is not None:
             return refusal
-        yield from self._metadata.updating(request)
+        for _ in self._metadata.updating(request):
+            await pause()
         known = self._metadata.topic_name
         self._told_topics = {key: name for key, name in self._told_topics.items() if known(key) is None}
         before, now = self._brokers_looked_at, self._metadata.brokers()
@@ -351,7 +334,7 @@ class ReplicaManager:
             for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
                 if at % LOOKS_IN_A_SLICE == 0:
-                    yield
+                    await pause()
             self.record_deletions.check_all()
             self._brokers_looked_at = now
         return ControlResponse()
@@ -405,16 +388,12 @@ class ReplicaManager:
             await asyncio.sleep(0)
         await self.checkpoint_high_watermarks()
 
-    def check_lag(self) -> None:
-        """Every half lag time: members of the ISR that lag leave it (REP-3); the HW waits no longer for who is gone."""
-        all_at_once(self.checking_lag())
-
-    def checking_lag(self) -> Generator[None]:
-        """As `check_lag`, with stops at which others can have their turn."""
+    async def check_lag(self) -> None:
+        """Removes members that lag from the ISRs (REP-3), so that high watermarks do not wait for them. Runs every half lag time."""
         for at, partition in enumerate(self.partitions):
             if at % LOOKS_IN_A_SLICE == 0:
                 if at:
-                    yield
+                    await self.budget.pause()
                 if self._lease.is_suspect():
                     return
             if not partition.shrink_if_lagging():
@@ -450,8 +429,7 @@ class ReplicaManager:
     async def _shrink_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
-            for _ in self.checking_lag():
-                await self.budget.pause()
+            await self.check_lag()
 
     async def _checkpoint_regularly(self) -> None:
         while True:

@@ -33,11 +33,12 @@ from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import LogDirFailed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, UpdateMetadataRequest
+from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from protocol.types import BrokerInfo, TopicPartition
 from protocol.zk.znodes import topic_id_text, topic_id_uuid
 from tests.sim.model_checks import ModelChecks
 from tests.sim.model_log import ModelLog, Node
+from tests.support.turns import at_once, no_pause
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = topic_id_text(topic_id_uuid("AAAAAAAAAAAAAAAAAAAAWA"))
@@ -316,8 +317,8 @@ class ModelBroker:
                 self.partition.look_again()
             return
         before = self.partition.leader_epoch, self.partition.generation
-        steps = self.changes.applying(request, Lookup(created={TP: self.created()}))
-        response = _result_of(steps)
+        lookup = Lookup(created={TP: self.created()})
+        response = at_once(self.changes.become_leader_or_follower(request, lookup, None, no_pause))
         if any(row.error == ErrorCode.REPLICA_NOT_AVAILABLE for row in response.partitions):
             epoch = request.partitions[0].leader_epoch
             self.missing.append(Refusal(request.controller_epoch, request.broker_epoch, epoch))
@@ -466,15 +467,6 @@ class ModelBroker:
         if isinstance(asked, EpochQuestion):
             return EpochAnswer(ErrorCode.NONE, self.partition.end_of_epoch(asked.leader_epoch))
         return log.log_start_offset if asked.timestamp == EARLIEST else log.log_end_offset
-
-
-def _result_of(steps: Generator[None, None, ControlResponse]) -> ControlResponse:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            response: ControlResponse = end.value
-            return response
 
 
 def _is_empty(data: FetchPartitionData) -> bool:

@@ -20,6 +20,7 @@ from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuest
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome
+from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Partition
 from broker.replication.replica_manager import FetchParams, ReplicaManager
 from broker.settings.config import BrokerConfig
@@ -29,10 +30,17 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
+from protocol.rpc.messages import (
+    ControlResponse,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from protocol.types import BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import topic_id_text
 from tests.support.fake_time import FakeTime
+from tests.support.turns import at_once, no_pause
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = topic_id_text(uuid.UUID(int=77))
@@ -153,6 +161,22 @@ class Node:
     metadata: MetadataCache
     lease: LeadershipLease
 
+    def carry_out(
+        self,
+        request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest,
+        lookup: Lookup | None = None,
+        held: list[PartitionState] | None = None,
+    ) -> ControlResponse:
+        """A control request, without a pause."""
+        match request:
+            case LeaderAndIsrRequest():
+                answer = self.manager.become_leader_or_follower(request, lookup or Lookup(), held, no_pause)
+            case UpdateMetadataRequest():
+                answer = self.manager.update_metadata(request, no_pause)
+            case StopReplicaRequest():
+                answer = self.manager.stop_replicas(request, no_pause)
+        return at_once(answer)
+
     def partition(self, tp: TopicPartition = TP) -> Partition:
         found = self.manager.partitions.get(tp)
         assert found is not None
@@ -243,7 +267,7 @@ class Cluster:
     def tell_metadata(self) -> None:
         for node in self.nodes.values():
             request = UpdateMetadataRequest(9, self.controller_epoch, node.epoch, (), {}, self.brokers())
-            node.manager.maybe_update_metadata(request)
+            node.carry_out(request)
 
     def lead(
         self,
@@ -280,7 +304,7 @@ class Cluster:
                 request = LeaderAndIsrRequest(
                     9, self.controller_epoch, node.epoch, (state,), {self.tp.topic: topic_id}, self.brokers()
                 )
-                answers[broker] = node.manager.become_leader_or_follower(request, {self.tp.topic: overrides or {}})
+                answers[broker] = node.carry_out(request, Lookup({self.tp.topic: overrides or {}}))
         return answers
 
     async def replicate(self, *followers: int, rounds: int = 1) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import leader_and_isr, steps
+from broker.control import leader_and_isr, pauses
 from broker.control.listener import ControlListener
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode
@@ -340,7 +340,7 @@ def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_is_begun(
 
 def test_it_is_told_when_very_many_partitions_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the garbage collector, which would look through all of them in one turn of the loop."""
-    monkeypatch.setattr(steps, "STEPS_UNTIL_MUCH_IS_NEW", 50)
+    monkeypatch.setattr(pauses, "PAUSES_UNTIL_MUCH_IS_NEW", 50)
     seen: list[int] = []
 
     async def scenario(node: Node, listener: ControlListener) -> None:
@@ -351,7 +351,7 @@ def test_it_is_told_when_very_many_partitions_are_new(tmp_path: Path, monkeypatc
         await telling.handle(many(node, 100))
 
     play(tmp_path, scenario)
-    assert seen == [44, 94]  # the first steps prepare
+    assert seen == [44, 94]  # the first pauses prepare
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
@@ -402,6 +402,26 @@ def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(t
         assert (await task).error is ErrorCode.STALE_BROKER_EPOCH
         assert 0 < taken == len(node.manager.partitions) < 100
         assert not any(partition.role is Role.LEADER for partition in node.manager.partitions)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+def test_a_large_request_that_is_cancelled_in_a_pause_leaves_whole_partitions(tmp_path: Path) -> None:
+    """As when the broker stops. The next request is carried out."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        task = asyncio.create_task(listener.handle(many(node, 100)))
+        while not node.manager.partitions:  # noqa: ASYNC110 - the first slice is not told of
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+        taken = len(node.manager.partitions)
+        assert 0 < taken < 100
+        assert all(partition.role is Role.LEADER for partition in node.manager.partitions)
+        assert await listener.handle(many(node, 100, is_full=True)) == ControlResponse()
+        assert len(node.manager.partitions) == 100
 
     play(tmp_path, scenario)
 

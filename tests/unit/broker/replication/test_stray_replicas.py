@@ -90,12 +90,10 @@ def tell(
     """What a controller sends to a broker that came: the cluster's metadata, then its own replicas."""
     ids = {row.topic: topic_id for row in states}
     head = (9, cluster.controller_epoch, node.epoch)
-    node.manager.maybe_update_metadata(
-        UpdateMetadataRequest(*head, states, ids, cluster.brokers(), is_full=metadata_is_full)
-    )
+    node.carry_out(UpdateMetadataRequest(*head, states, ids, cluster.brokers(), is_full=metadata_is_full))
     mine = tuple(row for row in states if node.id in row.replicas)
     request = LeaderAndIsrRequest(*head, mine, ids, cluster.brokers(), is_full=True, other_topics=other_topics)
-    assert node.manager.become_leader_or_follower(request).error is ErrorCode.NONE
+    assert node.carry_out(request).error is ErrorCode.NONE
 
 
 def directories(cluster: Cluster) -> list[str]:
@@ -135,7 +133,7 @@ def test_in_doubt_nothing_is_touched(tmp_path: Path, is_doubted_by: str) -> None
             case _:
                 tell(cluster, node, other_topics=("t",))
                 request = LeaderAndIsrRequest(9, cluster.controller_epoch + 1, node.epoch, (), {}, (), is_full=True)
-                node.manager.become_leader_or_follower(request)
+                node.carry_out(request)
         assert node.logs.get(TP) is not None
         cluster.controller_epoch += 1
         cluster.lead(1, 6, (1,), replicas=(1,))
