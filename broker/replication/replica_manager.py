@@ -1,8 +1,9 @@
-"""The broker's replicas as the API layer and the control plane see them: append, fetch, offsets, leadership.
+"""The broker's replicas: makes the parts that serve them, and carries news of a partition from one part to the others.
 
-All methods but `start` and `shutdown` return at once; answers that must wait are parked (BUG-26). A follower's fetch,
-or an ISR change, moves the HW of some partitions; their producers are answered together right after it. Parked fetches
-are answered once per loop turn, with all that came in that turn.
+Callers use the parts: `appends`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests and the life of the
+whole are here. No part waits: an answer that has to wait is parked (BUG-26). A follower's fetch, or an ISR change, moves the
+high watermark of some partitions; their producers are answered together right afterwards. Parked fetches are answered once
+per loop turn, with all that came in that turn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,7 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
-from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
+from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, FetchResponder
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.fetching.large_fetches import WaitingFetch
@@ -44,7 +45,6 @@ from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchRequestPartition
-from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
 from protocol.rpc.messages import (
     ControlResponse,
@@ -149,7 +149,7 @@ class ReplicaManager:
             self.budget,
             self.client_budget,
         )
-        self._appends = Appends(
+        self.appends = Appends(
             self.partitions,
             clock,
             lease.is_suspect,
@@ -159,7 +159,7 @@ class ReplicaManager:
             self._disk_failed,
             self.client_budget,
         )
-        self._offsets = OffsetQueries(self.partitions, self._disk_failed)
+        self.offsets = OffsetQueries(self.partitions, self._disk_failed)
         self.record_deletions = RecordDeletions(
             self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._fetches.answer_followers
         )
@@ -188,46 +188,6 @@ class ReplicaManager:
         log_manager.on_log_dir_failure = self.failures.directory_failed
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
-
-    # -- produce (REP-4) ------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> None:
-        """Appends to each partition; `respond` gets the results in the order of `entries`.
-
-        It is called before this returns, unless acks is -1 and some append has to wait for its replication.
-        """
-        self._appends.append(acks, timeout_ms, entries, respond)
-
-    def append_in_slices(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> Coroutine[Any, Any, None] | None:
-        """As `append`, for what clients send: `Appends.append_in_slices`."""
-        return self._appends.append_in_slices(acks, timeout_ms, entries, respond)
-
-    def when_replicated(
-        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
-    ) -> None:
-        """Answers as for an append with acks=all that ends at `end_offset`: what is in the log already is waited for."""
-        partition = self.partitions.get(tp)
-        if partition is None:
-            respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
-        awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
-        results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
-        operation = DelayedProduce(
-            awaited, results, lambda found: respond(ErrorCode(found[0].error)), self._lease.is_suspect
-        )
-        self._produces.try_complete_else_watch(operation, (tp,), timeout_ms / 1000)
 
     # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
 
@@ -258,24 +218,19 @@ class ReplicaManager:
         """The partitions of fetch sessions that rest."""
         return self._fetches.quiet
 
-    # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
+    # -- produce (REP-4) ------------------------------------------------------------------------------------------
 
-    def list_offset(
+    def append(
         self,
-        tp: TopicPartition,
-        timestamp: int,
-        current_leader_epoch: int = -1,
-        isolation_level: int = 0,
-        replica_id: int = -1,
-    ) -> tuple[int, int, int]:
-        """(timestamp, offset, epoch) for a time in ms, -1 latest, -2 earliest, -3 max timestamp. Raises KafkaError."""
-        return self._offsets.list_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> None:
+        """`Appends.append`, for the group coordinator."""
+        self.appends.append(acks, timeout_ms, entries, respond)
 
-    def listing_offset(
-        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
-    ) -> Generator[Callable[[], Any] | None, Any, tuple[int, int, int]]:
-        """As `list_offset`, with stops: `OffsetQueries.listing_offset`."""
-        return self._offsets.listing_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+    # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
 
     def offset_for_leader_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = -1
@@ -284,7 +239,7 @@ class ReplicaManager:
 
         A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
         """
-        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
+        answer = self.offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
         self._fetches.answer_follower(replica_id)
         return answer
 

@@ -130,7 +130,7 @@ class FakeEndpoint:
 
     async def list_offset(self, tp: TopicPartition, current_leader_epoch: int, timestamp: int) -> int:
         try:
-            return self._peer().list_offset(tp, timestamp, current_leader_epoch, 0, self._own_id)[1]
+            return list_offset(self._peer(), tp, timestamp, current_leader_epoch, self._own_id)[1]
         except KafkaError as error:
             raise LeaderUnavailable(error.code.name) from error
 
@@ -337,7 +337,7 @@ class Cluster:
         """Appends one batch, of `producer_id` and so on; the list gets the result when there is one."""
         answer: list[ProducePartitionResult] = []
         batch = build_batch([(None, value.encode(), (), 1000) for value in values], **producer)
-        self.nodes[broker].manager.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
+        self.nodes[broker].manager.appends.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
         return answer
 
     def consume(
@@ -360,6 +360,21 @@ class Cluster:
         params = FetchParams(follower, broker_epoch, max_wait_ms, 1, 2**20, 0)
         self.nodes[leader].manager.fetch(params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
         return answer
+
+
+def list_offset(
+    manager: ReplicaManager, tp: TopicPartition, timestamp: int, leader_epoch: int = -1, replica_id: int = -1
+) -> tuple[int, int, int]:
+    """(timestamp, offset, epoch), without a pause."""
+    listing = manager.offsets.listing_offset(tp, timestamp, leader_epoch, 0, replica_id)
+    done = None
+    while True:
+        try:
+            work = listing.send(done)
+        except StopIteration as end:
+            found: tuple[int, int, int] = end.value
+            return found
+        done = work() if work is not None else None
 
 
 def _abandon(logs: LogManager) -> None:
@@ -396,4 +411,15 @@ def play(directory: Path, scenario: Scenario) -> None:
         cluster.close()
 
 
-__all__ = ["LAG_S", "TP", "Cluster", "FakeIsrWriter", "Node", "ReplicaFetcher", "Scenario", "play", "values_of"]
+__all__ = [
+    "LAG_S",
+    "TP",
+    "Cluster",
+    "FakeIsrWriter",
+    "Node",
+    "ReplicaFetcher",
+    "Scenario",
+    "list_offset",
+    "play",
+    "values_of",
+]

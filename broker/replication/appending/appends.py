@@ -103,6 +103,18 @@ class Appends:
         self._answer_or_await(results, awaited, timeout_ms, respond)
         return None
 
+    def when_replicated(
+        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
+    ) -> None:
+        """Answers as for an append with acks=all that ends at `end_offset`, for records that are in the log already."""
+        partition = self._hosted.get(tp)
+        if partition is None:
+            respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
+        results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
+        self._answer_or_await(results, awaited, timeout_ms, lambda found: respond(ErrorCode(found[0].error)))
+
     async def _append_rest(
         self,
         acks: int,

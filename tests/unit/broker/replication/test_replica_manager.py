@@ -17,7 +17,7 @@ from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.types import TopicPartition
 from protocol.zk.znodes import topic_id_uuid
-from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, play, values_of
+from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, play, values_of
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
@@ -395,7 +395,7 @@ def test_fencing_by_leader_epoch(tmp_path: Path, epoch: int, error: ErrorCode) -
         assert error_of(cluster.follower_fetch(1, 2, 0, epoch=epoch)) is error
         manager = cluster.nodes[1].manager
         for ask in (
-            lambda: manager.list_offset(TP, -2, epoch),
+            lambda: list_offset(manager, TP, -2, epoch),
             lambda: manager.offset_for_leader_epoch(TP, epoch, 1),
         ):
             if error is ErrorCode.NONE:
@@ -488,23 +488,23 @@ def test_list_offsets(tmp_path: Path) -> None:
         await cluster.replicate(2, 3)
         cluster.produce(1, "b")
         manager = cluster.nodes[1].manager
-        assert manager.list_offset(TP, -1) == (-1, 1, 0)
-        assert manager.list_offset(TP, -1, replica_id=2) == (-1, 2, 0)
+        assert list_offset(manager, TP, -1) == (-1, 1, 0)
+        assert list_offset(manager, TP, -1, replica_id=2) == (-1, 2, 0)
         for ask in (
-            lambda: manager.list_offset(TP, -1, replica_id=4),
+            lambda: list_offset(manager, TP, -1, replica_id=4),
             lambda: manager.offset_for_leader_epoch(TP, 0, 0, 4),
         ):
             with pytest.raises(KafkaError) as not_assigned:
                 ask()
             assert not_assigned.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert manager.list_offset(TP, -2) == (-1, 0, 0)
-        assert manager.list_offset(TP, 1000) == (1000, 0, 0)
-        assert manager.list_offset(TP, 1001) == (-1, -1, -1)
+        assert list_offset(manager, TP, -2) == (-1, 0, 0)
+        assert list_offset(manager, TP, 1000) == (1000, 0, 0)
+        assert list_offset(manager, TP, 1001) == (-1, -1, -1)
         await cluster.replicate(2)
         # 2 leads now, with both records but a HW of 1.
         cluster.lead(2, 1, (2, 3), to=(2,))
         with pytest.raises(KafkaError) as raised:
-            cluster.nodes[2].manager.list_offset(TP, -1)
+            list_offset(cluster.nodes[2].manager, TP, -1)
         assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
     play(tmp_path, scenario)
