@@ -19,7 +19,7 @@ from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.following.replica_fetcher import FollowedPartition
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
-from broker.replication.stray_replicas import Verdict, judge
+from broker.replication.stray_replicas import StrayAction, action_for_stray
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, is_passing
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
@@ -135,7 +135,7 @@ class LeadershipChanges:
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
             return refusal
-        outcome = _Outcome(self._events, "leader_and_isr", "taken", request)
+        results = _PartitionResults(self._events, "leader_and_isr", "taken", request)
         # Leaders first: a follower elsewhere waits for them.
         states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
         if len(states) > WORK_IN_A_SLICE:
@@ -151,7 +151,7 @@ class LeadershipChanges:
                 elif request.is_full and self._is_known(state, topic_id):
                     room -= 1
                 else:
-                    self._take_or_hold(state, topic_id, lookup, held, outcome)
+                    self._take_or_hold(state, topic_id, lookup, held, results)
                     room -= WORK_OF_A_CHANGE
                 if room <= 0:
                     room = WORK_IN_A_SLICE
@@ -160,8 +160,8 @@ class LeadershipChanges:
                 await self._sort_out_strays(request, pause)
         finally:
             self._fetchers.close_idle()
-            outcome.end()
-        return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
+            results.end()
+        return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     async def _stop_copying(self, states: Sequence[PartitionState], pause: Pause) -> None:
         """Takes partitions whose leader epoch is over out of the fetches, before the first of many is taken (LAI-4).
@@ -203,7 +203,7 @@ class LeadershipChanges:
         topic_id: str | None,
         lookup: Lookup,
         held: list[PartitionState] | None,
-        outcome: _Outcome,
+        results: _PartitionResults,
     ) -> None:
         try:
             error = self._take(state, topic_id, lookup)
@@ -214,7 +214,7 @@ class LeadershipChanges:
                 return
             error = ErrorCode.KAFKA_STORAGE_ERROR
         row = [str(state.topic_partition), state.leader, state.leader_epoch, list(state.isr)]
-        outcome.note(state.topic_partition, error, row)
+        results.note(state.topic_partition, error, row)
 
     def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
         """Raises LogUnavailable when it is to be tried again."""
@@ -349,15 +349,15 @@ class LeadershipChanges:
             if self._log_manager.get(tp) is not stray:
                 continue  # its disk failed during the pause
             try:
-                verdict = self._verdict_on(stray, others)
+                verdict = self._action_for(stray, others)
                 log.warning("%s, topic id %s, was not named by the controller: %s", tp, stray.topic_id, verdict.value)
                 self._events.write("stray_replica", partition=str(tp), topic_id=stray.topic_id, verdict=verdict.name)
-                if verdict is not Verdict.KEEP:
-                    self._remove_stray(tp, is_kept_aside=verdict is Verdict.SET_ASIDE)
+                if verdict is not StrayAction.KEEP:
+                    self._remove_stray(tp, is_kept_aside=verdict is StrayAction.SET_ASIDE)
             except LogDirFailed as error:
                 self._disk_failed(self._hosted.find_or_make(tp), error)
 
-    def _verdict_on(self, stray: Log, others: frozenset[str]) -> Verdict:
+    def _action_for(self, stray: Log, others: frozenset[str]) -> StrayAction:
         """Raises LogDirFailed."""
         tp = stray.topic_partition
         known_id = self._metadata.topic_id(tp.topic)
@@ -365,7 +365,7 @@ class LeadershipChanges:
         own_text = stray.topic_id
         if own_text is not None and known_text is not None and self._log_manager.is_of(tp, known_text):
             own_text = known_text
-        return judge(
+        return action_for_stray(
             tp,
             own_text,
             own_id=self._own_id,
@@ -395,18 +395,18 @@ class LeadershipChanges:
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "StopReplica")
         if refusal is not None:
             return refusal
-        outcome = _Outcome(self._events, "stop_replica", "partitions", request)
+        results = _PartitionResults(self._events, "stop_replica", "partitions", request)
         try:
             for at, stop in enumerate(request.partitions, 1):
                 error = self._stop(stop, request.topic_ids.get(stop.topic))
                 tp = stop.topic_partition
-                outcome.note(tp, error, [str(tp), stop.leader_epoch, stop.delete], is_row_of_all=True)
+                results.note(tp, error, [str(tp), stop.leader_epoch, stop.delete], is_row_of_all=True)
                 if at % PARTITIONS_IN_A_SLICE == 0:
                     await pause()
         finally:
             self._fetchers.close_idle()
-            outcome.end()
-        return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
+            results.end()
+        return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     def _stop(self, stop: StopReplicaPartition, topic_id: str | None) -> ErrorCode:
         """NONE also when there is nothing to stop: a controller that asks again must get on."""
@@ -465,7 +465,7 @@ class LeadershipChanges:
                 self._halt(partition.tp)
 
 
-class _Outcome:
+class _PartitionResults:
     """What became of the partitions of one request. `errors` are for the answer; events have the rows, some hundred in each."""
 
     def __init__(

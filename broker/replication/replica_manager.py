@@ -38,7 +38,7 @@ from broker.replication.leadership_changes import LeadershipChanges, Lookup, Pau
 from broker.replication.log_dirs.directory_failures import DirectoryFailures
 from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.offset_queries import OffsetQueries
-from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.partition import Partition, PartitionContext, Role
 from broker.replication.record_deletions import RecordDeletions
 from broker.settings.config import BrokerConfig
 from broker.storage.log import LogDirFailed
@@ -107,7 +107,7 @@ class ReplicaManager:
         self._turn_is_scheduled = False
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._surroundings = Surroundings(
+        self._partition_context = PartitionContext(
             own_id=config.broker_id,
             clock=clock,
             metadata=metadata_cache,
@@ -118,7 +118,7 @@ class ReplicaManager:
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: self.record_deletions.check(tp),
         )
-        self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._surroundings))
+        self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._partition_context))
         window = {
             "samples": config.replication_quota_window_num,
             "sample_s": config.replication_quota_window_size_seconds,
@@ -153,7 +153,7 @@ class ReplicaManager:
             self.partitions,
             clock,
             lease.is_suspect,
-            self._surroundings.refused,
+            self._partition_context.refused,
             self._produces,
             self._appended_to,
             self._disk_failed,
@@ -435,7 +435,7 @@ class ReplicaManager:
 
     def _stood_still(self, seconds: float) -> None:
         self._events.write("stood_still", seconds=round(seconds, 3))
-        self._surroundings.forgiveness.at = self._clock.monotonic()
+        self._partition_context.forgiveness.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
         for tp in self._produces.watched():

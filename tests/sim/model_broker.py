@@ -27,7 +27,7 @@ from broker.replication.following.truncation import UNDEFINED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrProposal
 from broker.replication.leadership_changes import LeadershipChanges, Lookup
-from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.partition import Partition, PartitionContext, Role
 from broker.settings.config import TopicConfig
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log import LogDirFailed
@@ -229,7 +229,7 @@ class ModelBroker:
         self.is_running = True
         self.is_paused = False
         self.metadata = ModelMetadata()
-        surroundings = Surroundings(
+        context = PartitionContext(
             own_id=self.id,
             clock=self.clock,
             metadata=self.metadata,  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ class ModelBroker:
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: None,
         )
-        hosted = HostedPartitions(self.metadata, lambda tp: Partition(tp, surroundings))  # type: ignore[arg-type]
+        hosted = HostedPartitions(self.metadata, lambda tp: Partition(tp, context))  # type: ignore[arg-type]
         self.partition = hosted.find_or_make(TP)
         self.log = ModelLog(self.config, TOPIC_ID, self.disk.nodes, self.disk.epochs)
         self.log.on_cut = lambda before, end: self.checks.was_cut(self, before, end)

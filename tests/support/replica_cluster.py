@@ -19,7 +19,7 @@ from broker.process.event_log import EventLog
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, FetchPosition, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
-from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome
+from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Partition
 from broker.replication.replica_manager import FetchParams, ReplicaManager
@@ -65,7 +65,7 @@ class FakeIsrWriter:
         for proposal in proposals:
             current = self.states[proposal.topic_partition]
             if proposal.state.zk_version != current.zk_version:
-                proposal.on_result(IsrResult(Outcome.CONFLICT, proposal.state))
+                proposal.on_result(IsrResult(IsrOutcome.CONFLICT, proposal.state))
                 continue
             new = LeaderAndIsr(
                 current.leader,
@@ -76,7 +76,7 @@ class FakeIsrWriter:
             )
             self.states[proposal.topic_partition] = new
             written.append(new.isr)
-            proposal.on_result(IsrResult(Outcome.COMMITTED, new))
+            proposal.on_result(IsrResult(IsrOutcome.COMMITTED, new))
         return written
 
 
