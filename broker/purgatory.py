@@ -39,12 +39,12 @@ class Timers(Protocol):
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> object: ...
 
 
-class Verdict(Enum):
+class CheckResult(Enum):
     """What an operation says when it is checked."""
 
     DONE = "it can be answered now"
     WAIT = "not yet"
-    WAIT_AND_SO_DO_LATER = "not yet, and those that began to watch the key after it need not be asked"
+    WAIT_LIKE_ALL_LATER = "not yet, and those that began to watch the key after it need not be asked"
 
 
 class DelayedOperation(ABC, Generic[Key]):
@@ -59,7 +59,7 @@ class DelayedOperation(ABC, Generic[Key]):
         self._timer: TimerHandle | None = None
 
     @abstractmethod
-    def try_complete(self, keys: Collection[Key]) -> Verdict:
+    def try_complete(self, keys: Collection[Key]) -> CheckResult:
         """Looks again at what `keys` (all that were touched) mean for it. Changes nothing outside of itself."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Purgatory(Generic[Key]):
     def try_complete_else_watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
         """Completes the operation if it can be, else parks it under `keys` for at most `timeout_s`. True: completed."""
         watched = tuple(dict.fromkeys(keys))
-        if operation.try_complete(watched) is Verdict.DONE or not watched:
+        if operation.try_complete(watched) is CheckResult.DONE or not watched:
             return operation.complete_now()
         if timeout_s <= 0:
             return operation._finish(expired=True)
@@ -153,17 +153,17 @@ class Purgatory(Generic[Key]):
                 self._keys_due[key] = None
                 break
             verdict = self._ask(operation, (key,))
-            if verdict is Verdict.DONE:
+            if verdict is CheckResult.DONE:
                 completed += 1
-            elif verdict is Verdict.WAIT_AND_SO_DO_LATER:
+            elif verdict is CheckResult.WAIT_LIKE_ALL_LATER:
                 break
         return completed
 
-    def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> Verdict:
+    def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> CheckResult:
         began = self._monotonic() if self._monotonic is not None else 0.0
         self._left -= 1
         verdict = operation.try_complete(keys)
-        if verdict is Verdict.DONE:
+        if verdict is CheckResult.DONE:
             operation.complete_now()
         if self._monotonic is not None:
             self._spent_s += self._monotonic() - began
@@ -186,7 +186,7 @@ class Purgatory(Generic[Key]):
             operation = next(iter(due))
             its_keys = tuple(due.pop(operation))
             if not operation.is_completed:
-                completed += self._ask(operation, its_keys) is Verdict.DONE
+                completed += self._ask(operation, its_keys) is CheckResult.DONE
         return completed
 
     def _may_ask(self) -> bool:

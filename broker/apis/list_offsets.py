@@ -21,7 +21,6 @@ from protocol.kafka.list_offsets_codec import AskedOffset, ListOffsetsPartitionR
 from protocol.types import TopicPartition
 
 OFFSET_NOT_AVAILABLE_SINCE = 5
-MAX_TIMESTAMP = -3
 SPECIAL_TIME_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
 RESULTS_IN_A_STEP = 200
 
@@ -70,14 +69,9 @@ def _find(
     if timestamp < 0 and version < SPECIAL_TIME_SINCE.get(timestamp, version + 1):
         return _failed(index, ErrorCode.UNSUPPORTED_VERSION)
     try:
-        if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
-            timestamp, offset, epoch = yield from context.replica_manager.listing_offset(
-                TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
-            )
-        else:
-            timestamp, offset, epoch = context.replica_manager.list_offset(
-                TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
-            )
+        timestamp, offset, epoch = yield from context.replica_manager.offsets.listing_offset(
+            TopicPartition(topic, index), timestamp, current_epoch, body.isolation_level, body.replica_id
+        )
     except KafkaError as error:
         if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
             return _failed(index, ErrorCode.LEADER_NOT_AVAILABLE)

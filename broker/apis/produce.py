@@ -86,7 +86,7 @@ def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coro
     acks = body.acks
     # What waits for its replication must not keep the records in memory.
     request.frame = NO_RECORDS
-    return context.replica_manager.append_in_slices(
+    return context.replica_manager.appends.append_in_slices(
         acks, body.timeout_ms, entries, lambda results: _respond(context, request, acks, shape, results)
     )
 

@@ -1,4 +1,4 @@
-"""Which life of this broker a control request is for, and whether it comes late (STA-3, INV-8, FLT-18)."""
+"""Refuses control requests that are for an earlier life of this broker, or that come late (STA-3, INV-8, FLT-18)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, StopRepl
 class BrokerEpochFence:
     """Refuses requests for an earlier life.
 
-    A newer epoch than the known one is let in: the controller may have seen the new znode before this broker heard of
-    its own success. The epoch under which this broker stepped down is earlier, though no newer one is known yet.
+    A newer epoch than the known one is accepted: the controller may see the new znode before this broker learns that it
+    is registered. The epoch under which this broker stepped down is an earlier life, even while no newer epoch is known.
     """
 
     def __init__(self, own_broker_epoch: Callable[[], int], replica_manager: ReplicaManager) -> None:
         self._own_broker_epoch = own_broker_epoch
         self._replica_manager = replica_manager
 
-    def refusal(self, broker_epoch: int) -> ControlResponse | None:
-        """None: the request is for this life."""
-        if broker_epoch < self._own_broker_epoch() or broker_epoch <= self._replica_manager.fenced_broker_epoch:
-            return ControlResponse(ErrorCode.STALE_BROKER_EPOCH)
-        return None
+    def is_stale(self, broker_epoch: int) -> bool:
+        """A request with that broker epoch is for an earlier life."""
+        return broker_epoch < self._own_broker_epoch() or broker_epoch <= self._replica_manager.fenced_broker_epoch
 
 
 class NewestRequest:
-    """Refuses what is older than a request of the same controller that was handled already.
+    """Refuses a request that is older than one of the same controller that was carried out already.
 
-    A connection that the controller gave up may still deliver: its kernel goes on sending what was written before the
-    close. A partition's leadership has an epoch to tell by, but an ISR in the metadata, or the list of brokers, has none.
+    A connection that the controller has closed may still deliver: its kernel sends what was written before the close. The
+    leader epoch of a partition shows that such a request is late. An ISR in the metadata, or the list of brokers, has no epoch.
     """
 
     def __init__(self) -> None:
@@ -40,7 +38,7 @@ class NewestRequest:
     def refusal(
         self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
     ) -> ControlResponse | None:
-        """None: it is in order, or the newest one once more."""
+        """None if the request is in order, or repeats the newest one."""
         newest_epoch, newest_number = self._newest
         if request.controller_epoch == newest_epoch and 0 < request.number < newest_number:
             return ControlResponse(ErrorCode.STALE_CONTROLLER_EPOCH)

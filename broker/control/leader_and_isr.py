@@ -1,15 +1,15 @@
-"""LeaderAndIsr: fence, read what ZooKeeper says of logs to be opened, hand over to the replica manager (LAI-1..5).
+"""LeaderAndIsr: reads from ZooKeeper what is needed to open logs, then calls the replica manager (LAI-1..5).
 
-A log is opened with its topic's settings. Defaults would be unsafe: a leader would take records with fewer in-sync replicas
-than the topic asks for (INV-17), and retention would delete what a compacted topic keeps. And a log that should be here and
-is not is made only if the partition is younger than this broker's disks (`disk_history`). While ZooKeeper cannot say the
-settings or the age, the partitions concerned are *held*. All other partitions of the request, and all later requests, go on.
+A log is opened with its topic's settings. Defaults are unsafe: a leader would accept records with fewer in-sync replicas
+than the topic demands (INV-17), and retention would delete what a compacted topic keeps. A log that should be here but is
+missing is made only if the partition is younger than this broker's disks (`disk_history`). While ZooKeeper cannot be asked
+for the settings or the age, the partitions concerned are *held*. The other partitions and all later requests are carried out.
 
-1. What is missing is read again every `RETRY_S`. When it is there, the held partitions are applied.
-2. A newer LeaderAndIsr or StopReplica for a held partition replaces or drops it.
+1. The handler reads again every `RETRY_S`. When it has the answer, it applies the held partitions.
+2. A newer LeaderAndIsr for a held partition replaces it, a newer StopReplica drops it.
 3. A held partition of an earlier life of this broker, or of a deposed controller, is dropped when its turn comes.
-4. The controller has its answer by then. If a held partition cannot be served, the broker asks for a LeaderAndIsr of
-   everything (as after a disk failure), whose answer says so.
+4. The controller already has the answer to the request then. If a held partition turns out to be impossible to serve, the
+   broker asks for a LeaderAndIsr of everything, as after a disk failure. The answer to that one contains the error.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from broker.control.fencing import BrokerEpochFence
-from broker.control.steps import StepByStep
+from broker.control.pauses import RequestPauses
 from broker.replication.leadership_changes import Lookup
 from broker.replication.replica_manager import ReplicaManager
 from protocol.errors import ErrorCode
@@ -33,9 +32,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 READ_WITHIN_S = 1.0
-"""How long a request waits for ZooKeeper before it goes on without the partitions that need it."""
+"""How long a request waits for ZooKeeper. Then it is carried out without the partitions that need an answer."""
 READ_AT_ONCE = 500
-"""However slow ZooKeeper is, some of them are read in that time."""
+"""Topics or partitions in one read, few enough that even a slow ZooKeeper answers some reads within `READ_WITHIN_S`."""
 
 NOT_SERVED = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REPLICA_NOT_AVAILABLE)
 
@@ -60,23 +59,21 @@ class HeldPartition(NamedTuple):
 
 
 class LeaderAndIsrHandler:
-    """One request at a time: the listener sees to it, with the lock `one_at_a_time`.
+    """Carries out one request at a time: the listener holds the lock `one_at_a_time` around `handle`.
 
-    `ask_for_everything` makes the controller send a LeaderAndIsr for all that this broker hosts.
+    `ask_for_everything` makes the controller send a LeaderAndIsr for all partitions that this broker hosts.
     """
 
     def __init__(
         self,
-        fence: BrokerEpochFence,
-        steps: StepByStep,
+        pauses: RequestPauses,
         replica_manager: ReplicaManager,
         load_topic_overrides: LoadTopicOverrides,
         load_created: LoadCreationZxids,
         one_at_a_time: asyncio.Lock,
         ask_for_everything: Callable[[], None],
     ) -> None:
-        self._fence = fence
-        self._steps = steps
+        self._pauses = pauses
         self._replica_manager = replica_manager
         self._load_topic_overrides = load_topic_overrides
         self._load_created = load_created
@@ -100,14 +97,14 @@ class LeaderAndIsrHandler:
         return response
 
     def stopped(self, request: StopReplicaRequest) -> None:
-        """The request was applied: what is held of its partitions is not to be made any more."""
+        """Drops the held partitions that the request, which was carried out, stopped."""
         for stop in request.partitions if self._held else ():
             held = self._held.get(stop.topic_partition)
             if held is not None and request.topic_ids.get(stop.topic) in (None, held.topic_id):
                 del self._held[stop.topic_partition]
 
     async def close(self) -> None:
-        """Gives up what is held."""
+        """Drops all held partitions."""
         if self._retries is not None:
             self._retries.cancel()
             await asyncio.gather(self._retries, return_exceptions=True)
@@ -115,14 +112,16 @@ class LeaderAndIsrHandler:
     async def _apply(
         self, request: LeaderAndIsrRequest, lookup: Lookup
     ) -> tuple[ControlResponse, list[PartitionState]]:
-        """Applies what can be applied with what is known. Returns the rest too."""
+        """Applies the partitions that can be applied now. Returns the answer, and the partitions that must be held."""
         held: list[PartitionState] = []
-        steps = self._replica_manager.applying(request, lookup, held)
-        response = await self._steps.carry_out(steps, request.broker_epoch)
+        response = await self._pauses.carry_out(
+            request.broker_epoch,
+            lambda pause: self._replica_manager.become_leader_or_follower(request, lookup, held, pause),
+        )
         return response, held if response.error is ErrorCode.NONE else []
 
     async def _look_up(self, request: LeaderAndIsrRequest) -> Lookup:
-        """What ZooKeeper can say now."""
+        """Reads as much as ZooKeeper answers within `READ_WITHIN_S`."""
         topics = self._replica_manager.topics_to_configure(request)
         await asyncio.sleep(0)  # ten thousand partitions take some milliseconds each time
         missing = self._replica_manager.missing_logs(request)
@@ -135,18 +134,18 @@ class LeaderAndIsrHandler:
                 for some_missing in _slices(sorted(missing)):
                     created.update(await self._load_created(some_missing))
         except (TimeoutError, ZkError) as error:
-            log.warning("LeaderAndIsr: not all could be read from ZooKeeper in time: %s", error)
+            log.warning("LeaderAndIsr: ZooKeeper did not answer everything in time: %s", error)
         return Lookup(overrides, created, {*(topics - overrides.keys()), *(missing - created.keys())})
 
     async def _load(self, topics: list[str], found: dict[str, Mapping[str, str]]) -> None:
-        """One topic that cannot be read must not hold up the others."""
+        """Reads the topics' settings. One topic that cannot be read does not delay the others."""
         if not topics:
             return
         try:
             loaded = await self._load_topic_overrides(topics)
             found.update((topic, loaded.get(topic, {})) for topic in topics)
         except (ConnectionLoss, SessionExpired) as error:
-            log.info("no settings of topics for now: %s", error)
+            log.info("the settings of topics cannot be read now: %s", error)
         except ZkError as error:
             if len(topics) == 1:
                 log.warning("the settings of topic %s cannot be read: %s", topics[0], error)
@@ -163,11 +162,11 @@ class LeaderAndIsrHandler:
             try:
                 await self._apply_held()
             except Exception:
-                # The task's boundary: what is held is tried again.
+                # The boundary of the task: held partitions are tried again.
                 log.exception("held partitions could not be applied")
 
     async def _apply_held(self) -> None:
-        """Looks first, without keeping others waiting, whether it can be read now."""
+        """Reads first, without the lock, and takes the lock only if there is an answer."""
         by_request: dict[int, list[HeldPartition]] = {}
         for held in self._held.values():
             by_request.setdefault(id(held.request), []).append(held)
@@ -180,13 +179,13 @@ class LeaderAndIsrHandler:
                     await self._apply_group(group)
 
     async def _apply_group(self, group: Sequence[HeldPartition]) -> None:
-        # Read again: no log may be opened with settings that changed while others had their turn.
+        # Read again under the lock: settings may have changed while the handler waited for it.
         part = _part(group)
         response, waiting = await self._apply(part, await self._look_up(part))
         for state in part.partitions:
             if state not in waiting:
                 del self._held[state.topic_partition]
-        log.info("%d partitions are not waited for any more", len(part.partitions) - len(waiting))
+        log.info("%d partitions are no longer held", len(part.partitions) - len(waiting))
         if any(error.error in NOT_SERVED for error in response.partitions):
             self._ask_for_everything()
 
@@ -195,7 +194,7 @@ class LeaderAndIsrHandler:
 
 
 def _part(group: Sequence[HeldPartition]) -> LeaderAndIsrRequest:
-    """These partitions of their request."""
+    """Their request, with these partitions only."""
     states = tuple(held.state for held in group)
     return replace(group[0].request, partitions=states, is_full=False, other_topics=())
 

@@ -1,16 +1,16 @@
-"""The control-plane listener: what the controller tells this broker, and what other brokers ask its controller.
+"""The control-plane listener: takes the controller's requests, and ControlledShutdown of other brokers for its controller.
 
-A listener of its own, so that a flood of client requests never delays a leadership change. Requests of all connections
-that change state are applied one after the other; ControlledShutdown, which waits for the controller's work, is not in
-that queue. A connection that sends anything else is closed.
+It is a separate listener, so that a flood of client requests never delays a leadership change. Requests that change state
+are carried out one at a time, whatever connection they come from. ControlledShutdown waits for the controller's work, so it
+does not wait in that queue. A connection that sends anything else is closed.
 
-Anybody may have sent a request. In this order it is looked at:
+Anybody may have sent a request. The listener checks, in this order:
 
-1. the head: the broker epoch is this life's (`fencing`), the controller is the one that ZooKeeper names (`confirmation`);
-2. in the queue, the rest is unpacked and checked (`protocol.rpc.parsing`), in steps;
-3. it is not older than what was carried out before (`fencing`).
+1. the head: the broker epoch is this life's (`fencing`), and ZooKeeper names the same controller (`confirmation`);
+2. in the queue: the rest is unpacked and checked (`protocol.rpc.parsing`), in pieces;
+3. the request is not older than one that was carried out before (`fencing`).
 
-So only the controller's requests wait for each other, and one of them at a time is in memory unpacked.
+So only the controller's requests wait for each other, and only one of them at a time is unpacked in memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from broker.control.confirmation import Confirmation
 from broker.control.connections import CONNECTIONS_MAX, Connection, ControlConnections
 from broker.control.fencing import BrokerEpochFence, NewestRequest
 from broker.control.leader_and_isr import LeaderAndIsrHandler, LoadCreationZxids, LoadTopicOverrides
-from broker.control.steps import StepByStep
-from broker.control.stop_replica import stop_replica
-from broker.control.update_metadata import update_metadata
+from broker.control.pauses import RequestPauses
 from broker.replication.leadership_changes import YOUNGEST
 from broker.replication.replica_manager import ReplicaManager
 from protocol.errors import ErrorCode
@@ -51,11 +49,11 @@ def _nothing() -> None:
 
 
 class ControlListener:
-    """`controlled_shutdown` is the controller's; it answers NOT_CONTROLLER when it is not active. `much_is_new`: see `StepByStep`.
+    """`controlled_shutdown` is the controller's; it answers NOT_CONTROLLER when it is not active. `much_is_new`: see
+    `RequestPauses`. `ask_for_everything` and `load_created`: see `LeaderAndIsrHandler`.
 
-    `when_registered` returns once this life of the broker is registered: until then nobody can tell whether a request is for
-    this life or an earlier one, so requests wait (STA-3). `ask_for_everything` and
-    `load_created`: see `LeaderAndIsrHandler`. Without a `confirmation` every sender is believed.
+    `when_registered` returns once this life of the broker is registered. Requests wait for that, because until then nobody
+    can tell whether a request is for this life or an earlier one (STA-3). Without a `confirmation` every sender is believed.
     """
 
     def __init__(
@@ -73,11 +71,10 @@ class ControlListener:
         self._replica_manager = replica_manager
         self._fence = BrokerEpochFence(own_broker_epoch, replica_manager)
         self._newest = NewestRequest()
-        self._steps = StepByStep(self._fence, replica_manager.budget, much_is_new)
+        self._pauses = RequestPauses(self._fence, replica_manager.budget, much_is_new)
         self._one_at_a_time = asyncio.Lock()
         self._leader_and_isr = LeaderAndIsrHandler(
-            self._fence,
-            self._steps,
+            self._pauses,
             replica_manager,
             load_topic_overrides,
             load_created or _none_is_older,
@@ -91,7 +88,7 @@ class ControlListener:
         self._connections = ControlConnections(self._answer)
 
     def limit_connections(self, count: int) -> None:
-        """To the control plane's share of the descriptors."""
+        """Sets the limit to `count`, the control plane's share of the descriptors, within 1 to CONNECTIONS_MAX."""
         self._connections.connections_max = max(1, min(count, CONNECTIONS_MAX))
 
     async def start(self, host: str, port: int) -> int:
@@ -113,7 +110,7 @@ class ControlListener:
         )
 
     async def _answer(self, connection: Connection, frame: bytearray) -> bytes:
-        """Of `ControlConnections`: raises ValueError."""
+        """What `ControlConnections` calls for each frame. Raises ValueError."""
         steps = framing.parsing_request(frame)
         head = next(steps)
         assert head is not None
@@ -140,12 +137,11 @@ class ControlListener:
         broker_epoch: int,
         parsed: Callable[[], Coroutine[Any, Any, StateRequest]],
     ) -> ControlResponse:
-        refusal = self._fence.refusal(broker_epoch)
-        if refusal is not None:
-            return refusal
+        if self._fence.is_stale(broker_epoch):
+            return ControlResponse(ErrorCode.STALE_BROKER_EPOCH)
         await self._when_registered()
         if self._confirmation is not None:
-            # Not in the queue: while ZooKeeper is asked about somebody's claim, the known controller's requests go on.
+            # Outside of the queue: while ZooKeeper is asked about a claim, requests of the known controller are carried out.
             if broker_epoch > self._own_broker_epoch():
                 await self._confirmation.of_broker_epoch(broker_epoch)
             await self._confirmation.of_controller(controller_id, controller_epoch)
@@ -161,9 +157,13 @@ class ControlListener:
             case LeaderAndIsrRequest():
                 return await self._leader_and_isr.handle(request)
             case UpdateMetadataRequest():
-                return await update_metadata(self._steps, self._replica_manager, request)
+                return await self._pauses.carry_out(
+                    request.broker_epoch, lambda pause: self._replica_manager.update_metadata(request, pause)
+                )
             case StopReplicaRequest():
-                response = await stop_replica(self._steps, self._replica_manager, request)
+                response = await self._pauses.carry_out(
+                    request.broker_epoch, lambda pause: self._replica_manager.stop_replicas(request, pause)
+                )
                 if response.error is ErrorCode.NONE:
                     self._leader_and_isr.stopped(request)
                 return response
@@ -184,7 +184,7 @@ async def _ready(request: StateRequest) -> StateRequest:
 
 
 async def _finished(steps: Parsing) -> ControlRequest:
-    """What `steps` come to, while others have their turn. Raises ValueError."""
+    """The parsed request. Others have their turn of the loop between two pieces. Raises ValueError."""
     while True:
         try:
             next(steps)

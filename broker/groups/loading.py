@@ -96,7 +96,7 @@ class GroupLoading:
 
     def _await_replicas(self, owned: OwnedPartition, found: list[StoredGroup], end_offset: int) -> None:
         tp = TopicPartition(OFFSETS_TOPIC, owned.number)
-        self._replicas.when_replicated(
+        self._replicas.appends.when_replicated(
             tp, end_offset, REPLICATION_WAIT_MS, lambda error: self._replicated(owned, found, end_offset, error)
         )
 

@@ -1,6 +1,6 @@
 """The leader's writes of the ISR to ZooKeeper (REP-3, INV-10, BUG-2, BUG-5, BUG-6, INV-14).
 
-A proposal is a conditional write of the partition's state znode. Its answer is one of `Outcome`; until it is there the
+A proposal is a conditional write of the partition's state znode. Its answer is one of `IsrOutcome`; until it is there the
 leader counts both the old and the proposed members as in sync. A leader has one proposal under way per partition.
 
 1. Proposals that come while a round is under way wait and form the next round: many partitions, few round trips.
@@ -49,7 +49,7 @@ RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
 
-class Outcome(Enum):
+class IsrOutcome(Enum):
     """How a proposal ended."""
 
     COMMITTED = "ZooKeeper has the state in the result"
@@ -61,7 +61,7 @@ class Outcome(Enum):
 class IsrResult:
     """`state` is what ZooKeeper has now, with its version (COMMITTED only); `doubtful` are newcomers that bounced meanwhile."""
 
-    outcome: Outcome
+    outcome: IsrOutcome
     state: LeaderAndIsr
     doubtful: tuple[int, ...] = ()
 
@@ -162,7 +162,7 @@ class IsrUpdates:
         for proposal in batch:
             operations = self._operations(proposal, stats)
             if operations is None:
-                self._finish(proposal, Outcome.REFUSED, proposal.state)
+                self._finish(proposal, IsrOutcome.REFUSED, proposal.state)
             else:
                 writable.append((proposal, operations))
         results = await self._zk.multi_many([operations for _, operations in writable])
@@ -172,7 +172,7 @@ class IsrUpdates:
         for (proposal, operations), result in zip(writable, results, strict=True):
             if isinstance(result, MultiFailed):
                 if result.index < len(operations) - 1:
-                    self._finish(proposal, Outcome.REFUSED, proposal.state)
+                    self._finish(proposal, IsrOutcome.REFUSED, proposal.state)
                 elif isinstance(result.error, BadVersion | NoNode):
                     conflicting.append(proposal)
                 else:
@@ -218,7 +218,7 @@ class IsrUpdates:
                 for broker_id, epoch in proposal.newcomers.items()
                 if (stat := stats.get(broker_id)) is None or stat.czxid != epoch
             )
-            self._finish(proposal, Outcome.COMMITTED, state, doubtful)
+            self._finish(proposal, IsrOutcome.COMMITTED, state, doubtful)
 
     async def _resolve_front(self, count: int) -> None:
         """After a lost connection: finds out what became of the first `count` waiting proposals."""
@@ -240,16 +240,16 @@ class IsrUpdates:
             state = _decoded(node)
             mine = proposal.state
             if state is None or (state.leader, state.leader_epoch) != (mine.leader, mine.leader_epoch):
-                self._finish(proposal, Outcome.CONFLICT, mine)
+                self._finish(proposal, IsrOutcome.CONFLICT, mine)
             elif keep_untouched and state.zk_version == mine.zk_version:
                 untouched.append(proposal)
             else:
                 # Only the leader of this epoch writes without raising the epoch: whatever is there is mine.
-                self._finish(proposal, Outcome.COMMITTED, state)
+                self._finish(proposal, IsrOutcome.COMMITTED, state)
         return untouched
 
     def _finish(
-        self, proposal: IsrProposal, outcome: Outcome, state: LeaderAndIsr, doubtful: tuple[int, ...] = ()
+        self, proposal: IsrProposal, outcome: IsrOutcome, state: LeaderAndIsr, doubtful: tuple[int, ...] = ()
     ) -> None:
         tp = proposal.topic_partition
         self._events.write(
@@ -260,11 +260,11 @@ class IsrUpdates:
             leader_epoch=state.leader_epoch,
             zk_version=state.zk_version,
         )
-        if outcome is Outcome.COMMITTED:
+        if outcome is IsrOutcome.COMMITTED:
             self._unannounced[tp] = None
             if self._announcer is None:
                 self._announcer = asyncio.get_running_loop().create_task(self._announce())
-        elif outcome is Outcome.CONFLICT:
+        elif outcome is IsrOutcome.CONFLICT:
             log.warning("%s: the ISR could not be written, the controller has decided otherwise", tp)
         if proposal.is_wanted():
             proposal.on_result(IsrResult(outcome, state, doubtful))

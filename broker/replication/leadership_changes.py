@@ -1,13 +1,15 @@
 """What the controller decides about this broker's replicas: LeaderAndIsr (LAI-1..5) and StopReplica (LAI-6).
 
-Called in the order in which the requests came, never concurrently. A partition is taken without an await in between, so
-that no other part of the broker sees it half done; between two of them others may have their turn (`applying`).
+Requests are carried out in the order in which they came, one at a time. One partition changes without an await, so no
+other part of the broker sees it half done. Between two partitions the request *pauses*, and the loop serves others (NET-4).
+No other control request is carried out during a pause, but the session may be lost (`step_down`) and a disk may fail.
+Therefore each partition is looked up again when its turn comes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,8 +19,7 @@ from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.following.followed_partitions import FollowedPartition
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition, Role
-from broker.replication.steps import Steps, all_at_once
-from broker.replication.stray_replicas import Verdict, judge
+from broker.replication.stray_replicas import StrayAction, action_for_stray
 from broker.storage.log import Log, LogUnavailable, is_passing
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
@@ -38,11 +39,14 @@ log = logging.getLogger(__name__)
 TopicOverrides = Mapping[str, Mapping[str, str]]
 """Topic -> its own settings, under Kafka's keys."""
 
+Pause = Callable[[], Awaitable[None]]
+"""Lets others have their turn of the loop. Raises if the request is void afterwards: the rest of it is not carried out."""
+
 YOUNGEST = 2**63
 """Created after every disk: of a partition that ZooKeeper does not know any more, nothing can be lost."""
 
 PARTITIONS_IN_A_SLICE = 1
-"""Between two stops: a log that is made or deleted costs up to a millisecond."""
+"""Changes between two pauses. To make or delete a log takes up to a millisecond."""
 
 WORK_OF_A_CHANGE = 20
 """How much more a change of a replica costs than finding that there is none."""
@@ -118,31 +122,23 @@ class LeadershipChanges:
 
     # -- LeaderAndIsr ---------------------------------------------------------------------------------------------
 
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest, overrides: TopicOverrides) -> ControlResponse:
-        """Every partition is taken or gets its own error; the others go on."""
-        return all_at_once(self.applying(request, Lookup(overrides)))
+    async def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
+    ) -> ControlResponse:
+        """Takes every partition, or answers its own error for it; an error of one does not stop the others.
 
-    def applying(
-        self,
-        request: LeaderAndIsrRequest,
-        lookup: Lookup,
-        held: list[PartitionState] | None = None,
-    ) -> Steps:
-        """As `become_leader_or_follower`, with a stop after some partitions each, when others can have their turn.
-
-        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`;
-        so are those whose log cannot be opened now, for want of a descriptor.
-        Closed at a stop, it leaves the rest as it is. A full request repeats what the broker knows: that is no news.
+        A partition is added to `held` and not taken if its log must be opened first and that is not possible now: the lookup
+        does not know it, or there is no descriptor. A state that a full request only repeats is skipped without an error.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
             return refusal
-        outcome = _Outcome(self._events, "leader_and_isr", "taken", request)
+        results = _PartitionResults(self._events, "leader_and_isr", "taken", request)
         # Leaders first: a follower elsewhere waits for them.
         states = sorted(request.partitions, key=lambda s: s.leader != self._own_id)
         if len(states) > WORK_IN_A_SLICE:
-            yield
-            yield from self._stop_copying(states)
+            await pause()
+            await self._stop_copying(states, pause)
         room = WORK_IN_A_SLICE
         try:
             for state in states:
@@ -153,30 +149,30 @@ class LeadershipChanges:
                 elif request.is_full and self._is_known(state, topic_id):
                     room -= 1
                 else:
-                    self._take_or_hold(state, topic_id, lookup, held, outcome)
+                    self._take_or_hold(state, topic_id, lookup, held, results)
                     room -= WORK_OF_A_CHANGE
                 if room <= 0:
                     room = WORK_IN_A_SLICE
-                    yield
+                    await pause()
             if request.is_full:
-                yield from self._sort_out_strays(request)
+                await self._sort_out_strays(request, pause)
         finally:
             self._fetchers.close_idle()
-            outcome.end()
-        return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
+            results.end()
+        return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
-    def _stop_copying(self, states: Sequence[PartitionState]) -> Generator[None]:
-        """Before the first of many is taken: no fetch asks for one whose leader epoch is over (LAI-4).
+    async def _stop_copying(self, states: Sequence[PartitionState], pause: Pause) -> None:
+        """Takes partitions whose leader epoch is over out of the fetches, before the first of many is taken (LAI-4).
 
-        The leader may be through with its own request already. It would answer FENCED_LEADER_EPOCH for thousands, with each
-        fetch anew, and what the same fetch brings for other partitions would wait for that.
+        The leader may have carried out its own request already. It would then answer FENCED_LEADER_EPOCH for thousands of
+        partitions in every fetch, and the records of other partitions in the same fetch would wait for that.
         """
         for at, state in enumerate(states, 1):
             partition = self._hosted.by_key.get(state[:2])
             if partition is not None and partition.role is Role.FOLLOWER and _is_newer(partition, state.leader_epoch):
                 self._fetchers.remove(partition.tp)
             if at % WORK_IN_A_SLICE == 0:
-                yield
+                await pause()
 
     def opens_log(self, state: PartitionState, topic_id: str | None) -> bool:
         """To take that state a log would have to be opened or made."""
@@ -205,7 +201,7 @@ class LeadershipChanges:
         topic_id: str | None,
         lookup: Lookup,
         held: list[PartitionState] | None,
-        outcome: _Outcome,
+        results: _PartitionResults,
     ) -> None:
         try:
             error = self._take(state, topic_id, lookup)
@@ -216,7 +212,7 @@ class LeadershipChanges:
                 return
             error = ErrorCode.KAFKA_STORAGE_ERROR
         row = [str(state.topic_partition), state.leader, state.leader_epoch, list(state.isr)]
-        outcome.note(state.topic_partition, error, row)
+        results.note(state.topic_partition, error, row)
 
     def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
         """Raises LogUnavailable when it is to be tried again."""
@@ -331,28 +327,31 @@ class LeadershipChanges:
 
     # -- stray replicas -------------------------------------------------------------------------------------------
 
-    def _sort_out_strays(self, request: LeaderAndIsrRequest) -> Generator[None]:
-        """What lies on the disks and is not named: see `stray_replicas`. Only after the whole cluster's metadata of the same sender."""
+    async def _sort_out_strays(self, request: LeaderAndIsrRequest, pause: Pause) -> None:
+        """Deals with logs on the disks that the request does not name: see `stray_replicas`.
+
+        Does nothing before the same controller has sent the metadata of the whole cluster.
+        """
         if self._metadata.last_full_update != (request.controller_epoch, request.broker_epoch):
             return
         named = {state[:2] for state in request.partitions}
         others = frozenset(request.other_topics)
         for at, stray in enumerate([found for found in self._log_manager.logs() if found.topic_partition not in named]):
             if at % PARTITIONS_IN_A_SLICE == 0:
-                yield
+                await pause()
             tp = stray.topic_partition
             if self._log_manager.get(tp) is not stray:
-                continue  # its disk failed meanwhile
+                continue  # its disk failed during the pause
             try:
-                verdict = self._verdict_on(stray, others)
+                verdict = self._action_for(stray, others)
                 log.warning("%s, topic id %s, was not named by the controller: %s", tp, stray.topic_id, verdict.value)
                 self._events.write("stray_replica", partition=str(tp), topic_id=stray.topic_id, verdict=verdict.name)
-                if verdict is not Verdict.KEEP:
-                    self._remove_stray(tp, is_kept_aside=verdict is Verdict.SET_ASIDE)
+                if verdict is not StrayAction.KEEP:
+                    self._remove_stray(tp, is_kept_aside=verdict is StrayAction.SET_ASIDE)
             except KafkaError:
                 continue  # its disk failed, which storage has reported
 
-    def _verdict_on(self, stray: Log, others: frozenset[str]) -> Verdict:
+    def _action_for(self, stray: Log, others: frozenset[str]) -> StrayAction:
         """Raises LogDirFailed."""
         tp = stray.topic_partition
         known_id = self._metadata.topic_id(tp.topic)
@@ -360,7 +359,7 @@ class LeadershipChanges:
         own_text = stray.topic_id
         if own_text is not None and known_text is not None and self._log_manager.is_of(tp, known_text):
             own_text = known_text
-        return judge(
+        return action_for_stray(
             tp,
             own_text,
             own_id=self._own_id,
@@ -382,23 +381,26 @@ class LeadershipChanges:
 
     # -- StopReplica ----------------------------------------------------------------------------------------------
 
-    def stopping(self, request: StopReplicaRequest) -> Steps:
-        """Closed at a stop, it leaves the rest as it is: the controller asks again in the next life."""
+    async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
+        """Stops every replica, or answers its own error for it.
+
+        If this life of the broker ends in a pause, the other replicas stay: the controller asks again in the next life.
+        """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "StopReplica")
         if refusal is not None:
             return refusal
-        outcome = _Outcome(self._events, "stop_replica", "partitions", request)
+        results = _PartitionResults(self._events, "stop_replica", "partitions", request)
         try:
             for at, stop in enumerate(request.partitions, 1):
                 error = self._stop(stop, request.topic_ids.get(stop.topic))
                 tp = stop.topic_partition
-                outcome.note(tp, error, [str(tp), stop.leader_epoch, stop.delete], is_row_of_all=True)
+                results.note(tp, error, [str(tp), stop.leader_epoch, stop.delete], is_row_of_all=True)
                 if at % PARTITIONS_IN_A_SLICE == 0:
-                    yield
+                    await pause()
         finally:
             self._fetchers.close_idle()
-            outcome.end()
-        return ControlResponse(ErrorCode.NONE, tuple(outcome.errors))
+            results.end()
+        return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     def _stop(self, stop: StopReplicaPartition, topic_id: str | None) -> ErrorCode:
         """NONE also when there is nothing to stop: a controller that asks again must get on."""
@@ -456,7 +458,7 @@ class LeadershipChanges:
                 self._halt(partition.tp)
 
 
-class _Outcome:
+class _PartitionResults:
     """What became of the partitions of one request. `errors` are for the answer; events have the rows, some hundred in each."""
 
     def __init__(

@@ -38,27 +38,14 @@ class OffsetQueries:
         end = partition.end_of_epoch(leader_epoch)
         return end.epoch, end.end_offset
 
-    def list_offset(
-        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
-    ) -> OffsetAnswer:
-        """As `listing_offset`, all at once."""
-        listing = self.listing_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
-        done = None
-        while True:
-            try:
-                work = listing.send(done)
-            except StopIteration as end:
-                answer: OffsetAnswer = end.value
-                return answer
-            done = work() if work is not None else None
-
     def listing_offset(
         self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
     ) -> Generator[Callable[[], Any] | None, Any, OffsetAnswer]:
-        """Consumers see what is below the HW; with `read_committed` the last stable offset, which is the HW here.
+        """Finds an offset for a time in ms, or for one of the special times above. Raises KafkaError.
 
-        Stops with None for others to have their turn, or with what a thread is to do, whose result is to be sent. Who leads is
-        looked at anew at the end.
+        Consumers see what is below the high watermark. With `read_committed` the limit is the last stable offset, which is the
+        high watermark here. Only a search by time stops: with None, so that others have their turn, or with a call for a thread,
+        whose result the caller sends. After a search it checks that the leadership has not changed.
         """
         partition = self._hosted.find(tp)
         log = partition.leader_log(current_leader_epoch)

@@ -18,7 +18,7 @@ from broker.process.event_log import EventLog
 from broker.replication import replica_state
 from broker.replication.appending.refused_batches import RefusedBatches
 from broker.replication.following.truncation import EpochEnd, has_diverged
-from broker.replication.isr_updates import IsrProposal, IsrResult, IsrWriter, Outcome
+from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult, IsrWriter
 from broker.replication.replica_state import FollowerState
 from broker.storage.log import AppendInfo, Log
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
@@ -58,7 +58,7 @@ class Forgiveness:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PartitionContext:
     """What all partitions of a broker share. `lag_time_max_s` is `replica.lag.time.max.ms`."""
 
     own_id: int
@@ -77,9 +77,9 @@ class Surroundings:
 class Partition:
     """See the module. `generation` counts changes of leadership: what began in another one is void (BUG-12)."""
 
-    def __init__(self, tp: TopicPartition, surroundings: Surroundings) -> None:
+    def __init__(self, tp: TopicPartition, context: PartitionContext) -> None:
         self.tp = tp
-        self._world = surroundings
+        self._context = context
         self.role = Role.STOPPED
         self.topic_id: str | None = None
         self.log: Log | None = None
@@ -138,11 +138,11 @@ class Partition:
         """
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
-        now = self._world.clock.monotonic()
+        now = self._context.clock.monotonic()
         end = self.log.log_end_offset
         followers = {}
         for replica in state.replicas:
-            if replica == self._world.own_id:
+            if replica == self._context.own_id:
                 continue
             follower = self.followers.get(replica, FollowerState())
             follower.start_epoch(in_isr=replica in state.isr, now=now)
@@ -199,9 +199,9 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr)} in-sync replicas, {partition_log.config.min_insync_replicas} needed",
             )
-        if self._world.refused:
+        if self._context.refused:
             producers = partition_log.producers.state
-            self._world.refused.check(self.tp, records, producers, self._world.clock.monotonic())
+            self._context.refused.check(self.tp, records, producers, self._context.clock.monotonic())
         info = partition_log.append_as_leader(records, self.leader_epoch, allowance, accepted)
         if len(self.isr) == 1:
             self.advance_high_watermark()
@@ -230,7 +230,7 @@ class Partition:
         newer epoch is served. But any client can claim one, so such a fetch moves nothing, nothing of it is kept, and it gets
         committed records only.
         """
-        live = self._world.metadata.broker(replica)
+        live = self._context.metadata.broker(replica)
         if replica not in self.followers or live is None or broker_epoch < live.epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return broker_epoch == live.epoch
@@ -242,11 +242,11 @@ class Partition:
         """
         assert self.log is not None
         follower = self.followers[replica]
-        now = self._world.clock.monotonic()
+        now = self._context.clock.monotonic()
         follower.record_fetch(fetch_offset, self.log.log_end_offset, now, broker_epoch)
         if log_start_offset != follower.log_start_offset:
             follower.log_start_offset = log_start_offset
-            self._world.log_start_moved(self.tp)
+            self._context.log_start_moved(self.tp)
         if replica not in self.isr:
             self._expand_if_possible()
         self.advance_high_watermark()
@@ -259,7 +259,7 @@ class Partition:
 
     def is_followed_since(self, since: float) -> bool:
         """Has every other member of the ISR fetched from this leader since then? None of them led at that time."""
-        others = (self.followers.get(replica) for replica in self.maximal_isr() if replica != self._world.own_id)
+        others = (self.followers.get(replica) for replica in self.maximal_isr() if replica != self._context.own_id)
         return all(follower is not None and follower.heard_at >= since for follower in others)
 
     def advance_high_watermark(self) -> bool:
@@ -278,16 +278,16 @@ class Partition:
         if reached == self.high_watermark:
             return False
         self.high_watermark = reached
-        self._world.high_watermark_moved(self.tp)
+        self._context.high_watermark_moved(self.tp)
         return True
 
     def _joining(self, maximal: tuple[int, ...], end: int) -> list[int]:
-        now = self._world.clock.monotonic()
+        now = self._context.clock.monotonic()
         return [
             replica
             for replica, follower in self.followers.items()
             if replica not in maximal
-            and follower.is_caught_up(end, now, self._world.lag_time_max_s)
+            and follower.is_caught_up(end, now, self._context.lag_time_max_s)
             and self._is_current_life(replica, follower)
         ]
 
@@ -333,7 +333,7 @@ class Partition:
         return min([self.leader_log().log_start_offset, *starts])
 
     def _lives(self, replica: int) -> bool:
-        return self._world.metadata.broker(replica) is not None
+        return self._context.metadata.broker(replica) is not None
 
     # -- ISR changes (REP-3) --------------------------------------------------------------------------------------
 
@@ -344,11 +344,11 @@ class Partition:
         lagging = replica_state.lagging_members(
             self.isr,
             self.followers,
-            own_id=self._world.own_id,
+            own_id=self._context.own_id,
             leader_end_offset=self.log.log_end_offset,
-            now=self._world.clock.monotonic(),
-            lag_time_max_s=self._world.lag_time_max_s,
-            forgiven_at=self._world.forgiveness.at,
+            now=self._context.clock.monotonic(),
+            lag_time_max_s=self._context.lag_time_max_s,
+            forgiven_at=self._context.forgiveness.at,
         )
         if not lagging:
             return False
@@ -362,18 +362,18 @@ class Partition:
             self.advance_high_watermark()
 
     def _may_propose(self) -> bool:
-        return self._proposal is None and not self._isr_is_stale and not self._world.is_suspect()
+        return self._proposal is None and not self._isr_is_stale and not self._context.is_suspect()
 
     def _is_current_life(self, replica: int, follower: FollowerState) -> bool:
         """INV-14: the broker is live, and it was this life of it that fetched."""
-        live = self._world.metadata.broker(replica)
+        live = self._context.metadata.broker(replica)
         return live is not None and live.epoch == follower.broker_epoch
 
     def _expand_if_possible(self) -> None:
         """Proposes the ISR with all followers that may join. One whose last fetch is too old may not."""
         if len(self.isr) > len(self.followers) or not self._may_propose():
             return
-        fetched_since = self._world.clock.monotonic() - self._world.lag_time_max_s
+        fetched_since = self._context.clock.monotonic() - self._context.lag_time_max_s
         newcomers = {
             replica: follower.broker_epoch
             for replica, follower in self.followers.items()
@@ -391,7 +391,7 @@ class Partition:
         self._propose(tuple(member for member in self.isr if member not in leaving), {})
 
     def _propose(self, isr: tuple[int, ...], newcomers: dict[int, int]) -> None:
-        assert self._world.own_id in isr
+        assert self._context.own_id in isr
         state = LeaderAndIsr(self.leader, self.leader_epoch, isr, self.controller_epoch, self.zk_version)
         # Not the proposal itself: it would refer to itself, and ten thousand of them would be left to the garbage collector.
         number = self._proposals = self._proposals + 1
@@ -404,7 +404,7 @@ class Partition:
         )
         log.info("%s: ISR %s -> %s proposed in epoch %d", self.tp, self.isr, isr, self.leader_epoch)
         self._proposal = proposal
-        self._world.isr_writer.propose(proposal)
+        self._context.isr_writer.propose(proposal)
 
     def _is_under_way(self, number: int) -> bool:
         return self._proposal is not None and self._proposals == number
@@ -413,10 +413,10 @@ class Partition:
         if not self._is_under_way(number):
             return
         self._proposal = None
-        if result.outcome is Outcome.CONFLICT:
+        if result.outcome is IsrOutcome.CONFLICT:
             self._isr_is_stale = True
             return
-        if result.outcome is Outcome.COMMITTED:
+        if result.outcome is IsrOutcome.COMMITTED:
             self.isr = result.state.isr
             self.zk_version = result.state.zk_version
             doubtful = tuple(member for member in result.doubtful if member in self.isr)
@@ -451,7 +451,7 @@ class Partition:
             # An epoch of our own that got no record lies at the end and may not be the leader's.
             self.log.leader_epochs.truncate_from_end(end)
             return
-        self._world.events.write(
+        self._context.events.write(
             "truncation",
             partition=str(self.tp),
             leader_epoch=self.leader_epoch,
@@ -470,7 +470,7 @@ class Partition:
     def restart_at(self, offset: int) -> None:
         """Empties the log and goes on at the leader's log start: what lies between is deleted there."""
         assert self.log is not None
-        self._world.events.write(
+        self._context.events.write(
             "truncation",
             partition=str(self.tp),
             leader_epoch=self.leader_epoch,

@@ -1,8 +1,9 @@
-"""The broker's replicas as the API layer and the control plane see them: append, fetch, offsets, leadership.
+"""The broker's replicas: makes the parts that serve them, and carries news of a partition from one part to the others.
 
-All methods but `start` and `shutdown` return at once; answers that must wait are parked (BUG-26). A follower's fetch,
-or an ISR change, moves the HW of some partitions; their producers are answered together right after it. Parked fetches
-are answered once per loop turn, with all that came in that turn.
+Callers use the parts: `appends`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests and the life of the
+whole are here. No part waits: an answer that has to wait is parked (BUG-26). A follower's fetch, or an ISR change, moves the
+high watermark of some partitions; their producers are answered together right afterwards. Parked fetches are answered once
+per loop turn, with all that came in that turn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,7 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
-from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
+from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, FetchResponder
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.fetching.large_fetches import WaitingFetch
@@ -37,18 +38,16 @@ from broker.replication.following.leader_endpoint import (
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrWriter
-from broker.replication.leadership_changes import LeadershipChanges, Lookup, TopicOverrides
+from broker.replication.leadership_changes import LeadershipChanges, Lookup, Pause
 from broker.replication.log_dirs.directory_failures import DirectoryFailures
 from broker.replication.log_dirs.replica_moves import ReplicaMoves
 from broker.replication.offset_queries import OffsetQueries
-from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.partition import Partition, PartitionContext, Role
 from broker.replication.record_deletions import RecordDeletions
-from broker.replication.steps import Steps, all_at_once
 from broker.settings.config import BrokerConfig
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchRequestPartition
-from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
 from protocol.rpc.messages import (
     ControlResponse,
@@ -113,7 +112,7 @@ class ReplicaManager:
         self._turn_is_scheduled = False
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._surroundings = Surroundings(
+        self._partition_context = PartitionContext(
             own_id=config.broker_id,
             clock=clock,
             metadata=metadata_cache,
@@ -124,7 +123,7 @@ class ReplicaManager:
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: self.record_deletions.check(tp),
         )
-        self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._surroundings))
+        self.partitions = HostedPartitions(metadata_cache, lambda tp: Partition(tp, self._partition_context))
         window = {
             "samples": config.replication_quota_window_num,
             "sample_s": config.replication_quota_window_size_seconds,
@@ -155,16 +154,16 @@ class ReplicaManager:
             self.budget,
             self.client_budget,
         )
-        self._appends = Appends(
+        self.appends = Appends(
             self.partitions,
             clock,
             lease.is_suspect,
-            self._surroundings.refused,
+            self._partition_context.refused,
             self._produces,
             self._appended_to,
             self.client_budget,
         )
-        self._offsets = OffsetQueries(self.partitions)
+        self.offsets = OffsetQueries(self.partitions)
         self.record_deletions = RecordDeletions(
             self.partitions, self._timers, lease.is_suspect, self._fetches.answer_followers
         )
@@ -198,46 +197,6 @@ class ReplicaManager:
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
 
-    # -- produce (REP-4) ------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> None:
-        """Appends to each partition; `respond` gets the results in the order of `entries`.
-
-        It is called before this returns, unless acks is -1 and some append has to wait for its replication.
-        """
-        self._appends.append(acks, timeout_ms, entries, respond)
-
-    def append_in_slices(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> Coroutine[Any, Any, None] | None:
-        """As `append`, for what clients send: `Appends.append_in_slices`."""
-        return self._appends.append_in_slices(acks, timeout_ms, entries, respond)
-
-    def when_replicated(
-        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
-    ) -> None:
-        """Answers as for an append with acks=all that ends at `end_offset`: what is in the log already is waited for."""
-        partition = self.partitions.get(tp)
-        if partition is None:
-            respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
-        awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
-        results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
-        operation = DelayedProduce(
-            awaited, results, lambda found: respond(ErrorCode(found[0].error)), self._lease.is_suspect
-        )
-        self._produces.try_complete_else_watch(operation, (tp,), timeout_ms / 1000)
-
     # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
 
     def fetch(
@@ -267,24 +226,19 @@ class ReplicaManager:
         """The partitions of fetch sessions that rest."""
         return self._fetches.quiet
 
-    # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
+    # -- produce (REP-4) ------------------------------------------------------------------------------------------
 
-    def list_offset(
+    def append(
         self,
-        tp: TopicPartition,
-        timestamp: int,
-        current_leader_epoch: int = -1,
-        isolation_level: int = 0,
-        replica_id: int = -1,
-    ) -> tuple[int, int, int]:
-        """(timestamp, offset, epoch) for a time in ms, -1 latest, -2 earliest, -3 max timestamp. Raises KafkaError."""
-        return self._offsets.list_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> None:
+        """`Appends.append`, for the group coordinator."""
+        self.appends.append(acks, timeout_ms, entries, respond)
 
-    def listing_offset(
-        self, tp: TopicPartition, timestamp: int, current_leader_epoch: int, isolation_level: int, replica_id: int
-    ) -> Generator[Callable[[], Any] | None, Any, tuple[int, int, int]]:
-        """As `list_offset`, with stops: `OffsetQueries.listing_offset`."""
-        return self._offsets.listing_offset(tp, timestamp, current_leader_epoch, isolation_level, replica_id)
+    # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
 
     def offset_for_leader_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = -1
@@ -293,33 +247,22 @@ class ReplicaManager:
 
         A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
         """
-        answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
+        answer = self.offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
         self._fetches.answer_follower(replica_id)
         return answer
 
     # -- control plane --------------------------------------------------------------------------------------------
 
-    def become_leader_or_follower(
-        self, request: LeaderAndIsrRequest, overrides: TopicOverrides | None = None
+    async def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
     ) -> ControlResponse:
-        """LAI-1..5. `overrides` are the settings of `topics_to_configure`."""
-        return all_at_once(self.applying(request, Lookup(overrides or {})))
-
-    def applying(
-        self,
-        request: LeaderAndIsrRequest,
-        lookup: Lookup,
-        held: list[PartitionState] | None = None,
-    ) -> Steps:
-        """As `become_leader_or_follower`, with stops at which others can have their turn; nothing but `step_down_all` may
-        change who leads meanwhile, and then the rest is not applied.
-
-        Partitions whose log would have to be opened, and which are `unknown` to the lookup, are not applied but added to `held`.
+        """LAI-1..5: `LeadershipChanges.become_leader_or_follower`. In a pause only `step_down_all` may change who leads;
+        `pause` then raises.
         """
         for broker in request.live_leaders:
             self._leaders.learn(broker)
         self._told_topics.update((topic_id_uuid(text), topic) for topic, text in request.topic_ids.items())
-        response = yield from self._changes.applying(request, lookup, held)
+        response = await self._changes.become_leader_or_follower(request, lookup, held, pause)
         self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
@@ -330,24 +273,19 @@ class ReplicaManager:
         """As the metadata has it, or LeaderAndIsr, which comes before: followers fetch new partitions at once."""
         return self._metadata.topic_name(topic_id) or self._told_topics.get(topic_id)
 
-    def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
+    async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
         """LAI-6."""
-        return all_at_once(self.stopping(request))
+        return await self._changes.stop_replicas(request, pause)
 
-    def stopping(self, request: StopReplicaRequest) -> Steps:
-        """As `stop_replicas`, with stops like those of `applying`."""
-        return self._changes.stopping(request)
-
-    def maybe_update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
-        """Takes a newer view of the cluster; who may join an ISR, or holds a HW back, may have changed with it."""
-        return all_at_once(self.updating_metadata(request))
-
-    def updating_metadata(self, request: UpdateMetadataRequest) -> Steps:
-        """As `maybe_update_metadata`, with stops like those of `applying`. The view itself changes in one step."""
+    async def update_metadata(self, request: UpdateMetadataRequest, pause: Pause) -> ControlResponse:
+        """Takes a newer view of the cluster, which changes in one step. Then looks at every partition again: who may join an
+        ISR, or holds a high watermark back, may have changed with it.
+        """
         refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
         if refusal is not None:
             return refusal
-        yield from self._metadata.updating(request)
+        for _ in self._metadata.updating(request):
+            await pause()
         known = self._metadata.topic_name
         self._told_topics = {key: name for key, name in self._told_topics.items() if known(key) is None}
         before, now = self._brokers_looked_at, self._metadata.brokers()
@@ -359,7 +297,7 @@ class ReplicaManager:
             for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
                 if at % LOOKS_IN_A_SLICE == 0:
-                    yield
+                    await pause()
             self.record_deletions.check_all()
             self._brokers_looked_at = now
         return ControlResponse()
@@ -413,16 +351,12 @@ class ReplicaManager:
             await asyncio.sleep(0)
         await self.checkpoint_high_watermarks()
 
-    def check_lag(self) -> None:
-        """Every half lag time: members of the ISR that lag leave it (REP-3); the HW waits no longer for who is gone."""
-        all_at_once(self.checking_lag())
-
-    def checking_lag(self) -> Generator[None]:
-        """As `check_lag`, with stops at which others can have their turn."""
+    async def check_lag(self) -> None:
+        """Removes members that lag from the ISRs (REP-3), so that high watermarks do not wait for them. Runs every half lag time."""
         for at, partition in enumerate(self.partitions):
             if at % LOOKS_IN_A_SLICE == 0:
                 if at:
-                    yield
+                    await self.budget.pause()
                 if self._lease.is_suspect():
                     return
             if not partition.shrink_if_lagging():
@@ -457,8 +391,7 @@ class ReplicaManager:
     async def _shrink_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._config.replica_lag_time_max_ms / 2000)
-            for _ in self.checking_lag():
-                await self.budget.pause()
+            await self.check_lag()
 
     async def _checkpoint_regularly(self) -> None:
         while True:
@@ -509,7 +442,7 @@ class ReplicaManager:
 
     def _stood_still(self, seconds: float) -> None:
         self._events.write("stood_still", seconds=round(seconds, 3))
-        self._surroundings.forgiveness.at = self._clock.monotonic()
+        self._partition_context.forgiveness.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
         for tp in self._produces.watched():

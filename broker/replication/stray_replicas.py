@@ -18,7 +18,7 @@ from protocol.rpc.messages import PartitionState
 from protocol.types import NO_LEADER, TopicPartition
 
 
-class Verdict(Enum):
+class StrayAction(Enum):
     """What to do with a replica that is not named."""
 
     KEEP = "in doubt, or still to be told of: it stays where it is"
@@ -26,7 +26,7 @@ class Verdict(Enum):
     DELETE = "others have it now"
 
 
-def judge(
+def action_for_stray(
     tp: TopicPartition,
     own_topic_id: str | None,
     *,
@@ -35,16 +35,16 @@ def judge(
     is_known: bool,
     known_topic_id: str | None,
     state: PartitionState | None,
-) -> Verdict:
+) -> StrayAction:
     """`own_topic_id` is the log's. `is_known`, `known_topic_id`, `state`: what the controller told of topic and partition.
 
     `other_topics` are those that it has but did not tell of, or not wholly.
     """
     if not is_known:
-        return Verdict.KEEP if tp.topic in other_topics else Verdict.SET_ASIDE
+        return StrayAction.KEEP if tp.topic in other_topics else StrayAction.SET_ASIDE
     has_ids = own_topic_id is not None and known_topic_id is not None
     if has_ids and own_topic_id != known_topic_id:
-        return Verdict.SET_ASIDE
+        return StrayAction.SET_ASIDE
     if state is None or own_id in state.replicas or own_id in state.isr:
-        return Verdict.KEEP
-    return Verdict.DELETE if has_ids and state.leader != NO_LEADER else Verdict.SET_ASIDE
+        return StrayAction.KEEP
+    return StrayAction.DELETE if has_ids and state.leader != NO_LEADER else StrayAction.SET_ASIDE

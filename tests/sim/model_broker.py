@@ -28,16 +28,17 @@ from broker.replication.following.truncation import UNDEFINED
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.isr_updates import IsrProposal
 from broker.replication.leadership_changes import LeadershipChanges, Lookup
-from broker.replication.partition import Partition, Role, Surroundings
+from broker.replication.partition import Partition, PartitionContext, Role
 from broker.settings.config import TopicConfig
 from broker.storage.leader_epochs import LeaderEpochCache
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, UpdateMetadataRequest
+from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from protocol.types import BrokerInfo, TopicPartition
 from protocol.zk.znodes import topic_id_text, topic_id_uuid
 from tests.sim.model_checks import ModelChecks
 from tests.sim.model_log import ModelLog, Node
+from tests.support.turns import at_once, no_pause
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = topic_id_text(topic_id_uuid("AAAAAAAAAAAAAAAAAAAAWA"))
@@ -228,7 +229,7 @@ class ModelBroker:
         self.is_running = True
         self.is_paused = False
         self.metadata = ModelMetadata()
-        surroundings = Surroundings(
+        context = PartitionContext(
             own_id=self.id,
             clock=self.clock,
             metadata=self.metadata,  # type: ignore[arg-type]
@@ -239,7 +240,7 @@ class ModelBroker:
             high_watermark_moved=self._high_watermark_moved,
             log_start_moved=lambda tp: None,
         )
-        hosted = HostedPartitions(self.metadata, lambda tp: Partition(tp, surroundings))  # type: ignore[arg-type]
+        hosted = HostedPartitions(self.metadata, lambda tp: Partition(tp, context))  # type: ignore[arg-type]
         self.partition = hosted.find_or_make(TP)
         self.log = ModelLog(self.config, TOPIC_ID, self.disk.nodes, self.disk.epochs)
         self.log.on_cut = lambda before, end: self.checks.was_cut(self, before, end)
@@ -315,8 +316,8 @@ class ModelBroker:
                 self.partition.look_again()
             return
         before = self.partition.leader_epoch, self.partition.generation
-        steps = self.changes.applying(request, Lookup(created={TP: self.created()}))
-        response = _result_of(steps)
+        lookup = Lookup(created={TP: self.created()})
+        response = at_once(self.changes.become_leader_or_follower(request, lookup, None, no_pause))
         if any(row.error == ErrorCode.REPLICA_NOT_AVAILABLE for row in response.partitions):
             epoch = request.partitions[0].leader_epoch
             self.missing.append(Refusal(request.controller_epoch, request.broker_epoch, epoch))
@@ -463,15 +464,6 @@ class ModelBroker:
         if isinstance(asked, EpochQuestion):
             return EpochAnswer(ErrorCode.NONE, self.partition.end_of_epoch(asked.leader_epoch))
         return log.log_start_offset if asked.timestamp == EARLIEST else log.log_end_offset
-
-
-def _result_of(steps: Generator[None, None, ControlResponse]) -> ControlResponse:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            response: ControlResponse = end.value
-            return response
 
 
 def _is_empty(data: FetchPartitionData) -> bool:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome
+from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from protocol.types import LeaderAndIsr
 from tests.sim.model_broker import ModelBroker
 from tests.sim.model_checks import ModelChecks
@@ -30,7 +30,7 @@ class IsrWrite:
     proposal: IsrProposal
     needed: int
     stats: dict[int, int] | None = None
-    outcome: Outcome | None = None
+    outcome: IsrOutcome | None = None
     state: LeaderAndIsr | None = None
     must_read: bool = False
 
@@ -72,7 +72,7 @@ class ModelIsrWrites:
         elif write.stats is None:
             write.stats = dict(self._zookeeper.registered)
             if any(write.stats.get(broker) != life for broker, life in write.proposal.newcomers.items()):
-                write.outcome = Outcome.REFUSED
+                write.outcome = IsrOutcome.REFUSED
         else:
             self._write(write)
         return True
@@ -98,7 +98,7 @@ class ModelIsrWrites:
         elif written is None:
             write.must_read = True
         else:
-            write.outcome, write.state = Outcome.COMMITTED, written
+            write.outcome, write.state = IsrOutcome.COMMITTED, written
 
     def _try_write(self, write: IsrWrite) -> LeaderAndIsr | None:
         proposal = write.proposal
@@ -119,11 +119,11 @@ class ModelIsrWrites:
         is_untouched = write.stats is None and state.zk_version == mine.zk_version
         write.must_read = False
         if (state.leader, state.leader_epoch) != (mine.leader, mine.leader_epoch):
-            write.outcome, write.state = Outcome.CONFLICT, mine
+            write.outcome, write.state = IsrOutcome.CONFLICT, mine
         elif is_untouched:
             return
         else:
-            write.outcome, write.state = Outcome.COMMITTED, state
+            write.outcome, write.state = IsrOutcome.COMMITTED, state
 
     def _answer(self, write: IsrWrite) -> None:
         assert write.outcome is not None

@@ -81,7 +81,7 @@ def bug_13_the_same_leader_needs_no_truncation(patch: pytest.MonkeyPatch) -> Non
         if before is not None:
             last_followed[partition] = before[0], before[1].phase
         original(changes, partition, state)
-        if state.leader == partition._world.own_id:
+        if state.leader == partition._context.own_id:
             last_followed.pop(partition, None)
         now, last = _followed(changes), last_followed.get(partition)
         if now is not None and last is not None and now[0] == last[0] and last[1] is not Phase.TRUNCATING:

@@ -91,7 +91,7 @@ class GroupCluster(Cluster):
             request = UpdateMetadataRequest(
                 9, self.controller_epoch, node.epoch, tuple(states), topic_ids, self.brokers(), is_full
             )
-            node.manager.maybe_update_metadata(request)
+            node.carry_out(request)
 
     def lead_groups(self, leader: int, epoch: int, isr: tuple[int, ...], **more: Any) -> dict[int, ControlResponse]:
         """The controller makes `leader` the coordinator; the ISR's members are the replicas."""

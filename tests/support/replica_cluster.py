@@ -20,7 +20,8 @@ from broker.replication.following.follower_session import FetchPosition
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
-from broker.replication.isr_updates import IsrProposal, IsrResult, Outcome
+from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
+from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Partition
 from broker.replication.replica_manager import FetchParams, ReplicaManager
 from broker.settings.config import BrokerConfig
@@ -30,10 +31,17 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
+from protocol.rpc.messages import (
+    ControlResponse,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from protocol.types import BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import topic_id_text
 from tests.support.fake_time import FakeTime
+from tests.support.turns import at_once, no_pause
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = topic_id_text(uuid.UUID(int=77))
@@ -58,7 +66,7 @@ class FakeIsrWriter:
         for proposal in proposals:
             current = self.states[proposal.topic_partition]
             if proposal.state.zk_version != current.zk_version:
-                proposal.on_result(IsrResult(Outcome.CONFLICT, proposal.state))
+                proposal.on_result(IsrResult(IsrOutcome.CONFLICT, proposal.state))
                 continue
             new = LeaderAndIsr(
                 current.leader,
@@ -69,7 +77,7 @@ class FakeIsrWriter:
             )
             self.states[proposal.topic_partition] = new
             written.append(new.isr)
-            proposal.on_result(IsrResult(Outcome.COMMITTED, new))
+            proposal.on_result(IsrResult(IsrOutcome.COMMITTED, new))
         return written
 
 
@@ -123,7 +131,7 @@ class FakeEndpoint:
 
     async def list_offset(self, tp: TopicPartition, current_leader_epoch: int, timestamp: int) -> int:
         try:
-            return self._peer().list_offset(tp, timestamp, current_leader_epoch, 0, self._own_id)[1]
+            return list_offset(self._peer(), tp, timestamp, current_leader_epoch, self._own_id)[1]
         except KafkaError as error:
             raise LeaderUnavailable(error.code.name) from error
 
@@ -153,6 +161,22 @@ class Node:
     logs: LogManager
     metadata: MetadataCache
     lease: LeadershipLease
+
+    def carry_out(
+        self,
+        request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest,
+        lookup: Lookup | None = None,
+        held: list[PartitionState] | None = None,
+    ) -> ControlResponse:
+        """A control request, without a pause."""
+        match request:
+            case LeaderAndIsrRequest():
+                answer = self.manager.become_leader_or_follower(request, lookup or Lookup(), held, no_pause)
+            case UpdateMetadataRequest():
+                answer = self.manager.update_metadata(request, no_pause)
+            case StopReplicaRequest():
+                answer = self.manager.stop_replicas(request, no_pause)
+        return at_once(answer)
 
     def partition(self, tp: TopicPartition = TP) -> Partition:
         found = self.manager.partitions.get(tp)
@@ -244,7 +268,7 @@ class Cluster:
     def tell_metadata(self) -> None:
         for node in self.nodes.values():
             request = UpdateMetadataRequest(9, self.controller_epoch, node.epoch, (), {}, self.brokers())
-            node.manager.maybe_update_metadata(request)
+            node.carry_out(request)
 
     def lead(
         self,
@@ -281,7 +305,7 @@ class Cluster:
                 request = LeaderAndIsrRequest(
                     9, self.controller_epoch, node.epoch, (state,), {self.tp.topic: topic_id}, self.brokers()
                 )
-                answers[broker] = node.manager.become_leader_or_follower(request, {self.tp.topic: overrides or {}})
+                answers[broker] = node.carry_out(request, Lookup({self.tp.topic: overrides or {}}))
         return answers
 
     async def replicate(self, *followers: int, rounds: int = 1) -> None:
@@ -314,7 +338,7 @@ class Cluster:
         """Appends one batch, of `producer_id` and so on; the list gets the result when there is one."""
         answer: list[ProducePartitionResult] = []
         batch = build_batch([(None, value.encode(), (), 1000) for value in values], **producer)
-        self.nodes[broker].manager.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
+        self.nodes[broker].manager.appends.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
         return answer
 
     def consume(
@@ -337,6 +361,21 @@ class Cluster:
         params = FetchParams(follower, broker_epoch, max_wait_ms, 1, 2**20, 0)
         self.nodes[leader].manager.fetch(params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
         return answer
+
+
+def list_offset(
+    manager: ReplicaManager, tp: TopicPartition, timestamp: int, leader_epoch: int = -1, replica_id: int = -1
+) -> tuple[int, int, int]:
+    """(timestamp, offset, epoch), without a pause."""
+    listing = manager.offsets.listing_offset(tp, timestamp, leader_epoch, 0, replica_id)
+    done = None
+    while True:
+        try:
+            work = listing.send(done)
+        except StopIteration as end:
+            found: tuple[int, int, int] = end.value
+            return found
+        done = work() if work is not None else None
 
 
 def _abandon(logs: LogManager) -> None:
@@ -373,4 +412,15 @@ def play(directory: Path, scenario: Scenario) -> None:
         cluster.close()
 
 
-__all__ = ["LAG_S", "TP", "Cluster", "FakeIsrWriter", "Node", "ReplicaFetcher", "Scenario", "play", "values_of"]
+__all__ = [
+    "LAG_S",
+    "TP",
+    "Cluster",
+    "FakeIsrWriter",
+    "Node",
+    "ReplicaFetcher",
+    "Scenario",
+    "list_offset",
+    "play",
+    "values_of",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.replication.stray_replicas import Verdict, judge
+from broker.replication.stray_replicas import StrayAction, action_for_stray
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
     ControlledShutdownRequest,
@@ -113,7 +113,7 @@ class StandInBroker:
     def _remove_strays(self, request: LeaderAndIsrRequest) -> None:
         named = {state.topic_partition for state in request.partitions}
         for tp in [tp for tp in self.replicas if tp not in named]:
-            verdict = judge(
+            verdict = action_for_stray(
                 tp,
                 self.topic_ids.get(tp),
                 own_id=self.id,
@@ -122,7 +122,7 @@ class StandInBroker:
                 known_topic_id=self.known_topic_ids.get(tp.topic),
                 state=self.metadata.get(tp),
             )
-            if verdict is not Verdict.KEEP:
+            if verdict is not StrayAction.KEEP:
                 del self.replicas[tp]
 
     def _is_another(self, tp: TopicPartition, topic_id: str | None) -> bool:

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def no_pause() -> None:
+    """The pause between two partitions of a control request, when nobody else is to have a turn."""
+
+
+def at_once(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a coroutine that never has to wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("it waits")
 
 
 class Turns:

@@ -1,1 +1,1 @@
-"""Produce: what is done at once, in slices and in a thread, and who waits for acks."""
+"""Produce: appends batches as the leader, and parks producers that wait for replication."""

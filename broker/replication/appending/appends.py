@@ -1,7 +1,14 @@
-"""Produce: batches to the logs of the partitions that are led here, and who is answered when (REP-4).
+"""Produce: appends batches to the logs of partitions that this broker leads, and answers when they are replicated (REP-4).
 
-A batch that holds the loop for too long is looked at with stops, and unpacked in a thread (`storage/produced_batches.py`).
-Meanwhile others have their turn, so all is looked at anew before it is appended: the leadership, its epoch, the log, its settings.
+There are two ways, because most requests need neither a pause nor a thread:
+
+* `append`, and the start of `append_in_slices`, are plain functions. They take almost every batch, within microseconds.
+  `append` is for the group coordinator, whose batches are small. It also finishes a batch that takes long, without a pause.
+* `append_in_slices` returns a coroutine for the rest of a request that would hold the loop for too long. It pauses between
+  partitions; `storage/producers/produced_batches.py` checks a long batch in steps and unpacks it in a thread.
+
+One coroutine for all requests would need a task for each: 4 us, and one more turn of the loop before the answer.
+During a pause everything may change: the leadership, its epoch, the log, its settings. All are checked again before the append.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from broker.process.clock import Clock
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory
 from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
-from broker.replication.appending.refused_batches import FOR_NOW, RefusedBatches
+from broker.replication.appending.refused_batches import TRANSIENT_ERRORS, RefusedBatches
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 from broker.storage.log_types import is_passing
@@ -28,20 +35,20 @@ from protocol.types import TopicPartition
 
 ACKS_ALL = -1
 APPENDS_AT_ONCE_S = 0.005
-"""Of the loop's time for the batches of one Produce request; the rest of them comes in later turns."""
+"""How long one turn of the loop appends batches of one Produce request. Later turns append the others."""
 ACCEPTED_AGAIN_MAX = 5
-"""How often a batch is looked at again because its topic's settings have changed meanwhile."""
+"""How often a batch is checked again because its topic's settings changed during the check."""
 
 
 class Appends:
-    """`appended` is told of each partition that was appended to; `waiting` is where producers wait for replication."""
+    """`appended` is called with each partition after an append to it. Producers wait in `waiting` for replication."""
 
     def __init__(
         self,
         hosted: HostedPartitions,
         clock: Clock,
         is_suspect: Callable[[], bool],
-        remembered: RefusedBatches,
+        refused_batches: RefusedBatches,
         waiting: Purgatory[TopicPartition],
         appended: Callable[[TopicPartition], None],
         budget: LoopBudget,
@@ -49,7 +56,7 @@ class Appends:
         self._hosted = hosted
         self._clock = clock
         self._is_suspect = is_suspect
-        self._remembered = remembered
+        self._refused_batches = refused_batches
         self._waiting = waiting
         self._appended = appended
         self._budget = budget
@@ -63,7 +70,7 @@ class Appends:
     ) -> None:
         """Appends to each partition; `respond` gets the results in the order of `entries`.
 
-        It is called before this returns, unless acks is -1 and some append has to wait for its replication.
+        `respond` is called before this returns, unless acks is -1 and an append must wait for its replication.
         """
         results: list[ProducePartitionResult] = []
         awaited: dict[TopicPartition, AwaitedAppend] = {}
@@ -81,8 +88,10 @@ class Appends:
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
     ) -> Coroutine[Any, Any, None] | None:
-        """As `append`, for what clients send. A coroutine goes on with what holds the loop for too long; until its end nothing
-        else of the connection is to be appended, or it would come before."""
+        """As `append`, for batches of clients. Returns a coroutine that appends the rest if all at once would take too long.
+
+        Until the coroutine ends, the caller appends nothing else of the same connection: that would be out of order.
+        """
         results: list[ProducePartitionResult] = []
         awaited: dict[TopicPartition, AwaitedAppend] = {}
         allowance = Allowance() if len(entries) > 1 else None
@@ -100,6 +109,18 @@ class Appends:
         self._answer_or_await(results, awaited, timeout_ms, respond)
         return None
 
+    def when_replicated(
+        self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
+    ) -> None:
+        """Answers as for an append with acks=all that ends at `end_offset`, for records that are in the log already."""
+        partition = self._hosted.get(tp)
+        if partition is None:
+            respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        awaited = {tp: AwaitedAppend(0, partition, end_offset, partition.generation)}
+        results = [ProducePartitionResult(tp.partition, ErrorCode.NONE)]
+        self._answer_or_await(results, awaited, timeout_ms, lambda found: respond(ErrorCode(found[0].error)))
+
     async def _append_rest(
         self,
         acks: int,
@@ -110,7 +131,7 @@ class Appends:
         respond: ProduceResponder,
         allowance: Allowance | None,
     ) -> None:
-        """Those of which there are no results yet."""
+        """Appends the entries that have no result yet."""
         allowance = allowance or Allowance()
         for tp, records in islice(entries, len(results), None):
             await self._budget.pause()
@@ -130,7 +151,7 @@ class Appends:
         awaited: dict[TopicPartition, AwaitedAppend],
         allowance: Allowance,
     ) -> ProducePartitionResult:
-        """Who leads, in which epoch, and the log itself are looked at anew after each await; so are the topic's settings."""
+        """Checks the batch with pauses, then appends it. After the pauses `_append_one` checks everything else again."""
         for _ in range(ACCEPTED_AGAIN_MAX):
             try:
                 accepted = await self._accept(tp, records, allowance)
@@ -166,7 +187,7 @@ class Appends:
         acks: int,
         awaited: dict[TopicPartition, AwaitedAppend],
     ) -> ProducePartitionResult:
-        """All at once."""
+        """Checks the batch and appends it, without a pause."""
         try:
             partition_log = self._hosted.find(tp).leader_log()
             accepted = produced_batches.at_once(partition_log.accepting(records, Allowance()))
@@ -203,7 +224,7 @@ class Appends:
         if tp in awaited:
             return self._refused(tp, ErrorCode.INVALID_REQUEST, f"{tp} twice in one request")
         if self._is_suspect():
-            self._remembered.note(tp, records, self._clock.monotonic())
+            self._refused_batches.note(tp, records, self._clock.monotonic())
             return self._refused(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
             partition = self._hosted.find(tp)
@@ -219,8 +240,8 @@ class Appends:
         )
 
     def _failed(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> ProducePartitionResult:
-        if error.code in FOR_NOW or is_passing(error):
-            self._remembered.note(tp, records, self._clock.monotonic())
+        if error.code in TRANSIENT_ERRORS or is_passing(error):
+            self._refused_batches.note(tp, records, self._clock.monotonic())
         return self._refused(tp, error.code, error.message, error.record_errors)
 
     def _refused(

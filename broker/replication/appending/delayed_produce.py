@@ -1,11 +1,11 @@
-"""A produce with acks=all that waits for the high watermark (REP-4)."""
+"""A Produce request with acks=all that waits for the high watermark (REP-4)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from broker.purgatory import DelayedOperation, Verdict
+from broker.purgatory import CheckResult, DelayedOperation
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
@@ -16,7 +16,7 @@ ProduceResponder = Callable[[list[ProducePartitionResult]], None]
 
 
 class AwaitedAppend(NamedTuple):
-    """An append of the request's entry `position` that is acknowledged when the HW reaches `required_offset`."""
+    """The append of entry `position` of the request. It is acknowledged when the high watermark reaches `required_offset`."""
 
     position: int
     partition: Partition
@@ -25,9 +25,9 @@ class AwaitedAppend(NamedTuple):
 
 
 class DelayedProduce(DelayedOperation[TopicPartition]):
-    """Watches the partitions it appended to; a failure there is its answer for that partition, the others go on.
+    """Watches the partitions that the request appended to. A partition that fails gets its error; the others still wait.
 
-    While the lease is suspect it acknowledges nothing, but errors may leave (FLT-6).
+    While the lease is suspect, nothing is acknowledged, but a request with errors only may be answered (FLT-6).
     """
 
     __slots__ = ("_awaited", "_is_suspect", "_respond", "_results")
@@ -45,7 +45,7 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
         self._respond = respond
         self._is_suspect = is_suspect
 
-    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
+    def try_complete(self, keys: Collection[TopicPartition]) -> CheckResult:
         suspect = self._is_suspect()
         is_blocked = False
         for key in keys:
@@ -60,10 +60,10 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
             if error is not ErrorCode.NONE:
                 self._fail(append, error)
         if not self._awaited:
-            return Verdict.DONE
-        # Appends to one partition are in offset order: what came later waits for a higher offset still. Only a duplicate
-        # may wait for a lower one; it is answered together with those in front of it.
-        return Verdict.WAIT_AND_SO_DO_LATER if is_blocked else Verdict.WAIT
+            return CheckResult.DONE
+        # Appends to one partition are in offset order, so later requests wait for a higher offset. Only a duplicate may
+        # wait for a lower one; it is answered together with the requests in front of it.
+        return CheckResult.WAIT_LIKE_ALL_LATER if is_blocked else CheckResult.WAIT
 
     def on_complete(self, *, expired: bool) -> None:
         for append in self._awaited.values():

@@ -1,17 +1,17 @@
-"""Idempotent batches that this broker refused for a reason that passes, and those sent after them (INV-20, INV-17). Pure.
+"""Idempotent batches that this broker refused for a transient reason, and batches sent after them (INV-20, INV-17). Pure.
 
-A producer has up to five batches in flight. When the first is refused, because too few replicas are in sync, or this broker
-does not lead yet or does not know whether it still does, and that is over before the second is looked at, Kafka looks at
-the second alone:
+A producer has up to five batches in flight. Suppose the first is refused because too few replicas are in sync, or because
+this broker does not lead yet or does not know whether it still leads. If the reason ends before the second batch is checked,
+Kafka checks the second one by itself:
 
-1. Of a producer that the log does not know it is taken, at any sequence. The first then comes too late for ever.
-2. Of a known one it is OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then begins a new epoch for all its partitions, and sends
-   anew under it what another partition may have in its log already: records are there twice (librdkafka's issue 4953).
+1. If the log does not know the producer, it accepts the second batch with any sequence. The first can never be appended then.
+2. If the log knows the producer, the answer is OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then starts a new epoch for all its
+   partitions, and sends batches again that another partition may already have: records are duplicated (librdkafka issue 4953).
 
-So what comes behind a refused batch is refused for the same reason until that one comes again: the producer repeats all in order.
-Batches before it, which may be in the log, are answered as ever. A note ends when its batch is in the log (it was there before,
-or another broker led meanwhile), when the producer has a new epoch, and after a minute: then it is as with Kafka. Of several
-refused ones each is noted: the first may be a duplicate, and the second not.
+Therefore a batch behind a refused one is refused for the same reason, until the refused one comes again: the producer repeats
+all of them in order. Batches before it, which may be in the log, are answered as usual. A note ends when its batch is in the
+log (it was a duplicate, or another broker led in between), when the producer has a new epoch, and after a minute; then this
+broker answers as Kafka does. Every refused batch is noted: the first may be a duplicate and the second not.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from protocol.kafka.record_batch import HEADER_SIZE, Buffer, parse_header
 from protocol.types import TopicPartition
 
 REMEMBERED_S = 60.0
-"""Longer than what was sent behind a refused batch can be on its way."""
+"""Longer than a batch that was sent behind a refused one can be on its way."""
 PRODUCERS_MAX = 10_000
-"""Of producers and partitions. What comes beyond is answered as Kafka does."""
+"""Pairs of producer and partition. Batches of further pairs are answered as Kafka does."""
 TOPIC_NAME_MAX = 249
-"""Characters: what is refused may be for a topic that there is not."""
+"""Characters. A refused batch may be for a topic that does not exist, with any name."""
 BATCHES_MAX = 10
-"""Of one producer and partition; it has five in flight."""
+"""Refused batches of one producer and partition; it has five in flight."""
 
-FOR_NOW = frozenset(
+TRANSIENT_ERRORS = frozenset(
     (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 )
-"""The refusals after which a producer sends the same batch again, maybe to this broker."""
+"""Errors after which a producer sends the same batch again, perhaps to this broker."""
 
 
 class Refused(NamedTuple):
-    """`sequences`: the first ones of the refused batches, in their order; `at_s`: when the first was refused last (monotonic)."""
+    """`sequences` are the base sequences of the refused batches, in order. `at_s`: when the first was last refused (monotonic)."""
 
     epoch: int
     sequences: tuple[int, ...]
@@ -47,18 +47,18 @@ class Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Of one broker. Empty in good times: the produce path then only looks whether it is."""
+    """The refused batches of one broker. Usually there are none, and the produce path only checks that."""
 
     __slots__ = ("_refused",)
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[TopicPartition, int], Refused] = {}  # the oldest first
+        self._refused: dict[tuple[TopicPartition, int], Refused] = {}  # oldest first
 
     def __bool__(self) -> bool:
         return bool(self._refused)
 
     def note(self, tp: TopicPartition, records: Buffer, now_s: float) -> None:
-        """What a producer sent is refused now, and may be taken when it comes again."""
+        """This batch is refused now, and may be accepted when it comes again."""
         if len(records) < HEADER_SIZE or len(tp.topic) > TOPIC_NAME_MAX:
             return
         header = parse_header(records)
@@ -77,14 +77,14 @@ class RefusedBatches:
         before = [other for other in known.sequences if _is_after(sequence, other)]
         behind = [other for other in known.sequences if _is_after(other, sequence)]
         sequences = (*before, sequence, *behind)[:BATCHES_MAX]
-        if before:  # those that wait for the first do not prolong it
+        if before:  # batches that wait for the first do not prolong its note
             self._refused[key] = known._replace(sequences=sequences)
         else:
             self._refused.pop(key, None)
             self._refused[key] = Refused(known.epoch, sequences, now_s)
 
     def check(self, tp: TopicPartition, records: Buffer, producers: ProducerState, now_s: float) -> None:
-        """Before an append. Raises KafkaError(NOT_ENOUGH_REPLICAS) for a batch behind a refused one."""
+        """To be called before an append. Raises KafkaError(NOT_ENOUGH_REPLICAS) for a batch behind a refused one."""
         self._forget_old(now_s)
         if len(records) < HEADER_SIZE:
             return
@@ -115,7 +115,7 @@ class RefusedBatches:
 
 
 def _not_in_log(refused: Refused, producers: ProducerState, producer_id: int) -> tuple[int, ...]:
-    """Some may have come by another way, or have been there already: the refusal does not look."""
+    """The refused sequences that the log does not have. It may have some: a refusal does not check for duplicates."""
     entry = producers.producers.get(producer_id)
     if entry is None or entry.epoch < refused.epoch:
         return refused.sequences
@@ -126,5 +126,5 @@ def _not_in_log(refused: Refused, producers: ProducerState, producer_id: int) ->
 
 
 def _is_after(sequence: int, other: int) -> bool:
-    """Sequences begin again at 0 after 2^31-1: what is less than half the circle ahead comes after."""
+    """Sequences restart at 0 after 2^31-1. A sequence less than half the circle ahead comes after."""
     return 0 < (sequence - other) & SEQUENCE_MAX <= SEQUENCE_MAX // 2

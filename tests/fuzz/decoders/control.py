@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgpack
 
@@ -14,19 +13,11 @@ from protocol.rpc.messages import (
     ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
-    PartitionError,
     PartitionState,
     StopReplicaPartition,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
 )
-from protocol.types import BrokerInfo, Endpoint
-from protocol.zk.znodes import topic_id_text
 from tests.fuzz.decoder import Decoder
-
-BROKER = BrokerInfo(1, 4_294_967_296, (Endpoint("PLAINTEXT", "h", 9092), Endpoint("CONTROLLER", "::1", 0)), "rack")
-STATE = PartitionState("orders", 0, 7, 1, 3, (1, 2), 4, (1, 2, 3))
-T_ID = topic_id_text(uuid.UUID(int=7))
+from tests.support.control_plane import SAMPLE_RESPONSE, SAMPLES
 
 
 def decoders() -> list[Decoder]:
@@ -91,16 +82,8 @@ def _check(request: ControlRequest) -> None:
 
 
 def _requests() -> Iterator[bytes]:
-    requests: Sequence[ControlRequest] = (
-        LeaderAndIsrRequest(1, 7, 4_294_967_310, (), {}),
-        LeaderAndIsrRequest(1, 7, 100, (STATE,), {"orders": T_ID}, (BROKER,), True, ("other",), 9),
-        UpdateMetadataRequest(
-            1, 7, 100, (STATE, STATE._replace(partition=1)), {"orders": T_ID}, (BROKER,), True, 3, {"orders": 2}
-        ),
-        StopReplicaRequest(1, 7, 100, (StopReplicaPartition("orders", 0, -2, True),), {"orders": T_ID}, 4),
-        ControlledShutdownRequest(2, 100),
-    )
-    for number, request in enumerate(requests):
+    empty = LeaderAndIsrRequest(1, 7, 4_294_967_310, (), {})
+    for number, request in enumerate((empty, *SAMPLES.values())):
         yield framing.request_payload(number, request)
 
 
@@ -113,10 +96,6 @@ def _response(data: bytes) -> object:
 
 
 def _responses() -> Iterator[bytes]:
-    for response in (
-        ControlResponse(),
-        ControlResponse(ErrorCode.STALE_BROKER_EPOCH),
-        ControlResponse(ErrorCode.NONE, (PartitionError("orders", 0, 56), PartitionError("t", 1, 0))),
-    ):
+    for response in (ControlResponse(), ControlResponse(ErrorCode.STALE_BROKER_EPOCH), SAMPLE_RESPONSE):
         yield framing.response_frame(1, response)[4:]
     yield b"\0\0\0\1" + msgpack.packb([0, 5])

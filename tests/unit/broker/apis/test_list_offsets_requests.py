@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ class Offsets:
     """Takes the replica manager's place: every question ends in this error."""
 
     def __init__(self, error: ErrorCode) -> None:
+        self.offsets = self
         self._error = error
 
-    def list_offset(self, *_: Any) -> Any:
+    def listing_offset(self, *_: Any) -> Any:
         raise KafkaError(self._error)
 
 
@@ -44,8 +46,12 @@ def test_old_clients_are_told_an_error_that_they_know(version: int, error: Error
 class Found:
     """Takes the replica manager's place: each partition's offset is its number."""
 
-    def list_offset(self, tp: TopicPartition, *_: Any) -> tuple[int, int, int]:
+    def __init__(self) -> None:
+        self.offsets = self
+
+    def listing_offset(self, tp: TopicPartition, *_: Any) -> Generator[None, None, tuple[int, int, int]]:
         return -1, tp.partition, 3
+        yield
 
 
 @pytest.mark.parametrize("version", [1, 7])

@@ -28,6 +28,7 @@ class Appends:
 
     def __init__(self) -> None:
         self.taken: list[TopicPartition] = []
+        self.appends = self
 
     def append_in_slices(
         self, acks: int, timeout_ms: int, entries: Sequence[tuple[TopicPartition, Any]], respond: Any

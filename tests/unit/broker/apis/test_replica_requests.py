@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -23,14 +24,16 @@ class Manager:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.offsets = self
 
     def fetch(self, params: Any, entries: Any, respond: Any, quiet: Any) -> None:
         self.asked += 1
         respond([(tp, FetchPartitionData(tp.partition, ErrorCode.NONE)) for tp, _ in entries])
 
-    def list_offset(self, *_: Any) -> tuple[int, int, int]:
+    def listing_offset(self, *_: Any) -> Generator[None, None, tuple[int, int, int]]:
         self.asked += 1
         return -1, 5, 0
+        yield
 
     def offset_for_leader_epoch(self, *_: Any) -> tuple[int, int]:
         self.asked += 1

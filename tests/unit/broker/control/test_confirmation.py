@@ -11,25 +11,15 @@ import pytest
 
 from broker.control import confirmation
 from broker.control.confirmation import Confirmation, NotConfirmed
-from broker.control.listener import ControlListener
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
-    ControlledShutdownRequest,
-    ControlRequest,
-    ControlResponse,
-    LeaderAndIsrRequest,
-    PartitionState,
-    StopReplicaPartition,
-    StopReplicaRequest,
     UpdateMetadataRequest,
 )
 from protocol.zk.session import SessionState, Stat
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
+from tests.support.control_plane import CONTROLLER, control_listener, requests
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
-
-STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)
-CONTROLLER = 9
+from tests.support.replica_cluster import TP, Cluster, Node
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
@@ -63,9 +53,7 @@ class World:
         self.zookeeper = MemoryZooKeeper()
         self.session = Session(self.zookeeper)
         self.confirmation = Confirmation(self.session, node.id, node.manager.deposed_below)
-        self.listener = ControlListener(
-            node.manager, lambda: node.epoch, self._no_settings, self._not_controller, confirmation=self.confirmation
-        )
+        self.listener = control_listener(node, confirmation=self.confirmation)
         self.elect(CONTROLLER, 5)
 
     def elect(self, controller: int | None, epoch: int) -> None:
@@ -78,21 +66,6 @@ class World:
 
     async def error(self, epoch: int, *, kind: int = 1, controller: int = CONTROLLER) -> ErrorCode:
         return (await self.listener.handle(requests(self.node.epoch, epoch, controller)[kind])).error
-
-    async def _no_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-        return {topic: {} for topic in topics}
-
-    async def _not_controller(self, request: ControlledShutdownRequest) -> ControlResponse:
-        return ControlResponse(ErrorCode.NOT_CONTROLLER)
-
-
-def requests(broker_epoch: int, controller_epoch: int, controller: int) -> list[ControlRequest]:
-    head = (controller, controller_epoch, broker_epoch)
-    return [
-        LeaderAndIsrRequest(*head, (STATE,), {TP.topic: TOPIC_ID}),
-        UpdateMetadataRequest(*head, (STATE,), {TP.topic: TOPIC_ID}, ()),
-        StopReplicaRequest(*head, (StopReplicaPartition(TP.topic, 0, 5, True),)),
-    ]
 
 
 def play(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:

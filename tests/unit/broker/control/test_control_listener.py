@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import leader_and_isr, steps
+from broker.control import leader_and_isr, pauses
 from broker.control.listener import ControlListener
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode
@@ -26,11 +26,10 @@ from protocol.rpc.messages import (
     UpdateMetadataRequest,
 )
 from protocol.types import TopicPartition
-from protocol.zk.session import ConnectionLoss, ZkError
+from protocol.zk.session import ConnectionLoss
 from protocol.zk.znodes import topic_id_text
+from tests.support.control_plane import STATE, TopicSettings, control_listener, requests
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
-
-STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
@@ -46,49 +45,19 @@ async def until(is_true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-class Overrides:
-    """What `/config/topics` has; fails as often as told first, and for an unreadable topic always."""
-
-    def __init__(self, failures: int = 0, unreadable: str | None = None) -> None:
-        self.asked: list[tuple[str, ...]] = []
-        self._failures = failures
-        self.unreadable = unreadable
-
-    async def load(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        self.asked.append(tuple(topics))
-        if len(self.asked) <= self._failures:
-            raise ConnectionLoss("test")
-        if self.unreadable in topics:
-            raise ZkError("test")
-        return {topic: {"min.insync.replicas": "2"} for topic in topics}
-
-
-async def not_controller(request: ControlledShutdownRequest) -> ControlResponse:
-    return ControlResponse(ErrorCode.NOT_CONTROLLER)
-
-
 def play(
-    directory: Path, scenario: Callable[[Node, ControlListener], Awaitable[None]], overrides: Overrides | None = None
+    directory: Path, scenario: Callable[[Node, ControlListener], Awaitable[None]], settings: TopicSettings | None = None
 ) -> None:
     async def run() -> None:
         cluster = await Cluster(directory).start(1)
         node = cluster.nodes[1]
-        load = (overrides or Overrides()).load
-        listener = ControlListener(node.manager, lambda: node.epoch, load, not_controller)
+        listener = control_listener(node, settings)
         try:
             await scenario(node, listener)
         finally:
             await listener.close()
 
     asyncio.run(run())
-
-
-def requests(broker_epoch: int, controller_epoch: int = 1) -> list[ControlRequest]:
-    return [
-        LeaderAndIsrRequest(9, controller_epoch, broker_epoch, (STATE,), {TP.topic: TOPIC_ID}),
-        UpdateMetadataRequest(9, controller_epoch, broker_epoch, (STATE,), {TP.topic: TOPIC_ID}, ()),
-        StopReplicaRequest(9, controller_epoch, broker_epoch, (StopReplicaPartition(TP.topic, 0, 5, False),)),
-    ]
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
@@ -147,7 +116,7 @@ def test_a_late_isr_does_not_replace_a_newer_one(tmp_path: Path) -> None:
 
 def test_settings_of_new_topics_come_before_their_logs(tmp_path: Path) -> None:
     """INV-17: never the defaults because ZooKeeper was away for a moment."""
-    overrides = Overrides(failures=1)
+    settings = TopicSettings(failures=1)
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         request = requests(node.epoch)[0]
@@ -157,11 +126,11 @@ def test_settings_of_new_topics_come_before_their_logs(tmp_path: Path) -> None:
         log = node.partition().log
         assert log is not None
         assert log.config.min_insync_replicas == 2
-        asked = len(overrides.asked)
+        asked = len(settings.asked)
         await listener.handle(request)
-        assert len(overrides.asked) == asked
+        assert len(settings.asked) == asked
 
-    play(tmp_path, scenario, overrides)
+    play(tmp_path, scenario, settings)
 
 
 OTHER = TopicPartition("other", 0)
@@ -171,7 +140,7 @@ IDS = {TP.topic: TOPIC_ID, OTHER.topic: topic_id_text(uuid.UUID(int=78))}
 
 def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(tmp_path: Path) -> None:
     """INV-17, CTL-15: other topics of the request, failovers and metadata go on; the partition follows when it can."""
-    overrides = Overrides(unreadable=TP.topic)
+    settings = TopicSettings(unreadable=TP.topic)
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         def told(*states: PartitionState) -> LeaderAndIsrRequest:
@@ -182,18 +151,18 @@ def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(tmp_path: Pa
         failover = OTHER_STATE._replace(leader_epoch=1, is_new=False)
         assert await listener.handle(told(STATE._replace(leader_epoch=1), failover)) == ControlResponse()
         assert (node.partition(OTHER).leader_epoch, node.manager.partitions.get(TP)) == (1, None)
-        overrides.unreadable = None
+        settings.unreadable = None
         await until(lambda: node.manager.partitions.get(TP) is not None)
         assert (node.partition().role, node.partition().leader_epoch) == (Role.LEADER, 1), "the newest that was told"
 
-    play(tmp_path, scenario, overrides)
+    play(tmp_path, scenario, settings)
 
 
 @pytest.mark.parametrize("reason", ["stopped", "another topic stopped", "session lost", "another controller"])
 def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_was_told_in(
     tmp_path: Path, reason: str
 ) -> None:
-    overrides = Overrides(unreadable=TP.topic)
+    settings = TopicSettings(unreadable=TP.topic)
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         await listener.handle(requests(node.epoch)[0])
@@ -207,11 +176,11 @@ def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_was_tol
                 node.manager.step_down_all("test")
             case "another controller":
                 await listener.handle(requests(node.epoch, 2)[1])
-        overrides.unreadable = None
+        settings.unreadable = None
         await until(lambda: not listener._leader_and_isr._held)
         assert (node.manager.partitions.get(TP) is not None) is (reason == "another topic stopped")
 
-    play(tmp_path, scenario, overrides)
+    play(tmp_path, scenario, settings)
 
 
 def test_a_missing_log_waits_until_its_age_can_be_read(tmp_path: Path) -> None:
@@ -228,9 +197,7 @@ def test_a_missing_log_waits_until_its_age_can_be_read(tmp_path: Path) -> None:
                 raise ConnectionLoss("test")
             return dict.fromkeys(partitions, node.epoch - 1)
 
-        listener = ControlListener(
-            node.manager, lambda: node.epoch, Overrides().load, not_controller, None, asked.set, created
-        )
+        listener = control_listener(node, ask_for_everything=asked.set, load_created=created)
         request = LeaderAndIsrRequest(9, 1, node.epoch, (STATE._replace(leader_epoch=3, is_new=False),), IDS)
         assert await listener.handle(request) == ControlResponse()
         assert not asked.is_set()
@@ -253,8 +220,8 @@ def test_what_comes_before_the_registration_waits_for_it(tmp_path: Path, kind: i
         cluster = await Cluster(tmp_path).start(1)
         node = cluster.nodes[1]
         epoch, registered = -1, asyncio.Event()
-        listener = ControlListener(
-            node.manager, lambda: epoch, Overrides().load, not_controller, lambda: _until_set(registered)
+        listener = control_listener(
+            node, own_broker_epoch=lambda: epoch, when_registered=lambda: _until_set(registered)
         )
         late, right = (asyncio.create_task(listener.handle(requests(life)[kind])) for life in (50, 60))
         for _ in range(10):
@@ -340,18 +307,18 @@ def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_is_begun(
 
 def test_it_is_told_when_very_many_partitions_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the garbage collector, which would look through all of them in one turn of the loop."""
-    monkeypatch.setattr(steps, "STEPS_UNTIL_MUCH_IS_NEW", 50)
+    monkeypatch.setattr(pauses, "PAUSES_UNTIL_MUCH_IS_NEW", 50)
     seen: list[int] = []
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         def note() -> None:
             seen.append(len(node.manager.partitions))
 
-        telling = ControlListener(node.manager, lambda: node.epoch, Overrides().load, not_controller, much_is_new=note)
+        telling = control_listener(node, much_is_new=note)
         await telling.handle(many(node, 100))
 
     play(tmp_path, scenario)
-    assert seen == [44, 94]  # the first steps prepare
+    assert seen == [44, 94]  # the first pauses prepare
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
@@ -402,6 +369,26 @@ def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(t
         assert (await task).error is ErrorCode.STALE_BROKER_EPOCH
         assert 0 < taken == len(node.manager.partitions) < 100
         assert not any(partition.role is Role.LEADER for partition in node.manager.partitions)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+def test_a_large_request_that_is_cancelled_in_a_pause_leaves_whole_partitions(tmp_path: Path) -> None:
+    """As when the broker stops. The next request is carried out."""
+
+    async def scenario(node: Node, listener: ControlListener) -> None:
+        task = asyncio.create_task(listener.handle(many(node, 100)))
+        while not node.manager.partitions:  # noqa: ASYNC110 - the first slice is not told of
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+        taken = len(node.manager.partitions)
+        assert 0 < taken < 100
+        assert all(partition.role is Role.LEADER for partition in node.manager.partitions)
+        assert await listener.handle(many(node, 100, is_full=True)) == ControlResponse()
+        assert len(node.manager.partitions) == 100
 
     play(tmp_path, scenario)
 

@@ -62,7 +62,7 @@ def test_a_partition_of_which_nothing_is_known_sends_no_group_elsewhere(tmp_path
         head = (9, cluster.controller_epoch, cluster.nodes[1].epoch)
         counts = {OFFSETS_TOPIC: 50}
         request = UpdateMetadataRequest(*head, states, {}, cluster.brokers(), True, partition_counts=counts)
-        cluster.nodes[1].manager.maybe_update_metadata(request)
+        cluster.nodes[1].carry_out(request)
         groups = [f"group-{n}" for n in range(100)]
         coordinator = cluster.coordinators[1]
         assert [coordinator.partition_of(group) for group in groups] == [partition_for(group, 50) for group in groups]
@@ -150,7 +150,7 @@ def test_every_end_of_a_leadership_ends_its_groups(tmp_path: Path, how: str) -> 
             manager.step_down_all("the test")
         elif how == "stop replica":
             stop = StopReplicaPartition(OFFSETS.topic, OFFSETS.partition, 1, True)
-            manager.stop_replicas(StopReplicaRequest(9, 1, cluster.nodes[1].epoch, (stop,), {}))
+            cluster.nodes[1].carry_out(StopReplicaRequest(9, 1, cluster.nodes[1].epoch, (stop,), {}))
         else:
             await cluster.coordinators[1].close()
         assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]

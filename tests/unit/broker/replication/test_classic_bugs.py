@@ -56,7 +56,7 @@ async def bug_02(cluster: Cluster) -> None:
     await cluster.replicate()
     answer = cluster.produce(1, "a", timeout_ms=60_000)
     cluster.pass_time(LAG_S + 1)
-    cluster.nodes[1].manager.check_lag()
+    await cluster.nodes[1].manager.check_lag()
     assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
     cluster.nodes[1].partition().advance_high_watermark()
     cluster.time.turn()
@@ -330,7 +330,7 @@ async def bug_22_shrink(cluster: Cluster) -> None:
     await cluster.replicate()
     answer = cluster.produce(1, "a", timeout_ms=60_000)
     cluster.pass_time(LAG_S + 1)
-    cluster.nodes[1].manager.check_lag()
+    await cluster.nodes[1].manager.check_lag()
     assert answer == []
     assert cluster.isr.apply() == [(1,)]
     cluster.time.turn()

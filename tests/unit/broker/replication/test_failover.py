@@ -33,7 +33,7 @@ def test_a_lagging_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> Non
             await cluster.replicate(2)
             cluster.pass_time(1)
         assert answer == []
-        cluster.nodes[1].manager.check_lag()
+        await cluster.nodes[1].manager.check_lag()
         assert cluster.isr.apply() == [(1, 2)]
         cluster.time.turn()
         assert answer[0].error == ErrorCode.NONE
@@ -423,7 +423,7 @@ async def _random_run(cluster: Cluster, seed: int, steps: int) -> None:
             case "time":
                 cluster.pass_time(LAG_S / 2)
                 for node in cluster.nodes.values():
-                    node.manager.check_lag()
+                    await node.manager.check_lag()
             case "cut":
                 cluster.cuts = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3) if dice.random() < 0.2}
             case "heal":

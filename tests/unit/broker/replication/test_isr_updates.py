@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from broker.process.event_log import EventLog
-from broker.replication.isr_updates import IsrProposal, IsrResult, IsrUpdates, Outcome
+from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult, IsrUpdates
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import (
     BadVersion,
@@ -117,7 +117,7 @@ def zookeeper(**changes: object) -> FakeZooKeeper:
 def test_a_write_commits_and_is_announced() -> None:
     zk = zookeeper()
     (result,) = propose(zk, (1,))
-    assert result == IsrResult(Outcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
+    assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.announced == [(TP,)]
 
 
@@ -143,7 +143,7 @@ def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: 
     """BUG-5, FLT-19: applied once in either case, and the version is known."""
     zk = zookeeper(faults=[fault], reads_fail=reads_fail)
     (result,) = propose(zk, (1,))
-    assert result == IsrResult(Outcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
+    assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.writes == 1
 
 
@@ -153,7 +153,7 @@ def test_a_newer_leader_epoch_is_a_conflict() -> None:
     newer = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
     zk.states[PartitionStateZNode.path(TP)] = newer
     (result,) = propose(zk, (1,))
-    assert result.outcome is Outcome.CONFLICT
+    assert result.outcome is IsrOutcome.CONFLICT
     assert zk.states[PartitionStateZNode.path(TP)] == newer
     assert zk.announced == []
 
@@ -162,13 +162,13 @@ def test_an_earlier_write_of_mine_is_adopted() -> None:
     zk = zookeeper()
     zk.states[PartitionStateZNode.path(TP)] = OLD._replace(isr=(1,), zk_version=11)
     (result,) = propose(zk, (1, 2, 3), {3: 103})
-    assert result == IsrResult(Outcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
+    assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
 
 
 def test_a_topic_that_is_gone_is_a_conflict() -> None:
     zk = zookeeper()
     zk.states.clear()
-    assert propose(zk, (1,))[0].outcome is Outcome.CONFLICT
+    assert propose(zk, (1,))[0].outcome is IsrOutcome.CONFLICT
 
 
 @pytest.mark.parametrize("brokers", [{1: 101, 2: 102}, {1: 101, 2: 102, 3: 999}])
@@ -176,7 +176,7 @@ def test_a_newcomer_that_died_or_bounced_is_refused(brokers: dict[int, int]) -> 
     """INV-14, BUG-23."""
     zk = zookeeper()
     zk.brokers = brokers
-    assert propose(zk, (1, 2, 3), {3: 103})[0].outcome is Outcome.REFUSED
+    assert propose(zk, (1, 2, 3), {3: 103})[0].outcome is IsrOutcome.REFUSED
     assert zk.writes == 0
 
 
@@ -191,7 +191,7 @@ def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
 
     zk.exists = exists_then_bounce  # type: ignore[method-assign]
     (result,) = propose(zk, (1, 2, 3), {3: 103})
-    assert (result.outcome, result.doubtful) == (Outcome.COMMITTED, (3,))
+    assert (result.outcome, result.doubtful) == (IsrOutcome.COMMITTED, (3,))
 
 
 def test_what_is_not_wanted_any_more_is_not_written() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.replication.leadership_changes import Lookup
 from protocol.errors import ErrorCode
-from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState
+from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, play
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
@@ -26,13 +26,8 @@ async def start(cluster: Cluster, *, wipe: bool = False) -> Node:
 
 def tell(node: Node, state: PartitionState, created: int) -> list[ErrorCode]:
     request = LeaderAndIsrRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID})
-    steps = node.manager.applying(request, Lookup(created={TP: created}))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            response: ControlResponse = end.value
-            return [ErrorCode(row.error) for row in response.partitions]
+    response = node.carry_out(request, Lookup(created={TP: created}))
+    return [ErrorCode(row.error) for row in response.partitions]
 
 
 def state(leader: int, isr: tuple[int, ...], epoch: int, *, is_new: bool = False) -> PartitionState:

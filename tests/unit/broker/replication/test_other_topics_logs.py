@@ -135,8 +135,8 @@ def test_a_flipped_bit_makes_no_stray(tmp_path: Path) -> None:
         state = PartitionState(TP.topic, TP.partition, 1, 2, 1, (2, 1), 1, (2, 1))
         head = (9, 1, node.epoch)
         request = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
-        node.manager.maybe_update_metadata(request)
-        node.manager.become_leader_or_follower(LeaderAndIsrRequest(*head, (), {}, cluster.brokers(), is_full=True))
+        node.carry_out(request)
+        node.carry_out(LeaderAndIsrRequest(*head, (), {}, cluster.brokers(), is_full=True))
         assert strays(cluster, 1) == []
         cluster.lead(1, 5, (1,), replicas=(1,), is_new=False)
         assert node.records() == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import weakref
@@ -16,7 +17,7 @@ from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.types import TopicPartition
 from protocol.zk.znodes import topic_id_uuid
-from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, play, values_of
+from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, play, values_of
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
@@ -139,7 +140,7 @@ def test_an_isr_that_shrinks_after_the_append_is_told(tmp_path: Path) -> None:
         await cluster.replicate(2)
         answer = cluster.produce(1, "a", timeout_ms=60_000)
         cluster.pass_time(LAG_S + 1)
-        cluster.nodes[1].manager.check_lag()
+        await cluster.nodes[1].manager.check_lag()
         assert [p.state.isr for p in cluster.isr.proposals] == [(1,)]
         assert answer == []
         assert cluster.nodes[1].partition().high_watermark == 0
@@ -164,15 +165,16 @@ def test_a_leader_knows_a_topic_id_as_soon_as_it_leads(tmp_path: Path) -> None:
         head = (9, 1, cluster.nodes[1].epoch)
         state = PartitionState(TP.topic, 0, 1, 1, 0, (1, 2), 0, (1, 2))
         told = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
-        manager.maybe_update_metadata(told)
+        cluster.nodes[1].carry_out(told)
         assert manager.topic_name(topic_id) == TP.topic
         gone = dataclasses.replace(told, partitions=(), topic_ids={})
-        manager.maybe_update_metadata(gone)
+        cluster.nodes[1].carry_out(gone)
         assert manager.topic_name(topic_id) is None
 
     play(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("a_pause_after_each_piece")
 def test_others_have_their_turn_while_many_partitions_are_looked_at_for_lag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,11 +187,11 @@ def test_others_have_their_turn_while_many_partitions_are_looked_at_for_lag(
             cluster.tp = TopicPartition(TP.topic, number)
             cluster.lead(1, 0, (1, 2), replicas=(1, 2))
         cluster.pass_time(LAG_S + 1)
-        steps = cluster.nodes[1].manager.checking_lag()
-        next(steps)
+        check = asyncio.create_task(cluster.nodes[1].manager.check_lag())
+        await asyncio.sleep(0)
         assert [proposal.topic_partition for proposal in cluster.isr.proposals] == [TP]
         cluster.time.now += 3 * LAG_S
-        assert list(steps) == []
+        await check
         assert len(cluster.isr.proposals) == 1
 
     play(tmp_path, scenario)
@@ -202,7 +204,7 @@ def test_an_answered_isr_proposal_leaves_no_garbage(tmp_path: Path) -> None:
         await cluster.start(1, 2)
         cluster.lead(1, 0, (1, 2), replicas=(1, 2))
         cluster.pass_time(LAG_S + 1)
-        cluster.nodes[1].manager.check_lag()
+        await cluster.nodes[1].manager.check_lag()
         (on_result,) = (weakref.ref(proposal.on_result) for proposal in cluster.isr.proposals)
         gc.disable()
         try:
@@ -222,12 +224,12 @@ def test_a_conflicting_isr_write_stops_all_progress_until_the_controller_speaks(
         cluster.lead(1, 0, (1, 2), replicas=(1, 2))
         answer = cluster.produce(1, "a", timeout_ms=60_000)
         cluster.pass_time(LAG_S + 1)
-        cluster.nodes[1].manager.check_lag()
+        await cluster.nodes[1].manager.check_lag()
         cluster.lead(2, 1, (2,), replicas=(1, 2), to=(2,))
         assert cluster.isr.apply() == []
         await cluster.replicate()
         cluster.pass_time(LAG_S + 1)
-        cluster.nodes[1].manager.check_lag()
+        await cluster.nodes[1].manager.check_lag()
         assert cluster.isr.proposals == []
         assert answer == []
         cluster.lead(2, 1, (2,), replicas=(1, 2), to=(1,))
@@ -393,7 +395,7 @@ def test_fencing_by_leader_epoch(tmp_path: Path, epoch: int, error: ErrorCode) -
         assert error_of(cluster.follower_fetch(1, 2, 0, epoch=epoch)) is error
         manager = cluster.nodes[1].manager
         for ask in (
-            lambda: manager.list_offset(TP, -2, epoch),
+            lambda: list_offset(manager, TP, -2, epoch),
             lambda: manager.offset_for_leader_epoch(TP, epoch, 1),
         ):
             if error is ErrorCode.NONE:
@@ -486,23 +488,23 @@ def test_list_offsets(tmp_path: Path) -> None:
         await cluster.replicate(2, 3)
         cluster.produce(1, "b")
         manager = cluster.nodes[1].manager
-        assert manager.list_offset(TP, -1) == (-1, 1, 0)
-        assert manager.list_offset(TP, -1, replica_id=2) == (-1, 2, 0)
+        assert list_offset(manager, TP, -1) == (-1, 1, 0)
+        assert list_offset(manager, TP, -1, replica_id=2) == (-1, 2, 0)
         for ask in (
-            lambda: manager.list_offset(TP, -1, replica_id=4),
+            lambda: list_offset(manager, TP, -1, replica_id=4),
             lambda: manager.offset_for_leader_epoch(TP, 0, 0, 4),
         ):
             with pytest.raises(KafkaError) as not_assigned:
                 ask()
             assert not_assigned.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert manager.list_offset(TP, -2) == (-1, 0, 0)
-        assert manager.list_offset(TP, 1000) == (1000, 0, 0)
-        assert manager.list_offset(TP, 1001) == (-1, -1, -1)
+        assert list_offset(manager, TP, -2) == (-1, 0, 0)
+        assert list_offset(manager, TP, 1000) == (1000, 0, 0)
+        assert list_offset(manager, TP, 1001) == (-1, -1, -1)
         await cluster.replicate(2)
         # 2 leads now, with both records but a HW of 1.
         cluster.lead(2, 1, (2, 3), to=(2,))
         with pytest.raises(KafkaError) as raised:
-            cluster.nodes[2].manager.list_offset(TP, -1)
+            list_offset(cluster.nodes[2].manager, TP, -1)
         assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
     play(tmp_path, scenario)
@@ -519,7 +521,7 @@ def test_stop_replica(tmp_path: Path) -> None:
 
         def stop(epoch: int, *, delete: bool) -> tuple[int, ...]:
             request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, epoch, delete),))
-            return tuple(error for _, _, error in node.manager.stop_replicas(request).partitions)
+            return tuple(error for _, _, error in node.carry_out(request).partitions)
 
         assert stop(3, delete=True) == (ErrorCode.FENCED_LEADER_EPOCH,)
         assert node.records() == ["a"]
@@ -587,11 +589,11 @@ def test_after_standing_still_nothing_is_acknowledged_before_the_session_is_conf
         cluster.time.now += 3 * LAG_S
         assert error_of(cluster.follower_fetch(1, 2, 1, epoch=0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert cluster.produce(1, "b", acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        node.manager.check_lag()
+        await node.manager.check_lag()
         assert cluster.isr.proposals == []
         assert waiting == []
         assert await node.lease.confirm(Session())
-        node.manager.check_lag()
+        await node.manager.check_lag()
         assert cluster.isr.proposals == []
         cluster.follower_fetch(1, 2, 1, epoch=0)
         assert waiting[0].error == ErrorCode.NONE

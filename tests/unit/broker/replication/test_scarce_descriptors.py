@@ -13,7 +13,6 @@ import pytest
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Role
-from broker.replication.steps import all_at_once
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState
@@ -72,7 +71,7 @@ def take(node: Node, *partitions: int) -> tuple[dict[int, int], list[PartitionSt
     states = tuple(PartitionState(TP.topic, n, 1, 1, 0, (1,), 0, (1,), is_new=True) for n in partitions)
     request = LeaderAndIsrRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID})
     held: list[PartitionState] = []
-    answer = all_at_once(node.manager.applying(request, Lookup(), held))
+    answer = node.carry_out(request, Lookup(), held)
     return {row.partition: row.error for row in answer.partitions}, held
 
 

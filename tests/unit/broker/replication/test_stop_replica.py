@@ -39,7 +39,7 @@ def stop(node: Node, epoch: int, topic_id: str | None = None, *, delete: bool = 
     """The errors of the answer."""
     ids = {TP.topic: topic_id} if topic_id is not None else {}
     request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, epoch, delete),), ids)
-    return tuple(error for _, _, error in node.manager.stop_replicas(request).partitions)
+    return tuple(error for _, _, error in node.carry_out(request).partitions)
 
 
 def test_a_deleted_replica_is_renamed_at_once_and_removed(tmp_path: Path) -> None:

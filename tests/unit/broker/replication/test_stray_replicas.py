@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.stray_replicas import Verdict, judge
+from broker.replication.stray_replicas import StrayAction, action_for_stray
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from protocol.types import NO_LEADER, TopicPartition
@@ -26,20 +26,20 @@ def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -
 @pytest.mark.parametrize(
     ("own_topic_id", "is_known", "known_topic_id", "told", "other_topics", "verdict"),
     [
-        (TOPIC_ID, False, None, None, (), Verdict.SET_ASIDE),
-        (None, False, None, None, (), Verdict.SET_ASIDE),
-        (TOPIC_ID, False, None, None, (TP.topic,), Verdict.KEEP),
-        (TOPIC_ID, True, OTHER_ID, state(2, (2, 3)), (), Verdict.SET_ASIDE),
-        (TOPIC_ID, True, OTHER_ID, None, (TP.topic,), Verdict.SET_ASIDE),
-        (TOPIC_ID, True, TOPIC_ID, state(2, (2, 3)), (), Verdict.DELETE),
-        (TOPIC_ID, True, TOPIC_ID, state(NO_LEADER, (2, 3)), (), Verdict.SET_ASIDE),
-        (TOPIC_ID, True, TOPIC_ID, state(2, (2, 3), isr=(2, 1)), (), Verdict.KEEP),
-        (TOPIC_ID, True, TOPIC_ID, state(2, (1, 2, 3)), (), Verdict.KEEP),
-        (TOPIC_ID, True, TOPIC_ID, None, (TP.topic,), Verdict.KEEP),
-        (None, True, TOPIC_ID, state(2, (2, 3)), (), Verdict.SET_ASIDE),
-        (TOPIC_ID, True, None, state(2, (2, 3)), (), Verdict.SET_ASIDE),
-        (TOPIC_ID, True, None, state(NO_LEADER, (2, 3)), (), Verdict.SET_ASIDE),
-        (None, True, None, None, (), Verdict.KEEP),
+        (TOPIC_ID, False, None, None, (), StrayAction.SET_ASIDE),
+        (None, False, None, None, (), StrayAction.SET_ASIDE),
+        (TOPIC_ID, False, None, None, (TP.topic,), StrayAction.KEEP),
+        (TOPIC_ID, True, OTHER_ID, state(2, (2, 3)), (), StrayAction.SET_ASIDE),
+        (TOPIC_ID, True, OTHER_ID, None, (TP.topic,), StrayAction.SET_ASIDE),
+        (TOPIC_ID, True, TOPIC_ID, state(2, (2, 3)), (), StrayAction.DELETE),
+        (TOPIC_ID, True, TOPIC_ID, state(NO_LEADER, (2, 3)), (), StrayAction.SET_ASIDE),
+        (TOPIC_ID, True, TOPIC_ID, state(2, (2, 3), isr=(2, 1)), (), StrayAction.KEEP),
+        (TOPIC_ID, True, TOPIC_ID, state(2, (1, 2, 3)), (), StrayAction.KEEP),
+        (TOPIC_ID, True, TOPIC_ID, None, (TP.topic,), StrayAction.KEEP),
+        (None, True, TOPIC_ID, state(2, (2, 3)), (), StrayAction.SET_ASIDE),
+        (TOPIC_ID, True, None, state(2, (2, 3)), (), StrayAction.SET_ASIDE),
+        (TOPIC_ID, True, None, state(NO_LEADER, (2, 3)), (), StrayAction.SET_ASIDE),
+        (None, True, None, None, (), StrayAction.KEEP),
     ],
 )
 def test_the_verdict(
@@ -48,9 +48,9 @@ def test_the_verdict(
     known_topic_id: str | None,
     told: PartitionState | None,
     other_topics: tuple[str, ...],
-    verdict: Verdict,
+    verdict: StrayAction,
 ) -> None:
-    assert verdict is judge(
+    assert verdict is action_for_stray(
         TP,
         own_topic_id,
         own_id=1,
@@ -90,12 +90,10 @@ def tell(
     """What a controller sends to a broker that came: the cluster's metadata, then its own replicas."""
     ids = {row.topic: topic_id for row in states}
     head = (9, cluster.controller_epoch, node.epoch)
-    node.manager.maybe_update_metadata(
-        UpdateMetadataRequest(*head, states, ids, cluster.brokers(), is_full=metadata_is_full)
-    )
+    node.carry_out(UpdateMetadataRequest(*head, states, ids, cluster.brokers(), is_full=metadata_is_full))
     mine = tuple(row for row in states if node.id in row.replicas)
     request = LeaderAndIsrRequest(*head, mine, ids, cluster.brokers(), is_full=True, other_topics=other_topics)
-    assert node.manager.become_leader_or_follower(request).error is ErrorCode.NONE
+    assert node.carry_out(request).error is ErrorCode.NONE
 
 
 def directories(cluster: Cluster) -> list[str]:
@@ -135,7 +133,7 @@ def test_in_doubt_nothing_is_touched(tmp_path: Path, is_doubted_by: str) -> None
             case _:
                 tell(cluster, node, other_topics=("t",))
                 request = LeaderAndIsrRequest(9, cluster.controller_epoch + 1, node.epoch, (), {}, (), is_full=True)
-                node.manager.become_leader_or_follower(request)
+                node.carry_out(request)
         assert node.logs.get(TP) is not None
         cluster.controller_epoch += 1
         cluster.lead(1, 6, (1,), replicas=(1,))

@@ -53,16 +53,16 @@ def test_who_leads_no_more_when_it_is_found_does_not_say(tmp_path: Path) -> None
         await cluster.start(1, 2)
         cluster.lead(1, 0, (1,), replicas=(1, 2))
         cluster.produce(1, *("value",) * COUNT, acks=1)
-        listing = cluster.nodes[1].manager.listing_offset(TP, 1001, -1, 0, -1)
+        listing = cluster.nodes[1].manager.offsets.listing_offset(TP, 1001, -1, 0, -1)
         with pytest.raises(StopIteration):
             next(listing)  # later than all
-        listing = cluster.nodes[1].manager.listing_offset(TP, -3, -1, 0, -1)
+        listing = cluster.nodes[1].manager.offsets.listing_offset(TP, -3, -1, 0, -1)
         with pytest.raises(StopIteration) as found:
             next(listing)
         assert found.value.value[:2] == (1000, 0)
         batch = build_batch([(None, None, (), 2000 + number) for number in range(COUNT)])
-        cluster.nodes[1].manager.append(1, 5000, [(TP, memoryview(batch))], lambda _: None)
-        listing = cluster.nodes[1].manager.listing_offset(TP, 2000 + COUNT - 1, -1, 0, -1)
+        cluster.nodes[1].manager.appends.append(1, 5000, [(TP, memoryview(batch))], lambda _: None)
+        listing = cluster.nodes[1].manager.offsets.listing_offset(TP, 2000 + COUNT - 1, -1, 0, -1)
         next(listing)
         cluster.lead(2, 1, (1, 2), replicas=(1, 2))
         with pytest.raises(KafkaError) as caught:

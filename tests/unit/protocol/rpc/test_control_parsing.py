@@ -11,42 +11,17 @@ from typing import Any
 import msgpack
 import pytest
 
-from protocol.errors import ErrorCode
 from protocol.rpc import framing, parsing
 from protocol.rpc.messages import (
-    ControlledShutdownRequest,
-    ControlRequest,
-    ControlResponse,
-    LeaderAndIsrRequest,
-    PartitionError,
-    PartitionState,
-    StopReplicaPartition,
-    StopReplicaRequest,
     UpdateMetadataRequest,
     request_body,
     response_body,
 )
 from protocol.topic_names import is_valid_topic_name
-from protocol.types import BrokerInfo, Endpoint
-
-ID = "AAAAAAAAAAAAAAAAAAAAAA"
-STATES = tuple(
-    PartitionState("orders", number, 7, 1, 3, (1, 2), 4, (1, 2, 3), (3,), (2,), number == 0, (3,))
-    for number in range(3)
-)
-BROKER = BrokerInfo(1, 2**33, (Endpoint("INTERNAL", "kafka1", 9092),), "rack")
-GOOD: dict[str, ControlRequest] = {
-    "leader and isr": LeaderAndIsrRequest(1, 7, 2**33, STATES, {"orders": ID}, (BROKER,), True, ("other",), 5),
-    "metadata": UpdateMetadataRequest(1, 7, 2**33, STATES, {"orders": ID}, (BROKER,), False, 5, {"orders": 3}),
-    "stop": StopReplicaRequest(
-        1, 7, 2**33, tuple(StopReplicaPartition("orders", n, -2, True) for n in range(3)), {"orders": ID}, 5
-    ),
-    "shutdown": ControlledShutdownRequest(1, 2**33),
-}
-RESPONSE = ControlResponse(ErrorCode.NONE, tuple(PartitionError("orders", n, 6) for n in range(3)))
+from tests.support.control_plane import SAMPLE_RESPONSE, SAMPLE_STATES, SAMPLE_TOPIC_ID, SAMPLES
 
 WRONG = [True, False, 1.0, math.nan, math.inf, None, b"x", "", "../../x", "a/b", ".", "x" * 250, 2**63, 2**31, -3]
-WRONG += [[], {}, [1], {"orders": 1}, {1: ID}, msgpack.ExtType(1, b"x"), msgpack.Timestamp(1, 1)]
+WRONG += [[], {}, [1], {"orders": 1}, {1: SAMPLE_TOPIC_ID}, msgpack.ExtType(1, b"x"), msgpack.Timestamp(1, 1)]
 HEADS_AND_ROWS_REFUSE = [1.0, math.nan, None, b"x", {}, msgpack.ExtType(1, b"x"), msgpack.Timestamp(1, 1)]
 
 
@@ -92,10 +67,10 @@ def accepts_no_more_than_it_says(body: Any, parse: Callable[[bytes], Any], encod
     return len(reasons)
 
 
-@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize("kind", SAMPLES)
 def test_every_field_of_a_request_is_checked(kind: str) -> None:
-    body = plain(request_body(GOOD[kind]))
-    assert framing.parse_request(struct.pack(">i", 1) + msgpack.packb(body))[1] == GOOD[kind]
+    body = plain(request_body(SAMPLES[kind]))
+    assert framing.parse_request(struct.pack(">i", 1) + msgpack.packb(body))[1] == SAMPLES[kind]
     refused = accepts_no_more_than_it_says(
         body, lambda frame: framing.parse_request(frame)[1], lambda request: framing.request_payload(1, request)
     )
@@ -104,7 +79,7 @@ def test_every_field_of_a_request_is_checked(kind: str) -> None:
 
 def test_every_field_of_a_response_is_checked() -> None:
     accepts_no_more_than_it_says(
-        plain(response_body(RESPONSE)),
+        plain(response_body(SAMPLE_RESPONSE)),
         lambda frame: framing.parse_response(frame)[1],
         lambda response: framing.response_frame(1, response)[4:],
     )
@@ -132,14 +107,14 @@ def test_every_field_of_a_response_is_checked() -> None:
     ],
 )
 def test_the_reason_is_told(kind: str, path: tuple[int, ...], value: object, reason: str) -> None:
-    body = changed(request_body(GOOD[kind]), path, value)
+    body = changed(request_body(SAMPLES[kind]), path, value)
     with pytest.raises(ValueError, match=f"malformed control request.*{reason}"):
         framing.parse_request(struct.pack(">i", 1) + msgpack.packb(body))
 
 
 def test_one_wrong_value_among_many_equal_ones_is_found() -> None:
     """True == 1 == 1.0, also in a set."""
-    rows = [list(STATES[0]._replace(partition=n)) for n in range(500)]
+    rows = [list(SAMPLE_STATES[0]._replace(partition=n)) for n in range(500)]
     for column in (2, 3, 4, 6):
         for wrong in (True, float(rows[0][column])):
             with pytest.raises(ValueError, match="no whole number"):
@@ -217,7 +192,7 @@ def test_no_step_unpacks_more_than_two_pieces(monkeypatch: pytest.MonkeyPatch) -
         return states(controller_epoch, rows)
 
     monkeypatch.setattr(parsing, "_states", noted)
-    wide = STATES[0]._replace(isr=tuple(range(1000)), replicas=tuple(range(1000)))
+    wide = SAMPLE_STATES[0]._replace(isr=tuple(range(1000)), replicas=tuple(range(1000)))
     request = UpdateMetadataRequest(1, 7, 1, (wide,) * 400, {}, ())
     frame = framing.request_payload(1, request)
     assert len(frame) > 16 * parsing.PIECE_BYTES

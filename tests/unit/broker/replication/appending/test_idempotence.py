@@ -20,7 +20,7 @@ def send(cluster: Cluster, broker: int, sequence: int, *, acks: int = -1) -> lis
     """One record; the list gets the result when there is one."""
     answer: list[ProducePartitionResult] = []
     batch = memoryview(produced(PRODUCER, sequence, 1))
-    cluster.nodes[broker].manager.append(acks, 5000, [(TP, batch)], answer.extend)
+    cluster.nodes[broker].manager.appends.append(acks, 5000, [(TP, batch)], answer.extend)
     return answer
 
 

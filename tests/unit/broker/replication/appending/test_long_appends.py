@@ -73,7 +73,7 @@ def appending(
 ) -> tuple[asyncio.Task[None], list[ProducePartitionResult]]:
     answer: list[ProducePartitionResult] = []
     manager = cluster.nodes[1].manager
-    going_on = manager.append_in_slices(acks, 5000, [(TP, batch) for batch in records], answer.extend)
+    going_on = manager.appends.append_in_slices(acks, 5000, [(TP, batch) for batch in records], answer.extend)
     assert going_on is not None
     assert answer == []
 
@@ -167,7 +167,7 @@ def test_a_broken_large_batch_is_refused_and_the_next_of_the_request_is_taken(tm
         broken[-1] ^= 1
         answer: list[ProducePartitionResult] = []
         small = memoryview(build_batch([(None, b"small", (), 1000)]))
-        going_on = cluster.nodes[1].manager.append_in_slices(
+        going_on = cluster.nodes[1].manager.appends.append_in_slices(
             1, 5000, [(TP, large()), (TP, memoryview(broken)), (TP, small)], answer.extend
         )
         assert going_on is not None

@@ -37,7 +37,7 @@ class Fetching:
 
     def produce(self, tp: TopicPartition, value: str) -> None:
         batch = memoryview(build_batch([(None, value.encode(), (), 1000)]))
-        self.cluster.nodes[1].manager.append(1, 500, [(tp, batch)], lambda _: None)
+        self.cluster.nodes[1].manager.appends.append(1, 500, [(tp, batch)], lambda _: None)
         self.cluster.time.turn()
 
     def told(self) -> list[list[str]]:

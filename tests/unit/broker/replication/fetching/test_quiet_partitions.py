@@ -262,13 +262,13 @@ def test_resting_is_being_in_sync_and_silence_is_not(tmp_path: Path) -> None:
             cluster.pass_time(0.6)
         cluster.produce(1, "a", acks=1)
         cluster.time.turn()
-        leader.check_lag()
+        await leader.check_lag()
         assert cluster.isr.proposals == [], "it had everything 0.6 s ago"
         cluster.pass_time(LAG_S - 1)
-        leader.check_lag()
+        await leader.check_lag()
         assert cluster.isr.proposals == []
         cluster.pass_time(1.5)
-        leader.check_lag()
+        await leader.check_lag()
         assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
 
     play(tmp_path, 2, scenario)
@@ -282,7 +282,7 @@ def test_who_fetches_on_without_getting_on_leaves_the_isr(tmp_path: Path) -> Non
         for _ in range(20):
             session.fetch()  # at its old offset
             cluster.pass_time(0.6)
-        cluster.nodes[1].manager.check_lag()
+        await cluster.nodes[1].manager.check_lag()
         assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
         assert session.is_awake
 

@@ -232,7 +232,7 @@ def test_a_stopped_replica_is_deleted_with_its_copy(tmp_path: Path) -> None:
         request = StopReplicaRequest(
             9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, -2, True),), {TP.topic: TOPIC_ID}
         )
-        assert node.manager.stop_replicas(request).partitions == ()
+        assert node.carry_out(request).partitions == ()
         assert len(node.logs.futures) == 0
         await node.logs._removals.wait()
         for path in node.logs.directories:

@@ -1,0 +1,54 @@
+"""A control request is carried out with pauses, so that clients and followers have their turn of the loop (NET-4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.control.fencing import BrokerEpochFence
+from broker.process.loop_budget import LoopBudget
+from broker.replication.leadership_changes import Pause
+from protocol.errors import ErrorCode
+from protocol.rpc.messages import ControlResponse
+
+PAUSES_UNTIL_MUCH_IS_NEW = 1000
+"""About a thousand partitions, and so a hundred thousand objects."""
+
+
+class StaleBrokerEpoch(Exception):
+    """This life of the broker has ended in a pause."""
+
+
+class RequestPauses:
+    """`much_is_new` is called whenever very many partitions may have been made or changed since the last call."""
+
+    def __init__(self, fence: BrokerEpochFence, budget: LoopBudget, much_is_new: Callable[[], None]) -> None:
+        self._fence = fence
+        self._budget = budget
+        self._much_is_new = much_is_new
+        self._count = 0
+
+    async def carry_out(
+        self, broker_epoch: int, request: Callable[[Pause], Awaitable[ControlResponse]]
+    ) -> ControlResponse:
+        """Calls `request` with the pause that it is to make between two partitions, and returns its answer.
+
+        If this life of the broker has ended, before the request or in a pause, the rest of the request is not carried out.
+        """
+
+        async def pause() -> None:
+            await self._budget.pause()
+            self._count += 1
+            if self._count == PAUSES_UNTIL_MUCH_IS_NEW:
+                self._count = 0
+                self._much_is_new()
+                await asyncio.sleep(0)
+            if self._fence.is_stale(broker_epoch):
+                raise StaleBrokerEpoch
+
+        if self._fence.is_stale(broker_epoch):
+            return ControlResponse(ErrorCode.STALE_BROKER_EPOCH)
+        try:
+            return await request(pause)
+        except StaleBrokerEpoch:
+            return ControlResponse(ErrorCode.STALE_BROKER_EPOCH)
