@@ -27,7 +27,6 @@ import uvloop
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
-from broker.apis.produce import INTERNAL_TOPICS
 from broker.cluster import registration
 from broker.cluster.controller_client import ControllerClient
 from broker.cluster.leader_doubts import LeaderDoubts
@@ -39,7 +38,7 @@ from broker.cluster.registration import BrokerIdInUse, Registration
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.ownership import Surroundings as GroupSurroundings
+from broker.groups.offsets_topic.ownership import Surroundings as GroupSurroundings
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import Limits
 from broker.network.request_channel import RequestChannel
@@ -78,6 +77,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode

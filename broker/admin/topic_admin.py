@@ -17,11 +17,10 @@ from typing import TypeVar
 
 from broker.admin import partition_additions
 from broker.cluster.metadata_cache import MetadataCache
-from broker.groups.group_types import OFFSETS_TOPIC
 from broker.settings.config import BrokerConfig, ConfigError
 from protocol import replica_placement
 from protocol.errors import ErrorCode, KafkaError
-from protocol.topic_names import TOPIC_NAME_MAX, is_valid_topic_name
+from protocol.topic_names import OFFSETS_TOPIC, TOPIC_NAME_MAX, is_valid_topic_name
 from protocol.types import Assignment
 from protocol.zk.session import (
     BadVersion,

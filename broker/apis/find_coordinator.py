@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from broker.groups.group_types import OFFSETS_TOPIC
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2

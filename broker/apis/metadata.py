@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from broker.apis.produce import INTERNAL_TOPICS
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.metadata_topics import PARTITIONS_AT_ONCE
@@ -19,7 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.metadata_codec import MetadataBroker, MetadataTopic
-from protocol.topic_names import is_valid_topic_name
+from protocol.topic_names import INTERNAL_TOPICS, is_valid_topic_name
 
 ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1

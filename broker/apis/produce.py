@@ -19,9 +19,9 @@ from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
 from protocol.kafka.produce_codec import ProducePartitionResult, ProduceRequest
 from protocol.kafka.record_batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_BIT
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 ZSTD = 4
 MAGIC_BYTE = 16
 ATTRIBUTES_LOW_BYTE = 22

@@ -17,15 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.groups.effects import GroupEffects
-from broker.groups.group_limits import GROUP_BYTES
-from broker.groups.group_members import Member
-from broker.groups.group_offsets import GroupOffsets, PendingCommit
-from broker.groups.group_state import Group, is_first_sent_back
-from broker.groups.group_timers import GroupTimers
-from broker.groups.group_transitions import GroupState
-from broker.groups.group_types import (
+from broker.groups.group.group import Group, is_first_sent_back
+from broker.groups.group.limits import GROUP_BYTES
+from broker.groups.group.members import Member
+from broker.groups.group.messages import (
     GROUP_ID_BYTES_MAX,
-    OFFSETS_TOPIC,
     CommittedOffset,
     Effect,
     FetchedOffset,
@@ -38,14 +34,18 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.groups.group.offsets import GroupOffsets, PendingCommit
+from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition
-from broker.groups.loading import StoredGroup
-from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings
-from broker.groups.ownership import GroupEvents, GroupOwnership, Surroundings
+from broker.groups.offsets_topic.loading import StoredGroup
+from broker.groups.offsets_topic.ownership import GroupEvents, GroupOwnership, Surroundings
+from broker.groups.offsets_topic.topic import OffsetsTopic, OffsetsTopicSettings
 from broker.groups.pending_ids import PendingIds
-from broker.groups.removals import GroupRemovals
-from broker.groups.slices import Slices
+from broker.groups.removal import GroupRemovals
+from broker.groups.time_slices import Slices
+from broker.groups.timers import GroupTimers
 from protocol.errors import ErrorCode
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from broker.groups.group_types import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
+from broker.groups.group.messages import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
 from broker.groups.held_groups import HeldGroup
-from broker.groups.offsets_topic import OffsetsTopic
+from broker.groups.offsets_topic.topic import OffsetsTopic
 from broker.purgatory import Timers
 from protocol.errors import ErrorCode
 

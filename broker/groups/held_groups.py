@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from sys import getsizeof
 
-from broker.groups.group_limits import GROUP_BYTES
-from broker.groups.group_offsets import GroupOffsets
-from broker.groups.group_state import Group
-from broker.groups.group_timers import NEVER
+from broker.groups.group.group import Group
+from broker.groups.group.limits import GROUP_BYTES
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.timers import NEVER
 
 
 class OwnedPartition:

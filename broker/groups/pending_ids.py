@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from sys import getsizeof
 
-from broker.groups.group_limits import GROUP_BYTES, PENDING_BYTES, PENDING_BYTES_MAX, PENDING_MAX
+from broker.groups.group.limits import GROUP_BYTES, PENDING_BYTES, PENDING_BYTES_MAX, PENDING_MAX
 
 
 class PendingIds:

@@ -11,7 +11,7 @@ from broker.admin.topic_admin import TopicAdmin
 from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
-from broker.groups.group_types import (
+from broker.groups.group.messages import (
     CommittedOffset,
     FetchedOffset,
     GroupDescription,

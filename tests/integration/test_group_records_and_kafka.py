@@ -18,14 +18,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata, MemberMetadata
-from broker.groups.offsets_image import OffsetsImage
-from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings, partition_for
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.topic import OffsetsTopic, OffsetsTopicSettings, partition_for
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools

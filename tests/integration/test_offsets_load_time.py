@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from broker.groups.group_records import encode_offset_key, encode_offset_value
-from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset
-from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings
+from broker.groups.group.messages import CommittedOffset
+from broker.groups.offsets_topic.records import encode_offset_key, encode_offset_value
+from broker.groups.offsets_topic.topic import OffsetsTopic, OffsetsTopicSettings
 from broker.main import GC_THRESHOLDS
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -27,6 +27,7 @@ from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 pytestmark = pytest.mark.integration

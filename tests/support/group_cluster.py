@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.group_types import (
-    OFFSETS_TOPIC,
+from broker.groups.group.messages import (
     CommittedOffset,
     GroupListing,
     JoinAnswer,
@@ -23,10 +22,11 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
-from broker.groups.ownership import Surroundings
+from broker.groups.offsets_topic.ownership import Surroundings
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import LEADER_DURING_DELETE, TopicPartition
 from protocol.zk.znodes import topic_id_text
 from tests.support.replica_cluster import Cluster, Node

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from broker.groups.group_state import Group
-from broker.groups.group_transitions import Cause, GroupState
-from broker.groups.group_types import (
+from broker.groups.group.group import Group
+from broker.groups.group.messages import (
     AnswerJoin,
     AnswerSync,
     Effect,
@@ -20,6 +19,7 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.groups.group.states import Cause, GroupState
 from protocol.errors import ErrorCode
 
 START_MS = 1_700_000_000_000

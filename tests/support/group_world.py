@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.groups.group_generations import EXPIRY_LOOK_S
-from broker.groups.group_members import NEVER
-from broker.groups.group_state import Group
-from broker.groups.group_transitions import Cause, GroupState
-from broker.groups.group_types import (
+from broker.groups.group.group import Group
+from broker.groups.group.members import NEVER
+from broker.groups.group.messages import (
     NO_GENERATION,
     AnswerJoin,
     AnswerSync,
@@ -30,6 +28,8 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.groups.group.rebalance import EXPIRY_LOOK_S
+from broker.groups.group.states import Cause, GroupState
 from protocol.errors import ErrorCode
 
 PARTITIONS = 6

@@ -17,7 +17,7 @@ import pytest
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.cluster.leader_doubts import LeaderDoubts
-from broker.groups.group_types import Protocol
+from broker.groups.group.messages import Protocol
 from broker.network.request_channel import Request
 from broker.process.event_log import EventLog
 from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.cluster.leader_doubts import LeaderDoubts
-from broker.groups.group_types import OFFSETS_TOPIC
 from broker.requests.context import ApiContext
 from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode
@@ -16,6 +15,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.rpc.messages import UpdateMetadataRequest
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.znodes import ConfigZNode, TopicZNode
 from tests.support.api_world import SteppingClock, World, run, state, turns_until

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.groups.group_offsets import GroupOffsets, PendingCommit
-from broker.groups.group_types import CommittedOffset
+from broker.groups.group.messages import CommittedOffset
+from broker.groups.group.offsets import GroupOffsets, PendingCommit
 from protocol.types import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.groups.group_offsets import GroupOffsets
-from broker.groups.group_records import (
+from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.records import (
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
 )
-from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata
-from broker.groups.offsets_image import OffsetsImage
 from broker.process.clock import Clock
 from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.replication.hosted_partitions import HostedPartitions
@@ -31,6 +31,7 @@ from broker.replication.log_dirs.directory_failures import DirectoryFailures
 from broker.storage.log import Log, LogDirFailed, ReadResult, WouldBlock, is_passing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.groups import consumer_protocol, effects, group_limits, group_state, group_timers, pending_ids
-from broker.groups.group_limits import NAME_MAX, PENDING_IS_OLD_S, PROTOCOLS_MAX
-from broker.groups.group_transitions import GroupState
-from broker.groups.group_types import GroupSettings, LeavingMember, Protocol
+from broker.groups import effects, pending_ids
+from broker.groups import timers as group_timers
+from broker.groups.group import consumer_protocol, limits
+from broker.groups.group import group as group_module
+from broker.groups.group.limits import NAME_MAX, PENDING_IS_OLD_S, PROTOCOLS_MAX
+from broker.groups.group.messages import GroupSettings, LeavingMember, Protocol
+from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GroupCluster, play
@@ -23,7 +26,7 @@ fetches_by_hand = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 def test_ids_that_were_given_out_count_until_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """3,000 of them took 92 MB for half an hour, whatever `group.max.size` said."""
-    monkeypatch.setattr(group_state, "PENDING_OF_A_GROUP", 2)
+    monkeypatch.setattr(group_module, "PENDING_OF_A_GROUP", 2)
     script = ScriptedGroup(ROOM_FOR_TWO)
     tickets = [script.join(needs_id=True, session_ms=1_800_000) for _ in range(3)]
     expected = [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
@@ -66,7 +69,7 @@ def test_members_that_are_away_do_not_pile_up() -> None:
         {"protocol_type": "t" * (NAME_MAX + 1)},
         {"protocols": (Protocol("p" * (NAME_MAX + 1), b""),)},
         {"protocols": tuple(Protocol(f"p{n}", b"") for n in range(PROTOCOLS_MAX + 1))},
-        {"protocols": (Protocol("a", bytes(group_limits.MEMBER_BYTES_MAX // 2)), Protocol("b", bytes(2**21 + 1)))},
+        {"protocols": (Protocol("a", bytes(limits.MEMBER_BYTES_MAX // 2)), Protocol("b", bytes(2**21 + 1)))},
     ],
     ids=["instance id", "protocol type", "protocol name", "protocols", "metadata"],
 )
@@ -77,13 +80,13 @@ def test_what_a_member_says_is_bounded(fields: dict[str, Any]) -> None:
 
 
 def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_state, "GROUP_BYTES_MAX", 10_000)
+    monkeypatch.setattr(group_module, "GROUP_BYTES_MAX", 10_000)
     script = ScriptedGroup()
     large = (Protocol("range", bytes(6_000)),)
     script.join(protocols=large)
     assert script.error(script.join(protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert script.group.members.keys() == {"id-1"}
-    monkeypatch.setattr(group_state, "MEMBERS_MAX", 1)
+    monkeypatch.setattr(group_module, "MEMBERS_MAX", 1)
     assert script.error(script.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
@@ -216,7 +219,7 @@ def test_the_bytes_of_offsets_are_the_same_after_a_load(tmp_path: Path) -> None:
         cluster.kill(1)
         await cluster.start_broker(1)
         await cluster.serve(1, 1, (1,))
-        assert cluster.coordinators[1]._groups.bytes == before > 10 * group_limits.OFFSET_BYTES
+        assert cluster.coordinators[1]._groups.bytes == before > 10 * limits.OFFSET_BYTES
 
     play(tmp_path, scenario)
 

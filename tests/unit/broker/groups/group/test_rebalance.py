@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.groups.group_state import Group
-from broker.groups.group_transitions import GroupState
-from broker.groups.group_types import (
+from broker.groups.group.group import Group
+from broker.groups.group.messages import (
     AnswerJoin,
     GroupMetadata,
     GroupSettings,
     MemberMetadata,
     Store,
 )
+from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
 from tests.support.group_scripts import (
     START_MS,

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.group_records import (
+from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.records import (
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
 )
-from broker.groups.group_types import CommittedOffset, GroupMetadata
-from broker.groups.offsets_image import OffsetsImage
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch
 from protocol.types import TopicPartition

@@ -11,15 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from broker.groups import offsets_topic
-from broker.groups.group_offsets import GroupOffsets
-from broker.groups.group_records import decode_key, encode_group_key, encode_offset_key
-from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata
-from broker.groups.offsets_topic import Appended, OffsetsTopic, OffsetsTopicSettings, partition_for
+from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.offsets_topic import topic as offsets_topic
+from broker.groups.offsets_topic.records import decode_key, encode_group_key, encode_offset_key
+from broker.groups.offsets_topic.topic import Appended, OffsetsTopic, OffsetsTopicSettings, partition_for
 from broker.process.clock import SystemClock
 from broker.storage.log import LogDirFailed, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import Cluster
 

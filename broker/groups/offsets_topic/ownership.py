@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
-from broker.groups.group_types import OFFSETS_TOPIC
 from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition
-from broker.groups.loading import GroupLoading, StoredGroup
-from broker.groups.offsets_topic import OffsetsTopic, partition_for
-from broker.groups.slices import Slices
+from broker.groups.offsets_topic.loading import GroupLoading, StoredGroup
+from broker.groups.offsets_topic.topic import OffsetsTopic, partition_for
+from broker.groups.time_slices import Slices
 from broker.process.clock import Clock
 from broker.purgatory import Timers
 from broker.replication.partition import Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from broker.groups.group_transitions import TRANSITIONS, Cause, GroupState
-from broker.groups.group_types import GroupSettings
+from broker.groups.group.messages import GroupSettings
+from broker.groups.group.states import TRANSITIONS, Cause, GroupState
 from protocol.errors import ErrorCode
 from tests.support.group_world import Client, GroupWorld
 

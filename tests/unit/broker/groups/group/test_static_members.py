@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.group_transitions import GroupState
-from broker.groups.group_types import (
+from broker.groups.group.messages import (
     LeavingMember,
 )
+from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
 from tests.support.group_scripts import (
     BOTH,

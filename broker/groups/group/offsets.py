@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from sys import getsizeof
 
-from broker.groups.group_limits import OFFSET_BYTES
-from broker.groups.group_types import CommittedOffset
+from broker.groups.group.limits import OFFSET_BYTES
+from broker.groups.group.messages import CommittedOffset
 from protocol.types import TopicPartition
 
 StoredOffset = tuple[int, int, int, str, int, int | None]

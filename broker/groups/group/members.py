@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from sys import getsizeof
 from typing import NamedTuple
 
-from broker.groups.group_limits import MEMBER_BYTES, PENDING_BYTES, protocols_bytes
-from broker.groups.group_types import JoinRequest, MemberMetadata, Protocol
+from broker.groups.group.limits import MEMBER_BYTES, PENDING_BYTES, protocols_bytes
+from broker.groups.group.messages import JoinRequest, MemberMetadata, Protocol
 from protocol.errors import ErrorCode
 
 NEVER = float("inf")

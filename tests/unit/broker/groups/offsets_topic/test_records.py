@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups import group_records
-from broker.groups.group_records import (
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic import records
+from broker.groups.offsets_topic.records import (
     GroupKey,
     OffsetKey,
     UnknownKey,
@@ -23,7 +24,6 @@ from broker.groups.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from broker.groups.group_types import CommittedOffset, GroupMetadata, MemberMetadata
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
@@ -241,4 +241,4 @@ def test_strings_that_no_record_can_hold_are_refused() -> None:
         with pytest.raises(KafkaError) as refused:
             encode()
         assert refused.value.code is ErrorCode.INVALID_REQUEST
-    assert len(too_long.encode()) == group_records.STRING_BYTES_MAX + 1
+    assert len(too_long.encode()) == records.STRING_BYTES_MAX + 1

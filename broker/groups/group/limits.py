@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from sys import getsizeof
 
-from broker.groups.group_types import JoinRequest, Protocol
+from broker.groups.group.messages import JoinRequest, Protocol
 
 CLIENT_ID_MAX = 255
 """Characters of a client id that are kept, and become part of the member id. Kafka keeps all."""

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from protocol.errors import ErrorCode
 
-OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_ID_BYTES_MAX = 2**15 - 1
 """What a record's key can hold; requests of flexible versions may name longer ones."""
-"""Where groups and their offsets are stored."""
 
 NO_GENERATION = -1
 NO_MEMBER = ""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.groups.group_transitions import GroupState
-from broker.groups.group_types import (
+from broker.groups.group.messages import (
     GroupSettings,
     JoinedMember,
     LeavingMember,
     Protocol,
 )
+from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
 from tests.support.group_scripts import (
     BOTH,

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from broker.groups import consumer_protocol
-from broker.groups.group_types import (
+from broker.groups.group import consumer_protocol
+from broker.groups.group.messages import (
     Protocol,
 )
 from tests.support.group_scripts import (

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from broker.groups.group_generations import Assignment, Generations, Moment, Watch
-from broker.groups.group_limits import (
+from broker.groups.group.limits import (
     GROUP_BYTES_MAX,
     MEMBERS_MAX,
     PENDING_IS_OLD_S,
@@ -22,9 +21,8 @@ from broker.groups.group_limits import (
     complaint,
     protocols_bytes,
 )
-from broker.groups.group_members import NEVER, NEW_MEMBER_TIMEOUT_S, Member
-from broker.groups.group_transitions import Cause, GroupState
-from broker.groups.group_types import (
+from broker.groups.group.members import NEVER, NEW_MEMBER_TIMEOUT_S, Member
+from broker.groups.group.messages import (
     NO_MEMBER,
     AnswerJoin,
     AnswerSync,
@@ -37,6 +35,8 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.groups.group.rebalance import Assignment, Generations, Moment, Watch
+from broker.groups.group.states import Cause, GroupState
 from protocol.errors import ErrorCode
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, topics_of_all
-from broker.groups.group_members import NEVER, Member, Members
-from broker.groups.group_transitions import Cause, GroupState, next_state
-from broker.groups.group_types import (
+from broker.groups.group.consumer_protocol import CONSUMER_PROTOCOL_TYPE, topics_of_all
+from broker.groups.group.members import NEVER, Member, Members
+from broker.groups.group.messages import (
     NO_MEMBER,
     AnswerJoin,
     AnswerSync,
@@ -26,6 +25,7 @@ from broker.groups.group_types import (
     Store,
     SyncAnswer,
 )
+from broker.groups.group.states import Cause, GroupState, next_state
 from protocol.errors import ErrorCode
 
 ABSENT_MEMBERS_RETRY_S = 1.0

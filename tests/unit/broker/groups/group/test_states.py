@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.groups.group_transitions import TRANSITIONS, Cause, GroupState, IllegalTransition, next_state
-from broker.groups.group_types import (
+from broker.groups.group.messages import (
     GroupSettings,
 )
+from broker.groups.group.states import TRANSITIONS, Cause, GroupState, IllegalTransition, next_state
 from protocol.errors import ErrorCode
 from tests.support.group_scripts import (
     OTHER_TOPICS,

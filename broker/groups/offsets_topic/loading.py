@@ -16,14 +16,15 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from broker.groups.group_offsets import GroupOffsets
-from broker.groups.group_types import OFFSETS_TOPIC, GroupMetadata
+from broker.groups.group.messages import GroupMetadata
+from broker.groups.group.offsets import GroupOffsets
 from broker.groups.held_groups import OwnedPartition
-from broker.groups.offsets_topic import OffsetsTopic
-from broker.groups.slices import Slices
+from broker.groups.offsets_topic.topic import OffsetsTopic
+from broker.groups.time_slices import Slices
 from broker.purgatory import Timers
 from broker.replication.replica_manager import ReplicaManager
 from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)

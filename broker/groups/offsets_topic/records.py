@@ -27,7 +27,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from broker.groups.group_types import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import wire
 from protocol.kafka.framing import MalformedRequest, skip_tagged_fields

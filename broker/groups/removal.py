@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from broker.groups.group_offsets import CONSUMER_PROTOCOL_TYPE
-from broker.groups.group_transitions import GroupState
+from broker.groups.group.offsets import CONSUMER_PROTOCOL_TYPE
+from broker.groups.group.states import GroupState
 from broker.groups.held_groups import HeldGroup, HeldGroups
-from broker.groups.offsets_topic import COMMIT_ERRORS, OffsetsTopic
-from broker.groups.ownership import Surroundings
-from broker.groups.slices import Slices
+from broker.groups.offsets_topic.ownership import Surroundings
+from broker.groups.offsets_topic.topic import COMMIT_ERRORS, OffsetsTopic
+from broker.groups.time_slices import Slices
 from broker.purgatory import TimerHandle
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.group_timers import NEVER, GroupTimers
-from broker.groups.slices import SLICE_S, Slices
+from broker.groups.time_slices import SLICE_S, Slices
+from broker.groups.timers import NEVER, GroupTimers
 from tests.support.fake_time import FakeTime
 
 

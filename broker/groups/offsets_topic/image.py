@@ -13,8 +13,9 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 
-from broker.groups.group_offsets import GroupOffsets, StoredOffset
-from broker.groups.group_records import (
+from broker.groups.group.messages import GroupMetadata
+from broker.groups.group.offsets import GroupOffsets, StoredOffset
+from broker.groups.offsets_topic.records import (
     GroupKey,
     OffsetKey,
     UnknownValueVersion,
@@ -23,7 +24,6 @@ from broker.groups.group_records import (
     decode_key,
     offset_fields,
 )
-from broker.groups.group_types import GroupMetadata
 from protocol.errors import ErrorCode
 from protocol.kafka.keyed_records import keyed_records
 from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
