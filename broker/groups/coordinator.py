@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.groups.effects import GroupEffects
-from broker.groups.group.group import Group, is_first_sent_back
+from broker.groups.group.group import Group, needs_member_id
 from broker.groups.group.limits import GROUP_BYTES
 from broker.groups.group.members import Member
 from broker.groups.group.messages import (
@@ -134,7 +134,7 @@ class GroupCoordinator:
         """By how many bytes a JoinGroup makes the groups larger. Pending ids have a limit of their own."""
         if held is not None:
             return held.group.growth(request)
-        return 0 if is_first_sent_back(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
+        return 0 if needs_member_id(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
 
     def _has_memory_for(self, growth: int) -> bool:
         """`group.memory.max.bytes`. What does not grow goes on."""

@@ -1,18 +1,19 @@
-"""One classic consumer group: what its members ask goes in, what they and the log are told comes out (CLI-2, INV-24). Pure.
+"""One classic consumer group: members' requests and times go in, answers and stores come out (CLI-2, INV-24). Pure.
 
-The table of states is in `group_transitions`, the way from one generation to the next in `group_generations`; here is what
-each request may do. Every ticket is answered exactly once.
+`Group` checks each request and hands it to its parts: `Members`, `Generations` (the state, and the way to the next generation),
+`StaticReplacements` (static members that come back). Effects collect in the `Outbox`. Every ticket is answered exactly once.
 
-INV-24, each partition has one owner in a generation: an assignment is told to nobody before it is stored below the high
-watermark, only the leader's first one of a generation is taken, and whoever names another generation, or a member id that is
-not, or no longer, a member's, is refused.
+INV-24, each partition has one owner in a generation:
+- nobody receives an assignment before it is stored below the high watermark;
+- only the leader's first assignment of a generation counts;
+- a request that names another generation, or the id of no current member, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
+from broker.groups.group.generations import Generations, Moment, TransitionListener
 from broker.groups.group.limits import (
     GROUP_BYTES_MAX,
     MEMBERS_MAX,
@@ -21,98 +22,169 @@ from broker.groups.group.limits import (
     complaint,
     protocols_bytes,
 )
-from broker.groups.group.members import NEVER, NEW_MEMBER_TIMEOUT_S, Member
+from broker.groups.group.members import Member, Members
 from broker.groups.group.messages import (
     NO_MEMBER,
-    AnswerJoin,
-    AnswerSync,
+    DescribedMember,
     Effect,
+    GroupDescription,
     GroupMetadata,
     GroupSettings,
-    JoinAnswer,
     JoinRequest,
     LeavingMember,
     SyncAnswer,
     SyncRequest,
 )
-from broker.groups.group.rebalance import Assignment, Generations, Moment, Watch
+from broker.groups.group.outbox import Outbox
 from broker.groups.group.states import Cause, GroupState
+from broker.groups.group.static_members import StaticReplacements
 from protocol.errors import ErrorCode
 
 
-@dataclass(slots=True)
-class _Replacement:
-    """A static member that came back with a new id while the group was Stable; its JoinGroup waits for that to be stored."""
-
-    member_id: str
-    ticket: int
-    before: Member
-    leader_before: str | None
-    can_skip_assignment: bool
-
-
-def is_first_sent_back(request: JoinRequest) -> bool:
-    """It will get an id, and is to join with that (KIP-394)."""
+def needs_member_id(request: JoinRequest) -> bool:
+    """A new dynamic member: the answer gives it an id, and it joins again with that (KIP-394)."""
     return request.member_id == NO_MEMBER and request.instance_id is None and request.needs_member_id
 
 
-class Group(Generations):
+class Group:
     """A group in memory; see `docs/GROUPS.md`."""
 
-    def __init__(self, group_id: str, settings: GroupSettings, *, watch: Watch | None = None) -> None:
-        super().__init__(group_id, settings, watch=watch)
-        self._replacements: dict[int, _Replacement] = {}
-        """By the number of the store that each waits for."""
+    def __init__(
+        self, group_id: str, settings: GroupSettings, *, on_transition: TransitionListener | None = None
+    ) -> None:
+        self.group_id = group_id
+        self._settings = settings
+        self._at = Moment()
+        self._outbox = Outbox()
+        self._members = Members()
+        self._generations = Generations(settings, self._members, self._outbox, self._at, on_transition)
+        self._replacements = StaticReplacements(self._generations, self._members, self._outbox, self._at)
 
     @staticmethod
     def restored(
-        group_id: str, metadata: GroupMetadata, settings: GroupSettings, now_s: float, *, watch: Watch | None = None
+        group_id: str,
+        metadata: GroupMetadata,
+        settings: GroupSettings,
+        now_s: float,
+        *,
+        on_transition: TransitionListener | None = None,
     ) -> Group:
-        """As it was stored: Stable, or Empty without members. Every member's session begins anew."""
-        group = Group(group_id, settings, watch=watch)
-        group.generation = metadata.generation
-        group.protocol_type = metadata.protocol_type or None
-        group.protocol_name = metadata.protocol_name
-        group.state_since_ms = metadata.state_since_ms
-        group._at = Moment(now_s, metadata.state_since_ms)
+        """As it was stored: Stable, or Empty without members. Every member's session starts again."""
+        group = Group(group_id, settings, on_transition=on_transition)
+        group._at.set(now_s, metadata.state_since_ms)
         members = group._members
         for stored in metadata.members:
-            # Two holders of an instance id are not written by any broker; of such, the later one has it.
+            # No broker stores two members with one instance id. If a record has them, the later one counts.
             members.remove(members.of_instance(stored.instance_id) or stored.member_id)
             member = Member.restored(stored, metadata.protocol_name or "")
             members.add(member)
-            group._touch(member)
+            members.touch(member, now_s)
         if metadata.leader in members.by_id:
             members.leader = metadata.leader
-        if len(members):
-            group.protocol_name = metadata.protocol_name or ""
-            group.state = GroupState.STABLE
-        group._topics = group._topics_of_members()
-        if len(members) > settings.max_size:
-            group._prepare(Cause.OVER_CAPACITY)
+        group._generations.restore(metadata)
         return group
 
-    # -- joining
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> GroupState:
+        return self._generations.state
+
+    @property
+    def state_since_ms(self) -> int:
+        """Wall clock; -1 before the first transition, or if not known."""
+        return self._generations.state_since_ms
+
+    @property
+    def generation(self) -> int:
+        return self._generations.number
+
+    @property
+    def protocol_type(self) -> str | None:
+        return self._generations.protocol_type
+
+    @property
+    def protocol_name(self) -> str | None:
+        return self._generations.protocol_name
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._members.by_id
+
+    @property
+    def leader(self) -> str | None:
+        return self._members.leader
+
+    @property
+    def pending_members(self) -> int:
+        """How many ids were given out whose owners have not joined yet (KIP-394)."""
+        return len(self._members.pending)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its members' bytes in memory, roughly."""
+        return self._members.bytes
+
+    def is_pending(self, member_id: str) -> bool:
+        """Was the id given out, and is not used yet?"""
+        return member_id in self._members.pending
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Of the current generation. None: not consumers, no generation yet, or a subscription that cannot be read."""
+        return self._generations.subscribed_topics
+
+    def is_subscribed(self, topic: str) -> bool:
+        """True if that is not known, to be on the safe side (KIP-496)."""
+        topics = self._generations.subscribed_topics
+        return topics is None or topic in topics
+
+    def snapshot(self, wall_ms: int) -> GroupMetadata:
+        """As it would be stored now."""
+        since_ms = self.state_since_ms if self.state_since_ms >= 0 else wall_ms
+        return self._generations.metadata({}, since_ms)
+
+    def describe(self) -> GroupDescription:
+        stable = self.state is GroupState.STABLE
+        return GroupDescription(
+            ErrorCode.NONE,
+            self.group_id,
+            self.state.value,
+            self.protocol_type or "",
+            (self.protocol_name or "") if stable else "",
+            tuple(
+                DescribedMember(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.metadata(self.protocol_name) if stable else b"",
+                    member.assignment if stable else b"",
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    # -- JoinGroup ----------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, ticket: int, now_s: float, wall_ms: int) -> list[Effect]:
-        self._at = Moment(now_s, wall_ms)
+        self._at.set(now_s, wall_ms)
         error = self._join_error(request)
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
-            # Whoever rejoins last when there are too many goes.
+            # If there are too many members, the last ones to rejoin are removed.
             self._members.remove(request.member_id)
-            self._refuse_join(ticket, error)
+            self._outbox.refuse_join(ticket, error)
         elif error is not ErrorCode.NONE:
-            self._refuse_join(ticket, error, request.member_id)
+            self._outbox.refuse_join(ticket, error, request.member_id)
         elif request.member_id == NO_MEMBER:
             self._join_new(request, ticket)
         elif request.member_id in self._members.pending and request.instance_id is None:
-            self._add_member(request, request.member_id, ticket)
+            self._generations.add_member(request, request.member_id, ticket)
         else:
             self._join_again(request, ticket)
         return self._settled()
 
     def _join_error(self, request: JoinRequest) -> ErrorCode:
-        """What is the same for new and old members (BAD-32)."""
+        """The checks that new and old members share (BAD-32)."""
         if not self._settings.min_session_ms <= request.session_timeout_ms <= self._settings.max_session_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if self.state is GroupState.DEAD:
@@ -128,15 +200,15 @@ class Group(Generations):
         return ErrorCode.NONE if consistent else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def _has_room_for(self, request: JoinRequest) -> bool:
-        """`group.max.size`. While members gather, those that have joined count: the last to rejoin are too many, if any.
+        """`group.max.size`. While members gather, those that have joined count, so the last to rejoin are the ones too many.
 
-        A static member that comes back takes its own place (Kafka refuses it in a full group). Of ids that were given out and not
-        used there are as many at the most as of members (in Kafka they are not counted), or PENDING_OF_A_GROUP if that is
-        more; one that was not used in PENDING_IS_OLD_S gives way.
+        A static member that comes back takes its own place (Kafka refuses it in a full group). Unused member ids are limited to
+        the number of members, or to PENDING_OF_A_GROUP if that is more (Kafka has no limit). When the limit is reached, an id
+        that was not used for PENDING_IS_OLD_S is forgotten.
         """
         members = self._members
         size_max = min(self._settings.max_size, MEMBERS_MAX)
-        member = self.members.get(request.member_id or members.of_instance(request.instance_id) or NO_MEMBER)
+        member = self._known_member(request)
         growth = self.growth(request)
         if growth > 0 and members.bytes + growth > GROUP_BYTES_MAX:
             return False
@@ -150,180 +222,73 @@ class Group(Generations):
             return True
         else:
             size = len(members)
-        if is_first_sent_back(request):
+        if needs_member_id(request):
             pending_max = max(size_max, PENDING_OF_A_GROUP)
-            while len(members.pending) >= pending_max and self._forget_old_pending():
-                pass
-            if len(members.pending) >= pending_max:
-                return False
+            given_before_s = self._at.now_s - PENDING_IS_OLD_S
+            while len(members.pending) >= pending_max:
+                if not members.give_up_oldest_pending(given_before_s):
+                    return False
         return size < size_max
 
     def growth(self, request: JoinRequest) -> int:
-        """By how many bytes it would make the group larger, roughly."""
-        if is_first_sent_back(request):
+        """By how many bytes the request would make the group larger, roughly."""
+        if needs_member_id(request):
             return 0
-        member = self.members.get(request.member_id or self._members.of_instance(request.instance_id) or NO_MEMBER)
+        member = self._known_member(request)
         size = Member.joining(request, request.new_member_id).size()
         return size if member is None else protocols_bytes(request.protocols) - protocols_bytes(member.protocols)
 
-    def _forget_old_pending(self) -> bool:
-        """The oldest id that was given out and is not used, unless it is still fresh."""
-        pending = self._members.pending
-        oldest = next(iter(pending), None)
-        if oldest is None or self._at.now_s - pending[oldest].since_s < PENDING_IS_OLD_S:
-            return False
-        self._members.forget_pending(oldest)
-        return True
-
-    def forget_pending(self, member_id: str, now_s: float, wall_ms: int) -> list[Effect]:
-        """An id that was given out is not worth anything any more: there are too many."""
-        self._at = Moment(now_s, wall_ms)
-        self._members.forget_pending(member_id)
-        self._look_whether_empty()
-        return self._settled()
-
-    def _look_whether_empty(self) -> None:
-        """Without members and pending ids nothing expires."""
-        if not self.members and not self._members.pending:
-            self._expiry_s = NEVER
+    def _known_member(self, request: JoinRequest) -> Member | None:
+        return self.members.get(request.member_id or self._members.of_instance(request.instance_id) or NO_MEMBER)
 
     def _join_new(self, request: JoinRequest, ticket: int) -> None:
         old_id = self._members.of_instance(request.instance_id)
         if old_id is not None:
-            self._replace_static(self.members[old_id], request, ticket)
-        elif is_first_sent_back(request):
-            # It may be gone before the answer reaches it; as long as it has no id, nobody waits for its heartbeats.
-            forgotten_s = self._at.now_s + request.session_timeout_ms / 1000
-            self._members.await_member(request.new_member_id, self._at.now_s, forgotten_s)
-            self._expiry_s = min(self._expiry_s, forgotten_s)
-            self._refuse_join(ticket, ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
+            self._replacements.replace(self.members[old_id], request, ticket)
+        elif needs_member_id(request):
+            # The client may be gone before the answer reaches it. A pending id is no member: nobody waits for its heartbeats.
+            until_s = self._at.now_s + request.session_timeout_ms / 1000
+            self._members.await_member(request.new_member_id, self._at.now_s, until_s)
+            self._outbox.refuse_join(ticket, ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
         else:
-            self._add_member(request, request.new_member_id, ticket)
-
-    def _add_member(self, request: JoinRequest, member_id: str, ticket: int) -> None:
-        member = Member.joining(request, member_id)
-        member.session_ends_s = self._at.now_s + NEW_MEMBER_TIMEOUT_S
-        self._expiry_s = min(self._expiry_s, member.session_ends_s)
-        if not len(self._members):
-            self.protocol_type = request.protocol_type
-        self._members.add(member)
-        self._members.start_joining(member, ticket)
-        if self.state is not GroupState.PREPARING_REBALANCE:
-            self._prepare(Cause.MEMBER_JOINED)
-        elif self.generation == 0:
-            self._gathering.member_came = True
+            self._generations.add_member(request, request.new_member_id, ticket)
 
     def _join_again(self, request: JoinRequest, ticket: int) -> None:
+        generations = self._generations
         error = self._members.check(request.member_id, request.instance_id)
         if error is not ErrorCode.NONE:
-            self._refuse_join(ticket, error, request.member_id)
+            self._outbox.refuse_join(ticket, error, request.member_id)
             return
         member = self.members[request.member_id]
         is_leader = member.member_id == self.leader
         if self.state is GroupState.PREPARING_REBALANCE:
-            self._update(member, request, ticket)
+            generations.rejoin(member, request, ticket)
         elif member.protocols != request.protocols:
-            self._update(member, request, ticket)
-            self._prepare(Cause.MEMBER_CHANGED)
+            generations.rejoin(member, request, ticket)
+            generations.start_rebalance(Cause.MEMBER_CHANGED)
         elif self.state is GroupState.STABLE and is_leader:
-            # So it asks for another assignment: of topics that have more partitions now, for instance.
-            self._update(member, request, ticket)
-            self._prepare(Cause.LEADER_REJOINED)
+            # The leader wants to assign again, for instance because a topic has more partitions now.
+            generations.rejoin(member, request, ticket)
+            generations.start_rebalance(Cause.LEADER_REJOINED)
         else:
             # Most likely the answer to its first JoinGroup was lost.
-            self._effects.append(AnswerJoin(ticket, self._joined(member)))
+            self._outbox.answer_join(ticket, generations.joined(member))
 
-    def _update(self, member: Member, request: JoinRequest, ticket: int) -> None:
-        self._members.change_protocols(member, request.protocols)
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        earlier = self._members.start_joining(member, ticket)
-        if earlier is not None:
-            # It has sent another: nobody reads this answer (Kafka drops it). Should anyone, it is told to try again.
-            self._refuse_join(earlier, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+    def forget_pending(self, member_id: str, now_s: float, wall_ms: int) -> list[Effect]:
+        """An id that was given out is void: the broker has given out too many."""
+        self._at.set(now_s, wall_ms)
+        self._members.give_up_pending(member_id)
+        return self._settled()
 
-    # -- a static member that comes back (KIP-345)
-
-    def _replace_static(self, member: Member, request: JoinRequest, ticket: int) -> None:
-        """The same instance, started again, does not know its member id: it gets a new one, and the old one is fenced."""
-        leader_before = self.leader
-        self._stop_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
-        before = replace(member)
-        self._members.rename(member, request.new_member_id)
-        member.client_id, member.client_host = request.client_id, request.client_host
-        member.sync_due = False
-        self._update(member, request, ticket)
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            # The leader may know the old id already, and would assign to that.
-            self._prepare(Cause.MEMBER_CHANGED)
-        elif self.state is GroupState.STABLE:
-            if self._members.select_protocol() != self.protocol_name:
-                self._prepare(Cause.MEMBER_CHANGED)
-            else:
-                number = self._store({})
-                self._replacements[number] = _Replacement(
-                    member.member_id, ticket, before, leader_before, request.can_skip_assignment
-                )
-
-    def _replacement_stored(self, replacement: _Replacement, error: ErrorCode) -> None:
-        member = self.members.get(replacement.member_id)
-        waits = member is not None and member.join_ticket == replacement.ticket
-        if error is not ErrorCode.NONE:
-            for later in self._replacements.values():
-                if later.before.member_id == replacement.member_id:
-                    # Replaced in its turn; should that fail too, the last one that is stored comes back.
-                    later.before, later.leader_before = replacement.before, replacement.leader_before
-        if member is None or not waits or self.state is not GroupState.STABLE:
-            # Answered already, or part of a rebalance, whose outcome will be stored and then answers it.
-            return
-        self._members.stop_joining(member)
-        self._touch(member)
-        if error is ErrorCode.NONE:
-            answer = self._joined_again(member, replacement)
-            self._effects.append(AnswerJoin(replacement.ticket, answer))
-        else:
-            self._undo_replacement(member, replacement.before)
-            self._refuse_join(replacement.ticket, error)
-
-    def _joined_again(self, member: Member, replacement: _Replacement) -> JoinAnswer:
-        """The generation goes on. A leader that came back must not assign anew: nobody would be told of it."""
-        if replacement.can_skip_assignment:
-            answer = self._joined(member)
-            return replace(answer, skip_assignment=member.member_id == self.leader)
-        # Before KIP-814 that is had by naming it a leader that it is not.
-        leader = replacement.leader_before or NO_MEMBER
-        return replace(self._joined(member), leader=leader, members=())
-
-    def _undo_replacement(self, member: Member, before: Member) -> None:
-        self._members.rename(member, before.member_id)
-        self._members.change_protocols(member, before.protocols)
-        member.client_id, member.client_host = before.client_id, before.client_host
-        member.session_timeout_ms = before.session_timeout_ms
-        member.rebalance_timeout_ms = before.rebalance_timeout_ms
-        member.sync_due = before.sync_due
-        self._touch(member)
-
-    # -- assignments
+    # -- SyncGroup ----------------------------------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, ticket: int, now_s: float, wall_ms: int) -> list[Effect]:
-        self._at = Moment(now_s, wall_ms)
+        self._at.set(now_s, wall_ms)
         error = self._sync_error(request)
         if error is not ErrorCode.NONE:
-            self._effects.append(AnswerSync(ticket, SyncAnswer(error)))
-            return self._settled()
-        member = self.members[request.member_id]
-        member.sync_due = False
-        if self.state is GroupState.STABLE:
-            self._effects.append(AnswerSync(ticket, self._assigned(member)))
-            self._touch(member)
-            return self._settled()
-        if member.sync_ticket is not None:
-            self._effects.append(AnswerSync(member.sync_ticket, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
-        member.sync_ticket = ticket
-        if member.member_id == self.leader and self._assignment is None:
-            # A second one while the first is being stored must not count: which of the two would the members be told?
-            by_member = {member_id: request.assignments.get(member_id, b"") for member_id in self.members}
-            self._assignment = Assignment(self._store(by_member), by_member)
+            self._outbox.answer_sync(ticket, SyncAnswer(error))
+        else:
+            self._generations.sync(self.members[request.member_id], request.assignments, ticket)
         return self._settled()
 
     def _sync_error(self, request: SyncRequest) -> ErrorCode:
@@ -338,29 +303,19 @@ class Group(Generations):
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def stored(self, number: int, error: ErrorCode, now_s: float, wall_ms: int) -> list[Effect]:
-        """The outcome of `Store(number)`; of no weight if the group has gone on since."""
-        self._at = Moment(now_s, wall_ms)
-        replacement = self._replacements.pop(number, None)
-        if replacement is not None:
-            self._replacement_stored(replacement, error)
-        elif self._assignment is not None and self._assignment.number == number:
-            self._assignment_stored(self._assignment, error)
-        return self._settled()
-
-    # -- members that stay, members that go
+    # -- Heartbeat, OffsetCommit, LeaveGroup --------------------------------------------------------------------------
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_s: float) -> ErrorCode:
         error = self._member_error(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
             self._at.now_s = now_s
-            self._touch(self.members[member_id])
-            if self.state is GroupState.PREPARING_REBALANCE:
+            self._members.touch(self._members.by_id[member_id], now_s)
+            if self._generations.state is GroupState.PREPARING_REBALANCE:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_s: float) -> ErrorCode:
-        """May these offsets be committed? Outsiders may only while there are no members. A member's counts as a heartbeat."""
+        """May these offsets be committed? Outsiders may only while there are no members. A member's commit is a heartbeat too."""
         outsider = generation < 0 and member_id == NO_MEMBER and instance_id is None
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -372,17 +327,17 @@ class Group(Generations):
         if error is not ErrorCode.NONE:
             return error
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # It knows of the new generation but not what it has in it: it cannot have read anything yet.
+            # It knows the new generation but not its assignment, so it cannot have read anything yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._at.now_s = now_s
-        self._touch(self.members[member_id])
+        self._members.touch(self.members[member_id], now_s)
         return ErrorCode.NONE
 
     def leave(
         self, members: Sequence[LeavingMember], now_s: float, wall_ms: int
     ) -> tuple[list[ErrorCode], list[Effect]]:
         """One error for each, in their order."""
-        self._at = Moment(now_s, wall_ms)
+        self._at.set(now_s, wall_ms)
         errors = [self._leave(leaving) for leaving in members]
         return errors, self._settled()
 
@@ -394,19 +349,52 @@ class Group(Generations):
             # An administrator removes a static member by its instance id.
             member_id = self._members.of_instance(leaving.instance_id) or NO_MEMBER
         elif member_id in self._members.pending:
-            self._members.forget_pending(member_id)
-            self._look_whether_empty()
+            self._members.give_up_pending(member_id)
             return ErrorCode.NONE
         error = self._members.check(member_id, leaving.instance_id)
         if error is ErrorCode.NONE:
-            self._remove_member(self.members[member_id], Cause.MEMBER_LEFT)
+            self._generations.remove_member(self.members[member_id], Cause.MEMBER_LEFT)
         return error
 
     def _member_error(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Is it a member of this generation (INV-24)?"""
-        if self.state is GroupState.DEAD:
+        if self._generations.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._members.check(member_id, instance_id)
-        if error is ErrorCode.NONE and generation != self.generation:
+        if error is ErrorCode.NONE and generation != self._generations.number:
             return ErrorCode.ILLEGAL_GENERATION
         return error
+
+    # -- outcomes of stores, time, the end ----------------------------------------------------------------------------
+
+    def stored(self, number: int, error: ErrorCode, now_s: float, wall_ms: int) -> list[Effect]:
+        """The outcome of `Store(number)`. Irrelevant if the group does not wait for it any more."""
+        self._at.set(now_s, wall_ms)
+        if not self._replacements.stored(number, error):
+            self._generations.stored(number, error)
+        return self._settled()
+
+    def next_deadline(self) -> float | None:
+        """Monotonic seconds: from then on `advance` has something to do. A heartbeat only moves it later, and not at once."""
+        return self._generations.next_deadline()
+
+    def advance(self, now_s: float, wall_ms: int) -> list[Effect]:
+        """Does what is due by now."""
+        self._at.set(now_s, wall_ms)
+        self._generations.advance()
+        return self._settled()
+
+    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """The partition is lost: all who wait are answered with `error`, and from now on nothing is done."""
+        self._generations.end(Cause.UNLOADED, error)
+        return self._settled()
+
+    def kill(self) -> list[Effect]:
+        """The group is deleted."""
+        self._generations.end(Cause.DELETED, ErrorCode.UNKNOWN_MEMBER_ID)
+        return self._settled()
+
+    def _settled(self) -> list[Effect]:
+        """The end of every event."""
+        self._generations.settle()
+        return self._outbox.take()

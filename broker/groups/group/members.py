@@ -1,7 +1,7 @@
-"""The members of one group: who they are, what they wait for, which assignors all of them know, who leads. Pure.
+"""The members of one group: who they are, until when they count as alive, which assignors they share, who leads. Pure.
 
-A member *waits* while its JoinGroup or SyncGroup is unanswered; that keeps it alive without heartbeats. One that is new, and
-has never been told of a generation, cannot send heartbeats: it gets `NEW_MEMBER_TIMEOUT_S` to see its first one.
+A member *waits* while its JoinGroup or SyncGroup is unanswered; that keeps it alive without heartbeats. A new member that does
+not know a generation yet cannot send heartbeats: it has `NEW_MEMBER_TIMEOUT_S` until its first generation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from protocol.errors import ErrorCode
 NEVER = float("inf")
 
 NEW_MEMBER_TIMEOUT_S = 300.0
-"""Clients give up a JoinGroup that is not answered and send another, as yet another new member; the ones before must go."""
+"""A client gives up a JoinGroup that is not answered and sends another, as another new member. The earlier one must expire."""
+
+EXPIRY_LOOK_S = 0.05
+"""The least time between two looks at all members' sessions, so that sessions that end one after the other need few looks."""
+
+EXPIRED_AT_ONCE = 500
+"""Members that one look expires at most. The next look expires the others."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
     """`session_ends_s`: monotonic seconds. `join_ticket`, `sync_ticket`: of the request that waits, None if none does.
 
-    `sync_due`: it was told of the current generation, and has not yet asked for its assignment.
+    `sync_due`: it knows the current generation, and has not asked for its assignment yet.
     """
 
     member_id: str
@@ -59,7 +65,7 @@ class Member:
 
     @staticmethod
     def restored(stored: MemberMetadata, protocol_name: str) -> Member:
-        """A stored member tells its subscription for the protocol that was chosen only."""
+        """The log has its subscription for the chosen protocol only."""
         return Member(
             stored.member_id,
             stored.instance_id,
@@ -72,24 +78,24 @@ class Member:
         )
 
     def size(self) -> int:
-        """Bytes that it takes in memory, roughly."""
+        """Its bytes in memory, roughly."""
         names = (self.member_id, self.client_id, self.client_host, self.instance_id or "")
         return MEMBER_BYTES + sum(map(getsizeof, names)) + protocols_bytes(self.protocols) + len(self.assignment)
 
     def touch(self, now_s: float) -> float:
-        """It is alive: its session begins anew. Returns when that ends."""
+        """It is alive: its session starts again. Returns when the session ends."""
         ends_s = now_s + self.session_timeout_ms / 1000
-        # A new member's first limit is longer, and nothing that it sends may shorten it.
+        # A new member has longer at first. Nothing that it sends may shorten that.
         self.session_ends_s = max(ends_s, self.session_ends_s) if self.is_new else ends_s
         return self.session_ends_s
 
     def expires_s(self) -> float:
-        """When it is taken for dead unless it is heard of; NEVER while it waits for an answer."""
+        """When it counts as dead unless it is heard of; NEVER while it waits for an answer."""
         waits = self.join_ticket is not None or self.sync_ticket is not None
         return NEVER if waits and not self.is_new else self.session_ends_s
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it says with that assignor; empty if it does not know it."""
+        """Its metadata for that assignor; empty if it does not know the assignor."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
@@ -106,7 +112,7 @@ class Member:
 
 
 class PendingId(NamedTuple):
-    """When a member id was given out, and when it is forgotten unless its member joins; monotonic seconds."""
+    """When a member id was given out, and when it expires unless its member joins; monotonic seconds."""
 
     since_s: float
     until_s: float
@@ -117,7 +123,7 @@ def protocol_names(protocols: Iterable[Protocol]) -> frozenset[str]:
 
 
 class Members:
-    """Members by id in the order in which they came, and the ids that were given out but not yet used (KIP-394)."""
+    """Members by id in the order in which they joined, and the ids that were given out but not used yet (KIP-394)."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
@@ -127,7 +133,9 @@ class Members:
         self.joining = 0
         """How many wait for the answer to their JoinGroup."""
         self.bytes = 0
-        """What they take in memory, roughly, with the pending ids."""
+        """Their bytes in memory, roughly, with the pending ids."""
+        self.next_expiry_s = NEVER
+        """No session and no pending id ends before this time. A heartbeat leaves it as it is: it may be earlier than needed."""
         self._instances: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
 
@@ -148,21 +156,59 @@ class Members:
                 return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if member_id in self.by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
-    # -- who is in it
+    # -- ids that were given out
 
     def await_member(self, member_id: str, since_s: float, until_s: float) -> None:
         """The id is given out."""
         self.forget_pending(member_id)
         self.pending[member_id] = PendingId(since_s, until_s)
         self.bytes += PENDING_BYTES + getsizeof(member_id)
+        self.next_expiry_s = min(self.next_expiry_s, until_s)
 
     def forget_pending(self, member_id: str) -> None:
         """The id is used, or will not be."""
         if self.pending.pop(member_id, None) is not None:
             self.bytes -= PENDING_BYTES + getsizeof(member_id)
 
+    def give_up_pending(self, member_id: str) -> None:
+        """The id will not be used. Without members and pending ids nothing expires."""
+        self.forget_pending(member_id)
+        if not self.by_id and not self.pending:
+            self.next_expiry_s = NEVER
+
+    def give_up_oldest_pending(self, given_before_s: float) -> bool:
+        """Forgets the oldest pending id. False: there is none, or it was given out after `given_before_s`."""
+        oldest = next(iter(self.pending), None)
+        if oldest is None or self.pending[oldest].since_s > given_before_s:
+            return False
+        self.forget_pending(oldest)
+        return True
+
+    # -- sessions
+
+    def touch(self, member: Member, now_s: float) -> None:
+        """The member is alive."""
+        ends_s = member.touch(now_s)
+        if ends_s < self.next_expiry_s:
+            self.next_expiry_s = ends_s
+
+    def expire_pending(self, now_s: float) -> None:
+        for member_id in [name for name, pending in self.pending.items() if pending.until_s <= now_s]:
+            self.remove(member_id)
+
+    def expired(self, now_s: float) -> list[Member]:
+        """Whose sessions have ended, at most EXPIRED_AT_ONCE of them."""
+        return [member for member in self.by_id.values() if member.expires_s() <= now_s][:EXPIRED_AT_ONCE]
+
+    def find_next_expiry(self, earliest_s: float = -NEVER) -> None:
+        sessions_s = min((member.expires_s() for member in self.by_id.values()), default=NEVER)
+        pending_s = min((pending.until_s for pending in self.pending.values()), default=NEVER)
+        self.next_expiry_s = max(min(sessions_s, pending_s), earliest_s)
+
+    # -- who is in it
+
     def add(self, member: Member) -> None:
-        """The first of all becomes the leader. An id that was pending is not any more."""
+        """The first member becomes the leader. Its id is not pending any more."""
         self.forget_pending(member.member_id)
         self.by_id[member.member_id] = member
         self.count(member)
@@ -173,7 +219,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Also a pending id. Nobody answers what the member waits for here. A leader that goes is followed by the oldest."""
+        """Also a pending id. The caller answers what the member waits for. If the leader is removed, the oldest member leads."""
         self.forget_pending(member_id)
         member = self.by_id.pop(member_id, None)
         if member is None:
@@ -187,7 +233,7 @@ class Members:
             self.leader = next(iter(self.by_id), None)
 
     def rename(self, member: Member, new_id: str) -> None:
-        """A static member gets another member id; it keeps everything else, being the leader too."""
+        """A static member gets another member id; it keeps everything else, also the leadership."""
         if self.leader == member.member_id:
             self.leader = new_id
         del self.by_id[member.member_id]
@@ -210,13 +256,13 @@ class Members:
         self.bytes += change
 
     def count(self, member: Member) -> None:
-        """It is larger or smaller than before."""
+        """Its size has changed."""
         size = member.size()
         self.bytes += size - member.counted_bytes
         member.counted_bytes = size
 
     def _lose_supporter(self, member: Member) -> None:
-        """Names that nobody knows any more are forgotten; of all that are known there may be very many."""
+        """Names that no member knows any more are removed: clients can send very many of them."""
         supporters = self._supporters
         for name in protocol_names(member.protocols):
             supporters[name] -= 1
@@ -226,7 +272,7 @@ class Members:
     # -- who waits
 
     def start_joining(self, member: Member, ticket: int) -> int | None:
-        """Its JoinGroup waits. Returns the ticket of an earlier one that waited, which this one replaces."""
+        """Its JoinGroup waits. Returns the ticket of an earlier JoinGroup that this one replaces."""
         earlier = self.stop_joining(member)
         member.join_ticket = ticket
         self.joining += 1
@@ -252,6 +298,16 @@ class Members:
             self.leader = elected
         return True
 
+    def clear(self) -> None:
+        """The group ends."""
+        self.by_id.clear()
+        self.pending.clear()
+        self._instances.clear()
+        self._supporters.clear()
+        self.leader = None
+        self.joining = self.bytes = 0
+        self.next_expiry_s = NEVER
+
     # -- what they have in common
 
     def rebalance_timeout_s(self) -> float:
@@ -262,9 +318,9 @@ class Members:
         return any(self._supporters[name] == len(self.by_id) for name in protocol_names(protocols))
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all know; the most votes win, of equals the oldest's.
+        """Each member votes for the first of its protocols that all members know; the most votes win, then the oldest member's.
 
-        There always is one that all know: no JoinGroup that would leave none is let in.
+        There is always such a protocol: a JoinGroup that would leave none is refused.
         """
         candidates = {name for name, supporters in self._supporters.items() if supporters == len(self.by_id)}
         votes = Counter(
