@@ -38,7 +38,6 @@ from broker.cluster.registration import BrokerIdInUse, Registration
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets_topic.ownership import Surroundings as GroupSurroundings
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import Limits
 from broker.network.request_channel import RequestChannel
@@ -151,7 +150,7 @@ class Broker:
             own_broker_epoch=self._broker_epoch,
         )
         self._groups = GroupCoordinator(
-            GroupSurroundings(config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease)
+            config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease
         )
         self._replicas.on_leadership_change = self._groups.leadership_changed
         self._metadata.on_deletion(self._groups.topics_deleted)

@@ -1,7 +1,7 @@
-"""When a group has something to do without being asked: one heap of deadlines, one timer of the loop.
+"""The deadlines of all groups: one heap, and one timer of the loop.
 
-A heartbeat only moves a group's deadline later, so it does not touch the heap: the group is asked at the earlier time,
-and says then when it wants to be asked again.
+A heartbeat only moves a group's deadline later, so it does not touch the heap. The group is called at the earlier time, and
+scheduled again for its next deadline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STALE_MAX = 1_000
 
 
 class Scheduled(Protocol):
-    """What has deadlines. `armed_at` is the heap's own: the earliest time at which it will be asked."""
+    """What has deadlines. `armed_at` belongs to the heap: the earliest time at which the item will be called."""
 
     armed_at: float
 
@@ -32,24 +32,24 @@ Item = TypeVar("Item", bound=Scheduled)
 
 
 class GroupTimers(Generic[Item]):
-    """`due(item)` is called at or after its deadline. `now` is the clock of the deadlines, `is_held` true while none may pass."""
+    """Calls `due(item)` at or after its deadline. `now` is the clock of the deadlines; while `is_paused`, no deadline passes."""
 
     def __init__(
-        self, timers: Timers, now: Callable[[], float], is_held: Callable[[], bool], due: Callable[[Item], None]
+        self, timers: Timers, now: Callable[[], float], is_paused: Callable[[], bool], due: Callable[[Item], None]
     ) -> None:
         self._timers = timers
         self._now = now
-        self._is_held = is_held
+        self._is_paused = is_paused
         self._due = due
         self._heap: list[tuple[float, int, Item]] = []
         self._armed = 0
-        """Items that wait; an item may have several entries, of which one counts."""
+        """Items with a deadline. An item may have several entries, of which one counts."""
         self._order = itertools.count()
         self._timer: TimerHandle | None = None
         self._timer_at = NEVER
 
     def __len__(self) -> int:
-        """Entries of the heap, also those that do not count any more."""
+        """Entries of the heap, with those that do not count any more."""
         return len(self._heap)
 
     def schedule(self, item: Item) -> None:
@@ -64,27 +64,27 @@ class GroupTimers(Generic[Item]):
         self._arm()
 
     def forget(self, items: Iterable[Item]) -> None:
-        """They are never asked again."""
+        """They are never called again."""
         for item in items:
             self.drop(item)
         self._drop_stale(all_of_them=True)
         self._arm()
 
     def drop(self, item: Item) -> None:
-        """As `forget` for one of many; the heap may have it for a while."""
+        """As `forget`, for one of many. The heap may keep it for a while."""
         self._armed -= item.armed_at != NEVER
         item.armed_at = NEVER
         self._drop_stale()
 
     def _drop_stale(self, *, all_of_them: bool = False) -> None:
-        """Entries that do not count keep groups in memory that are long gone: there are not many more of them than of others."""
+        """Entries that do not count keep deleted groups in memory, so their number is limited."""
         if len(self._heap) > self._armed + (0 if all_of_them else self._armed + STALE_MAX):
             counting = {id(item): (at, order, item) for at, order, item in self._heap if at == item.armed_at}
             self._heap = list(counting.values())
             heapq.heapify(self._heap)
 
     def arm_again(self) -> None:
-        """`is_held` is false again: looks anew when the next deadline is."""
+        """`is_paused` is false again: looks when the next deadline is."""
         self._cancel()
         self._arm()
 
@@ -103,7 +103,7 @@ class GroupTimers(Generic[Item]):
 
     def _run(self) -> None:
         self._timer, self._timer_at = None, NEVER
-        if self._is_held():
+        if self._is_paused():
             return
         began = now = self._now()
         while self._heap and self._heap[0][0] <= now:

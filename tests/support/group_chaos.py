@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from broker.groups.offsets_topic.topic import partition_for
+from broker.groups.offsets_topic.ownership import partition_for
 from protocol.kafka.api_keys import ApiKey
 from protocol.topic_names import OFFSETS_TOPIC
 from tests.support import chaos

@@ -22,7 +22,6 @@ from broker.groups.group.messages import (
     SyncAnswer,
     SyncRequest,
 )
-from broker.groups.offsets_topic.ownership import Surroundings
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
@@ -53,8 +52,9 @@ class GroupCluster(Cluster):
     async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
         node = await super().start_broker(broker, wipe=wipe)
         config = BrokerConfig(broker_id=broker, **self.settings)
-        world = Surroundings(config, self.time, self.time, node.metadata, node.manager, node.lease)
-        coordinator = self.coordinators[broker] = GroupCoordinator(world)
+        coordinator = self.coordinators[broker] = GroupCoordinator(
+            config, self.time, self.time, node.metadata, node.manager, node.lease
+        )
         node.manager.on_leadership_change = coordinator.leadership_changed
         node.metadata.on_deletion(coordinator.topics_deleted)
         coordinator.start()

@@ -11,6 +11,8 @@ from sys import getsizeof
 
 from broker.groups.group.messages import JoinRequest, Protocol
 
+GROUP_ID_BYTES_MAX = 2**15 - 1
+"""A record's key holds no longer one. Requests of flexible versions can name longer ones."""
 CLIENT_ID_MAX = 255
 """Characters of a client id that are kept, and become part of the member id. Kafka keeps all."""
 NAME_MAX = 249

@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 from protocol.errors import ErrorCode
 
-GROUP_ID_BYTES_MAX = 2**15 - 1
-"""What a record's key can hold; requests of flexible versions may name longer ones."""
-
 NO_GENERATION = -1
 NO_MEMBER = ""
 

@@ -2,24 +2,20 @@
 
     gained -> loading (`loading.py`) -> served -> lost
 
-A loss takes effect at once, in whatever state; a partition that is gained again is another `OwnedPartition`, and what was under
-way for the earlier one comes to nothing. A leader that goes on in a new epoch keeps its groups: nobody else has led meanwhile.
+A loss takes effect at once, in each state. A partition that is gained again is another `OwnedPartition`, and pending work for the
+earlier one is discarded. A leader that stays leader in a new epoch keeps its groups: no other broker has led meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.groups.held_groups import HeldGroup, HeldGroups, OwnedPartition
-from broker.groups.offsets_topic.loading import GroupLoading, StoredGroup
-from broker.groups.offsets_topic.topic import OffsetsTopic, partition_for
-from broker.groups.time_slices import Slices
+from broker.groups.offsets_topic.loading import GroupLoading
 from broker.process.clock import Clock
-from broker.purgatory import Timers
 from broker.replication.partition import Role
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
@@ -29,42 +25,45 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 FOLLOWERS_SILENCE_S_MAX = 2.0
-"""Followers fetch once a second at the least, whatever replica.fetch.wait.max.ms says (`leader_endpoint.WAIT_MS_MAX`)."""
+"""Followers fetch at least once a second, whatever replica.fetch.wait.max.ms says (`leader_endpoint.WAIT_MS_MAX`)."""
 
 
-class Surroundings(NamedTuple):
-    """What the coordinator works with."""
-
-    config: BrokerConfig
-    clock: Clock
-    timers: Timers
-    metadata: MetadataCache
-    replicas: ReplicaManager
-    lease: LeadershipLease
-
-
-class GroupEvents(NamedTuple):
-    """Whom to tell: `take` of each group that was stored, `loaded` after the last one, `unloaded` of those that are lost."""
-
-    take: Callable[[OwnedPartition, StoredGroup], None]
-    loaded: Callable[[OwnedPartition], None]
-    unloaded: Callable[[list[HeldGroup]], None]
+def partition_for(group_id: str, partitions: int) -> int:
+    """The partition whose leader coordinates the group, as Kafka's clients and brokers see it: Java's hash of the string."""
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    number = 0
+    for at in range(0, len(units), 2):
+        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    # Utils.abs: the sign bit's own value becomes 0, every other negative number its opposite.
+    if number >= 0x80000000:
+        number = 0 if number == 0x80000000 else 0x100000000 - number
+    return number % partitions
 
 
 class GroupOwnership:
-    """Iterates over the partitions that are owned, loaded or not."""
+    """Iterates over the owned partitions, loaded or not. `groups_lost` is called for the groups of each partition that is lost."""
 
     def __init__(
-        self, world: Surroundings, topic: OffsetsTopic, groups: HeldGroups, slices: Slices, events: GroupEvents
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        metadata: MetadataCache,
+        replicas: ReplicaManager,
+        lease: LeadershipLease,
+        groups: HeldGroups,
+        loading: GroupLoading,
+        groups_lost: Callable[[list[HeldGroup]], None],
     ) -> None:
-        self._world = world
+        self._config = config
+        self._clock = clock
+        self._metadata = metadata
+        self._replicas = replicas
+        self._lease = lease
         self._groups = groups
-        self._events = events
+        self._loading = loading
+        self._groups_lost = groups_lost
         self._owned: dict[int, OwnedPartition] = {}
         self._is_closed = False
-        self._loading = GroupLoading(
-            topic, world.replicas, world.timers, slices, self._is_current, events.take, events.loaded
-        )
 
     def __iter__(self) -> Iterator[OwnedPartition]:
         return iter(list(self._owned.values()))
@@ -74,24 +73,24 @@ class GroupOwnership:
         held = self._groups.get(group_id)
         if held is not None:
             return held.owner.number
-        partitions = self._world.metadata.partition_count(OFFSETS_TOPIC)
-        return partition_for(group_id, partitions or self._world.config.offsets_topic_num_partitions)
+        partitions = self._metadata.partition_count(OFFSETS_TOPIC)
+        return partition_for(group_id, partitions or self._config.offsets_topic_num_partitions)
 
     def owner_of(self, group_id: str) -> OwnedPartition | None:
-        """None: another broker's. Also while it is not known how many partitions there are, and so not which is the group's."""
+        """None: another broker coordinates the group, or the number of partitions is not known yet."""
         held = self._groups.get(group_id)
         if held is not None:
             return held.owner
-        if not self._world.metadata.partition_count(OFFSETS_TOPIC):
+        if not self._metadata.partition_count(OFFSETS_TOPIC):
             return None
         return self._owned.get(self.partition_of(group_id))
 
     def may_have_a_successor(self, owned: OwnedPartition) -> bool:
-        """Cut off: neither ZooKeeper nor all replicas in sync were heard of lately. Its successor may have newer offsets."""
-        if self._world.lease.is_proven():
+        """Neither ZooKeeper nor all in-sync replicas were heard of lately. Another leader may have newer offsets by now."""
+        if self._lease.is_proven():
             return False
-        partition = self._world.replicas.partitions.get(TopicPartition(OFFSETS_TOPIC, owned.number))
-        since = self._world.clock.monotonic() - FOLLOWERS_SILENCE_S_MAX
+        partition = self._replicas.partitions.get(TopicPartition(OFFSETS_TOPIC, owned.number))
+        since = self._clock.monotonic() - FOLLOWERS_SILENCE_S_MAX
         return partition is None or not partition.is_followed_since(since)
 
     # -- gained and lost ----------------------------------------------------------------------------------------------
@@ -99,14 +98,14 @@ class GroupOwnership:
     def leadership_changed(self, tp: TopicPartition) -> None:
         if tp.topic != OFFSETS_TOPIC:
             return
-        partition = self._world.replicas.partitions.get(tp)
+        partition = self._replicas.partitions.get(tp)
         if partition is not None and partition.role is Role.LEADER:
             self._gained(tp.partition, partition.leader_epoch)
         else:
             self._lost(tp.partition)
 
     async def close(self) -> None:
-        """All are lost, and nothing is gained any more."""
+        """All partitions are lost, and none is gained any more."""
         self._is_closed = True
         for number in list(self._owned):
             self._lost(number)
@@ -118,17 +117,15 @@ class GroupOwnership:
             owned.leader_epoch = leader_epoch
         elif not self._is_closed:
             owned = self._owned[number] = OwnedPartition(number, leader_epoch)
-            self._loading.begin(owned)
+            self._loading.start(owned)
 
     def _lost(self, number: int) -> None:
         owned = self._owned.pop(number, None)
         if owned is None:
             return
+        owned.is_owned = False
         groups = list(owned.groups.values())
         for held in groups:
             self._groups.remove(held)
         log.info("%s-%d, epoch %d: %d groups given up", OFFSETS_TOPIC, number, owned.leader_epoch, len(groups))
-        self._events.unloaded(groups)
-
-    def _is_current(self, owned: OwnedPartition) -> bool:
-        return self._owned.get(owned.number) is owned
+        self._groups_lost(groups)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.groups.group.messages import SyncAnswer
-from broker.groups.offsets_topic.topic import partition_for
+from broker.groups.offsets_topic.ownership import partition_for
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.topic_names import OFFSETS_TOPIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.time_slices import SLICE_S, Slices
+from broker.groups.time_slices import SLICE_S, SlicedWork
 from broker.groups.timers import NEVER, GroupTimers
 from tests.support.fake_time import FakeTime
 
@@ -118,7 +118,7 @@ def test_slices_leave_the_loop_to_others() -> None:
         done.append(number)
         time.now += SLICE_S
 
-    Slices(time, time.monotonic).each(range(5), act, lambda: done.append(-1))
+    SlicedWork(time, time.monotonic).for_each(range(5), act, lambda: done.append(-1))
     assert done == [0, 1]
     time.call_soon(lambda: done.append(100))
     time.turn()
@@ -128,5 +128,5 @@ def test_slices_leave_the_loop_to_others() -> None:
 def test_slices_of_nothing_end_at_once() -> None:
     time = FakeTime()
     done: list[int] = []
-    Slices(time, time.monotonic).each([], done.append, lambda: done.append(-1))
+    SlicedWork(time, time.monotonic).for_each([], done.append, lambda: done.append(-1))
     assert done == [-1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups import effects, pending_ids
+from broker.groups import effects, held_groups
 from broker.groups import timers as group_timers
 from broker.groups.group import consumer_protocol, limits
 from broker.groups.group import group as group_module
@@ -151,7 +151,7 @@ def test_the_heap_of_deadlines_does_not_keep_what_is_gone(monkeypatch: pytest.Mo
 
 @fetches_by_hand
 def test_the_pending_ids_of_all_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_ids, "PENDING_MAX", 5)
+    monkeypatch.setattr(held_groups, "PENDING_MAX", 5)
 
     async def scenario(cluster: GroupCluster) -> None:
         await cluster.start(1)
@@ -167,7 +167,7 @@ def test_the_pending_ids_of_all_groups_are_bounded(tmp_path: Path, monkeypatch: 
         cluster.coordinators[1].leave("g19", [LeavingMember("m", None)], lambda *answer: left.append(answer))
         assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
         assert len(groups) == len(cluster.coordinators[1]._pending_ids) == 4
-        monkeypatch.setattr(pending_ids, "PENDING_BYTES_MAX", 10_000)
+        monkeypatch.setattr(held_groups, "PENDING_BYTES_MAX", 10_000)
         cluster.join(1, group="g" * 2_000, needs_member_id=True)
         assert len(groups) == 1
         assert groups.bytes < 10_000

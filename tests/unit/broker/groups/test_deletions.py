@@ -252,7 +252,7 @@ def days_pass(cluster: GroupCluster, days: int) -> None:
     cluster.nodes[1].lease._last_tick = cluster.time.now
     cluster.coordinators[1]._stood_still_s += days * DAY_S
     cluster.pass_time(0.1)
-    cluster.coordinators[1]._removals._expire()
+    cluster.coordinators[1]._deletions._expire()
 
 
 def test_nothing_expires_while_the_lease_is_suspect(tmp_path: Path) -> None:

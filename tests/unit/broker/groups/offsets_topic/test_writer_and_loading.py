@@ -13,9 +13,11 @@ import pytest
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata
 from broker.groups.group.offsets import GroupOffsets
-from broker.groups.offsets_topic import topic as offsets_topic
+from broker.groups.offsets_topic import writer as offsets_writer
+from broker.groups.offsets_topic.loading import OffsetsReader
+from broker.groups.offsets_topic.ownership import partition_for
 from broker.groups.offsets_topic.records import decode_key, encode_group_key, encode_offset_key
-from broker.groups.offsets_topic.topic import Appended, OffsetsTopic, OffsetsTopicSettings, partition_for
+from broker.groups.offsets_topic.writer import Appended, OffsetsWriter, WriterSettings
 from broker.process.clock import SystemClock
 from broker.storage.log import LogDirFailed, WouldBlock
 from protocol.errors import ErrorCode, KafkaError
@@ -64,22 +66,26 @@ def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]], **over
         cluster.close()
 
 
-def topic_of(cluster: Cluster, broker: int = 1, **settings: int) -> OffsetsTopic:
-    return OffsetsTopic(cluster.nodes[broker].manager, cluster.time, OffsetsTopicSettings(**settings))
+def writer_of(cluster: Cluster, broker: int = 1, **settings: int) -> OffsetsWriter:
+    return OffsetsWriter(cluster.nodes[broker].manager, cluster.time, WriterSettings(**settings))
+
+
+def reader_of(cluster: Cluster, broker: int = 1, buffer_bytes: int = 2**20) -> OffsetsReader:
+    return OffsetsReader(cluster.nodes[broker].manager, cluster.time, buffer_bytes)
 
 
 def at(offset: int) -> CommittedOffset:
     return CommittedOffset(offset, 1, "", 1000)
 
 
-async def load(topic: OffsetsTopic, is_current: Callable[[], bool] = lambda: True) -> Loaded | None:
+async def load(reader: OffsetsReader, is_current: Callable[[], bool] = lambda: True) -> Loaded | None:
     loaded: Loaded = {}
 
     def sink(group_id: str, metadata: GroupMetadata | None, offsets: GroupOffsets) -> None:
         assert group_id not in loaded
         loaded[group_id] = (metadata, {tp: offsets.get(tp) for tp in offsets})
 
-    return loaded if await topic.load(TP.partition, is_current, sink) else None
+    return loaded if await reader.load(TP.partition, is_current, sink) else None
 
 
 def keys_in(cluster: Cluster, broker: int = 1) -> list[list[object]]:
@@ -97,15 +103,15 @@ def test_a_commit_is_acknowledged_when_it_is_replicated(tmp_path: Path) -> None:
 
     async def scenario(cluster: Cluster) -> None:
         answers: list[tuple[str, ErrorCode, int]] = []
-        topic = topic_of(cluster)
-        topic.store_group(TP.partition, "g", GROUP, lambda error: answers.append(("group", error, -1)))
-        topic.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda e, base: answers.append(("commit", e, base)))
+        writer = writer_of(cluster)
+        writer.store_group(TP.partition, "g", GROUP, lambda error: answers.append(("group", error, -1)))
+        writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda e, base: answers.append(("commit", e, base)))
         assert answers == []
         await cluster.replicate(2, rounds=2)
         assert answers == [("group", ErrorCode.NONE, -1), ("commit", ErrorCode.NONE, 1)]
         cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        assert await load(topic_of(cluster, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
-        assert await load(topic) is None, "not led here any more"
+        assert await load(reader_of(cluster, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
+        assert await load(reader_of(cluster)) is None, "not led here any more"
 
     play(tmp_path, scenario)
 
@@ -124,20 +130,20 @@ UNSTORABLE = CommittedOffset(5, 1, "", 1000, 2**63)
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda topic, respond: topic.commit(0, "g", {T0: at(5)}, respond),
-        lambda topic, respond: topic.commit(0, "g", {T0: UNSTORABLE}, respond),
-        lambda topic, respond: topic.store_group(0, "g", GROUP, lambda error: respond(error, -1)),
-        lambda topic, respond: topic.store_group(0, "g", replace(GROUP, generation=2**31), lambda e: respond(e, -1)),
-        lambda topic, respond: topic.remove(0, "g", [T0, T1], respond, with_group=True),
-        lambda topic, respond: topic.remove(0, "g", [TopicPartition("t", 2**31)], respond),
+        lambda writer, respond: writer.commit(0, "g", {T0: at(5)}, respond),
+        lambda writer, respond: writer.commit(0, "g", {T0: UNSTORABLE}, respond),
+        lambda writer, respond: writer.store_group(0, "g", GROUP, lambda error: respond(error, -1)),
+        lambda writer, respond: writer.store_group(0, "g", replace(GROUP, generation=2**31), lambda e: respond(e, -1)),
+        lambda writer, respond: writer.remove(0, "g", [T0, T1], respond, with_group=True),
+        lambda writer, respond: writer.remove(0, "g", [TopicPartition("t", 2**31)], respond),
     ],
     ids=["commit", "unstorable-commit", "group", "unstorable-group", "removal", "unstorable-removal"],
 )
-def test_an_error_of_the_broker_itself_is_an_answer(ask: Callable[[OffsetsTopic, Appended], None]) -> None:
+def test_an_error_of_the_broker_itself_is_an_answer(ask: Callable[[OffsetsWriter, Appended], None]) -> None:
     """Whoever asked has noted that something is under way, and waits for its end."""
     answers: list[tuple[ErrorCode, int]] = []
-    topic = OffsetsTopic(cast(Any, Broken()), SystemClock(), OffsetsTopicSettings())
-    ask(topic, lambda error, base: answers.append((error, base)))
+    writer = OffsetsWriter(cast(Any, Broken()), SystemClock(), WriterSettings())
+    ask(writer, lambda error, base: answers.append((error, base)))
     assert answers == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
 
 
@@ -146,12 +152,12 @@ def test_batches_are_compressed_as_set(tmp_path: Path, compression: int) -> None
     """`offsets.topic.compression.codec`."""
 
     async def scenario(cluster: Cluster) -> None:
-        topic = topic_of(cluster, compression=compression)
-        topic.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda error, base: None)
+        writer = writer_of(cluster, compression=compression)
+        writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda error, base: None)
         log = cluster.nodes[1].partition(TP).log
         (header,) = (header for _, header in iter_batches(bytes(log.read(0, 2**20, 2, True).records[0])))
         assert header.compression == compression
-        assert await load(topic) == {"g": (None, {T0: at(5), T1: at(6)})}
+        assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
 
     play(tmp_path, scenario)
 
@@ -161,9 +167,9 @@ def test_an_append_that_is_not_replicated_in_time_fails(tmp_path: Path) -> None:
 
     async def scenario(cluster: Cluster) -> None:
         answers: list[ErrorCode] = []
-        topic = topic_of(cluster, commit_timeout_ms=2_000)
-        topic.commit(TP.partition, "g", {T0: at(5)}, lambda error, base: answers.append(error))
-        topic.store_group(TP.partition, "g", GROUP, answers.append)
+        writer = writer_of(cluster, commit_timeout_ms=2_000)
+        writer.commit(TP.partition, "g", {T0: at(5)}, lambda error, base: answers.append(error))
+        writer.store_group(TP.partition, "g", GROUP, answers.append)
         cluster.pass_time(1.9)
         assert answers == []
         cluster.pass_time(0.2)
@@ -175,12 +181,12 @@ def test_an_append_that_is_not_replicated_in_time_fails(tmp_path: Path) -> None:
 def test_too_large_for_a_batch(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         answers: list[ErrorCode] = []
-        topic = topic_of(cluster)
+        writer = writer_of(cluster)
         many = {TopicPartition("t", n): at(n) for n in range(20)}
-        topic.commit(TP.partition, "g", many, lambda error, base: answers.append(error))
-        topic.store_group(TP.partition, "g" * 1_000, GROUP, answers.append)
-        topic.commit(TP.partition, "g" * 40_000, {T0: at(1)}, lambda error, base: answers.append(error))
-        topic.store_group(TP.partition, "g" * 40_000, GROUP, answers.append)
+        writer.commit(TP.partition, "g", many, lambda error, base: answers.append(error))
+        writer.store_group(TP.partition, "g" * 1_000, GROUP, answers.append)
+        writer.commit(TP.partition, "g" * 40_000, {T0: at(1)}, lambda error, base: answers.append(error))
+        writer.store_group(TP.partition, "g" * 40_000, GROUP, answers.append)
         assert answers == [ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.UNKNOWN_SERVER_ERROR] * 2
         assert cluster.nodes[1].partition(TP).log.log_end_offset == 0
 
@@ -216,34 +222,34 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "to_group", "to_committer"), ERRORS)
 def test_errors_of_appends(error: str, to_group: str, to_committer: str) -> None:
-    topic = OffsetsTopic(Refusing(ErrorCode[error]), SystemClock(), OffsetsTopicSettings())
+    writer = OffsetsWriter(Refusing(ErrorCode[error]), SystemClock(), WriterSettings())
     told: list[str] = []
-    topic.store_group(0, "g", GROUP, lambda error: told.append(error.name))
-    topic.commit(0, "g", {T0: at(1)}, lambda error, base: told.append(error.name))
-    topic.remove(0, "g", [T0], lambda error, base: told.append(error.name))
+    writer.store_group(0, "g", GROUP, lambda error: told.append(error.name))
+    writer.commit(0, "g", {T0: at(1)}, lambda error, base: told.append(error.name))
+    writer.remove(0, "g", [T0], lambda error, base: told.append(error.name))
     assert told == [to_group, to_committer, error]
 
 
 def test_tombstones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_topic, "TOMBSTONES_BYTES_MAX", 45)
+    monkeypatch.setattr(offsets_writer, "TOMBSTONES_BYTES_MAX", 45)
 
     async def scenario(cluster: Cluster) -> None:
-        topic = topic_of(cluster)
+        writer = writer_of(cluster)
         answers: list[tuple[ErrorCode, int]] = []
         partitions = [TopicPartition("topic", n) for n in range(5)]
-        topic.commit(TP.partition, "g", {tp: at(1) for tp in partitions}, lambda error, base: None)
-        topic.store_group(TP.partition, "g", GROUP, lambda error: None)
-        topic.remove(TP.partition, "g", partitions[:3], lambda *answer: answers.append(answer))
+        writer.commit(TP.partition, "g", {tp: at(1) for tp in partitions}, lambda error, base: None)
+        writer.store_group(TP.partition, "g", GROUP, lambda error: None)
+        writer.remove(TP.partition, "g", partitions[:3], lambda *answer: answers.append(answer))
         assert answers == []
         await cluster.replicate(2, rounds=2)
         assert answers == [(ErrorCode.NONE, 6)]
-        assert await load(topic) == {"g": (GROUP, {tp: at(1) for tp in partitions[3:]})}
-        topic.remove(TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), with_group=True)
-        topic.remove(TP.partition, "g", [], lambda *answer: answers.append(answer))
+        assert await load(reader_of(cluster)) == {"g": (GROUP, {tp: at(1) for tp in partitions[3:]})}
+        writer.remove(TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), with_group=True)
+        writer.remove(TP.partition, "g", [], lambda *answer: answers.append(answer))
         assert answers[1:] == [(ErrorCode.NONE, -1)], "nothing to write is written at once"
         await cluster.replicate(2, rounds=2)
         assert answers[2:] == [(ErrorCode.NONE, 9)]
-        assert await load(topic) == {}
+        assert await load(reader_of(cluster)) == {}
         assert [len(batch) for batch in keys_in(cluster)[2:]] == [2, 1, 3]
         assert all(is_tombstone for batch in keys_in(cluster)[2:] for _, is_tombstone in batch)
 
@@ -276,7 +282,7 @@ def test_others_have_their_turn_while_it_loads(tmp_path: Path) -> None:
 
     async def scenario(cluster: Cluster) -> None:
         fill(cluster, 20_000)
-        topic = OffsetsTopic(cluster.nodes[1].manager, Ticking(), OffsetsTopicSettings(load_buffer_bytes=50_000))
+        reader = OffsetsReader(cluster.nodes[1].manager, Ticking(), 50_000)
         turns = 0
 
         def turn() -> None:
@@ -285,7 +291,7 @@ def test_others_have_their_turn_while_it_loads(tmp_path: Path) -> None:
             asyncio.get_running_loop().call_soon(turn)
 
         turn()
-        loaded = await load(topic)
+        loaded = await load(reader)
         assert loaded is not None
         assert sum(len(offsets) for _, offsets in loaded.values()) == 20_000
         assert turns > 100
@@ -306,7 +312,7 @@ def test_a_load_that_is_out_of_date_gives_up(tmp_path: Path, pauses: int) -> Non
             asked += 1
             return asked <= pauses
 
-        assert await load(topic_of(cluster, load_buffer_bytes=5_000), is_current) is None
+        assert await load(reader_of(cluster, buffer_bytes=5_000), is_current) is None
         assert asked == pauses + 1
 
     play(tmp_path, scenario)
@@ -315,7 +321,7 @@ def test_a_load_that_is_out_of_date_gives_up(tmp_path: Path, pauses: int) -> Non
 def test_a_broker_that_stops_leading_stops_loading(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         fill(cluster, 2_000)
-        loading = asyncio.create_task(load(topic_of(cluster, load_buffer_bytes=5_000)))
+        loading = asyncio.create_task(load(reader_of(cluster, buffer_bytes=5_000)))
         await asyncio.sleep(0)
         cluster.nodes[1].partition(TP).stop()
         assert await loading is None
@@ -325,9 +331,8 @@ def test_a_broker_that_stops_leading_stops_loading(tmp_path: Path) -> None:
 
 def test_a_partition_without_records_and_one_that_is_not_here(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
-        topic = topic_of(cluster)
-        assert await load(topic) == {}
-        assert not await topic.load(4, lambda: True, lambda *_: None)
+        assert await load(reader_of(cluster)) == {}
+        assert not await reader_of(cluster).load(4, lambda: True, lambda *_: None)
 
     play(tmp_path, scenario)
 
@@ -348,7 +353,7 @@ def test_cold_pages_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.Mon
 
         monkeypatch.setattr(log, "read", cold)
         monkeypatch.setattr(log, "read_cold", read_cold)
-        loaded = await load(topic_of(cluster, load_buffer_bytes=20_000))
+        loaded = await load(reader_of(cluster, buffer_bytes=20_000))
         assert loaded is not None
         assert len(loaded) == 100
         assert len(cold_reads) > 2
@@ -381,9 +386,9 @@ def test_a_log_that_cannot_be_read(
         monkeypatch.setattr(node.manager.failures, "disk_failed", lambda partition, why: failed.append(why))
         if is_told:
             with pytest.raises(KafkaError):
-                await load(topic_of(cluster))
+                await load(reader_of(cluster))
         else:
-            assert await load(topic_of(cluster)) is None
+            assert await load(reader_of(cluster)) is None
         assert failed == ([error] if isinstance(error, LogDirFailed) else [])
 
     play(tmp_path, scenario)
@@ -393,12 +398,12 @@ def test_records_of_unknown_versions_are_kept_skipped_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
-        topic = topic_of(cluster)
+        writer = writer_of(cluster)
         strange = [(b"\x00\x09later", b"?"), (encode_offset_key("g", T0), b"\x00\x09"), (b"\x00\x09more", None)]
-        topic.append(TP.partition, [*strange, (encode_group_key("h"), b"\x00\x03")], lambda error, base: None)
-        topic.commit(TP.partition, "g", {T1: at(6)}, lambda error, base: None)
+        writer.append(TP.partition, [*strange, (encode_group_key("h"), b"\x00\x03")], lambda error, base: None)
+        writer.commit(TP.partition, "g", {T1: at(6)}, lambda error, base: None)
         with caplog.at_level(logging.WARNING):
-            assert await load(topic) == {"g": (None, {T1: at(6)})}
+            assert await load(reader_of(cluster)) == {"g": (None, {T1: at(6)})}
         assert [record.message.partition(": ")[2] for record in caplog.records] == [
             "2 keys of version 9 are kept and skipped: written by another version of the broker",
             "1 committed offsets of version 9 are kept and skipped: written by another version of the broker",
