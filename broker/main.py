@@ -29,12 +29,12 @@ from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
 from broker.cluster import registration
 from broker.cluster.controller_client import ControllerClient
-from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.peer_watch import PeerWatch
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registration import BrokerIdInUse, Registration
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
@@ -71,7 +71,7 @@ from broker.storage.log_manager import LogManager
 from broker.storage.log_schedule import LogSchedule
 from broker.storage.producers.log_producers import ProducerExpiration
 from controller.controller import Controller, ControllerSettings
-from protocol.connection_watch import ConnectionWatch
+from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.network_client import NetworkClient
@@ -195,11 +195,15 @@ class Broker:
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
-        self._doubts = LeaderDoubts(self._metadata)
+        self._suspected_leaders = SuspectedLeaders(self._metadata)
         self._peers: PeerWatch | None = None
         if config.broker_fast_failure_detection:
             self._peers = PeerWatch(
-                self._metadata, self._doubts, config.broker_id, self._listeners.control_plane, ConnectionWatch
+                self._metadata,
+                self._suspected_leaders,
+                config.broker_id,
+                self._listeners.control_plane,
+                ConnectionWatch,
             )
         self._cluster_id = ""
         self._stop = asyncio.Event()
@@ -282,7 +286,7 @@ class Broker:
             clock=self._clock,
             cluster_id=cluster_id,
             metadata=self._metadata,
-            metadata_topics=MetadataTopics(self._metadata, lambda: self._doubts.suspected, INTERNAL_TOPICS),
+            metadata_topics=MetadataTopics(self._metadata, lambda: self._suspected_leaders.suspected, INTERNAL_TOPICS),
             replica_manager=self._replicas,
             log_manager=self._log_manager,
             fetch_sessions=FetchSessionCache(
@@ -305,7 +309,7 @@ class Broker:
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
             producer_ids=ProducerIds(config.broker_id, self._zk),
             controller=self._controller,
-            doubts=self._doubts,
+            suspected_leaders=self._suspected_leaders,
             groups=self._groups,
             replica_listener=self._listeners.replica_listener,
             long_answers=LongAnswers(self._clock.monotonic),

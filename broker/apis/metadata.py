@@ -128,7 +128,7 @@ def _respond_when_settled(
             preparing = encoded.preparing(listener, version, names)
             after_steps(context, request, preparing, lambda: _respond(context, request, topics))
 
-    context.doubts.when_settled(names, then)
+    context.suspected_leaders.when_settled(names, then)
 
 
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
@@ -138,7 +138,7 @@ def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequenc
     def body() -> bytes:
         brokers = [
             MetadataBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
-            for broker in (*context.metadata.brokers(), *context.doubts.departed())
+            for broker in (*context.metadata.brokers(), *context.suspected_leaders.departed())
             if (endpoint := broker.endpoint(listener)) is not None
         ]
         return metadata_codec.encode_response(

@@ -25,9 +25,9 @@ from broker.groups.group.messages import (
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import LEADER_DURING_DELETE, TopicPartition
-from protocol.zk.znodes import topic_id_text
 from tests.support.replica_cluster import Cluster, Node
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)

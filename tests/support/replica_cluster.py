@@ -30,8 +30,8 @@ from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
 from protocol.types import BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import topic_id_text
 from tests.support.fake_time import FakeTime
 
 TP = TopicPartition("t", 0)

@@ -20,8 +20,8 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import topic_id_text
 from protocol.types import BrokerInfo, Endpoint
-from protocol.zk.znodes import topic_id_text
 from tests.fuzz.decoder import Decoder
 
 BROKER = BrokerInfo(1, 4_294_967_296, (Endpoint("PLAINTEXT", "h", 9092), Endpoint("CONTROLLER", "::1", 0)), "rack")

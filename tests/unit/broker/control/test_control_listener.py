@@ -25,9 +25,9 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.session import ConnectionLoss, ZkError
-from protocol.zk.znodes import topic_id_text
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 STATE = PartitionState(TP.topic, TP.partition, 1, 1, 0, (1,), 0, (1,), is_new=True)

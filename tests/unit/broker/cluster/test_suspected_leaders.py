@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.cluster import leader_doubts
-from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster import suspected_leaders
 from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.types import NO_LEADER, BrokerInfo, Endpoint
 
@@ -19,8 +19,8 @@ LONG_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _long_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_doubts, "HOLD_S", LONG_S)
-    monkeypatch.setattr(leader_doubts, "LINGER_S", LONG_S)
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", LONG_S)
+    monkeypatch.setattr(suspected_leaders, "LINGER_S", LONG_S)
 
 
 def broker(broker_id: int, epoch: int = 1) -> BrokerInfo:
@@ -32,7 +32,7 @@ class World:
 
     def __init__(self) -> None:
         self.metadata = MetadataCache()
-        self.doubts = LeaderDoubts(self.metadata)
+        self.suspected_leaders = SuspectedLeaders(self.metadata)
         self.answered: list[str] = []
         self.lead(a=[2, 3], b=[1])
 
@@ -43,17 +43,17 @@ class World:
             for number, leader in enumerate(of)
         )
         self.metadata.update(UpdateMetadataRequest(1, 1, 1, states, {}, (broker(1), broker(2), broker(3)), False))
-        self.doubts.look_again()
+        self.suspected_leaders.look_again()
 
     def ask(self, name: str, *topics: str) -> None:
-        self.doubts.when_settled(topics, lambda: self.answered.append(name))
+        self.suspected_leaders.when_settled(topics, lambda: self.answered.append(name))
 
 
 def play(test: Callable[[World], Awaitable[None]]) -> None:
     async def whole() -> None:
         world = World()
         await test(world)
-        world.doubts.close()
+        world.suspected_leaders.close()
 
     asyncio.run(whole())
 
@@ -72,13 +72,13 @@ def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader() -
     """A client and the brokers hear of a death in any order."""
 
     async def test(world: World) -> None:
-        world.doubts.are_watched = True
+        world.suspected_leaders.are_watched = True
         told = asyncio.Event()
         world.ask("of nothing")
         world.ask("a", "a")
-        world.doubts.when_settled(("b",), told.set)
+        world.suspected_leaders.when_settled(("b",), told.set)
         assert world.answered == ["of nothing"]
-        world.doubts.suspect(3)
+        world.suspected_leaders.suspect(3)
         await told.wait()
         assert world.answered == ["of nothing"]
         world.lead(a=[2, 1])
@@ -89,15 +89,15 @@ def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader() -
 
 def test_only_answers_that_would_name_the_doubtful_leader_wait() -> None:
     async def test(world: World) -> None:
-        world.doubts.suspect(3)
+        world.suspected_leaders.suspect(3)
         world.ask("b", "b")
         world.ask("a", "a")
         world.ask("both", "b", "a")
         assert world.answered == ["b"]
-        world.doubts.trust(2)
-        world.doubts.look_again()
+        world.suspected_leaders.trust(2)
+        world.suspected_leaders.look_again()
         assert world.answered == ["b"]
-        world.doubts.trust(3)
+        world.suspected_leaders.trust(3)
         assert world.answered == ["b", "a", "both"]
 
     play(test)
@@ -107,10 +107,10 @@ def test_the_next_leader_lets_the_answer_go() -> None:
     """Not the news that the old one is gone: a new controller tells that before it has elected anybody."""
 
     async def test(world: World) -> None:
-        world.doubts.suspect(2)
+        world.suspected_leaders.suspect(2)
         world.ask("a", "a")
-        world.doubts.depart(broker(2))
-        world.doubts.trust(2)
+        world.suspected_leaders.depart(broker(2))
+        world.suspected_leaders.trust(2)
         assert world.answered == []
         world.lead(a=[3, 3])
         assert world.answered == ["a"]
@@ -122,7 +122,7 @@ def test_that_there_is_no_leader_is_an_answer_too() -> None:
     """Nobody else is in the ISR: there is nothing to wait for."""
 
     async def test(world: World) -> None:
-        world.doubts.depart(broker(2))
+        world.suspected_leaders.depart(broker(2))
         world.ask("a", "a")
         world.lead(a=[NO_LEADER, 3])
         assert world.answered == ["a"]
@@ -132,26 +132,26 @@ def test_that_there_is_no_leader_is_an_answer_too() -> None:
 
 def test_one_that_is_back_is_not_in_doubt() -> None:
     async def test(world: World) -> None:
-        world.doubts.depart(broker(2))
+        world.suspected_leaders.depart(broker(2))
         world.ask("a", "a")
-        world.doubts.come(2)
-        world.doubts.look_again()
+        world.suspected_leaders.come(2)
+        world.suspected_leaders.look_again()
         assert world.answered == ["a"]
-        assert world.doubts.departed() == []
+        assert world.suspected_leaders.departed() == []
 
     play(test)
 
 
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_doubts, "HOLD_S", 0.001)
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.001)
 
     async def test(world: World) -> None:
-        world.doubts.suspect(2)
+        world.suspected_leaders.suspect(2)
         answered = asyncio.Event()
-        world.doubts.when_settled(("a",), answered.set)
+        world.suspected_leaders.when_settled(("a",), answered.set)
         await answered.wait()
-        assert world.doubts.suspected == {2}
-        world.doubts.trust(2)
+        assert world.suspected_leaders.suspected == {2}
+        world.suspected_leaders.trust(2)
         assert world.answered == []
 
     play(test)
@@ -159,11 +159,11 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_waits_is_answered_when_the_broker_stops() -> None:
     async def test(world: World) -> None:
-        world.doubts.suspect(2)
+        world.suspected_leaders.suspect(2)
         world.ask("suspected", "a")
-        world.doubts.depart(broker(3))
+        world.suspected_leaders.depart(broker(3))
         world.ask("departed", "a")
-        world.doubts.close()
+        world.suspected_leaders.close()
         assert world.answered == ["suspected", "departed"]
 
     play(test)
@@ -171,12 +171,12 @@ def test_who_waits_is_answered_when_the_broker_stops() -> None:
 
 def test_not_many_wait_and_few_are_answered_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 12: a thousand connections can ask a hundred times each."""
-    monkeypatch.setattr(leader_doubts, "WAITERS_MAX", 5)
-    monkeypatch.setattr(leader_doubts, "TOPICS_MAX", 7)
-    monkeypatch.setattr(leader_doubts, "RELEASED_AT_ONCE", 2)
+    monkeypatch.setattr(suspected_leaders, "WAITERS_MAX", 5)
+    monkeypatch.setattr(suspected_leaders, "TOPICS_MAX", 7)
+    monkeypatch.setattr(suspected_leaders, "RELEASED_AT_ONCE", 2)
 
     async def test(world: World) -> None:
-        world.doubts.suspect(2)
+        world.suspected_leaders.suspect(2)
         world.ask("large", "a", *"cdefghi")
         for number in range(6):
             world.ask(f"{number}", "a")
@@ -187,20 +187,20 @@ def test_not_many_wait_and_few_are_answered_in_one_turn(monkeypatch: pytest.Monk
         assert world.answered[4:] == ["2", "3"]
         await asyncio.sleep(0)
         assert world.answered[6:] == ["4"]
-        assert world.doubts._topics_waiting == 0
+        assert world.suspected_leaders._topics_waiting == 0
 
     play(test)
 
 
 def test_one_that_is_gone_is_listed_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_doubts, "LINGER_S", 0.001)
+    monkeypatch.setattr(suspected_leaders, "LINGER_S", 0.001)
 
     async def test(world: World) -> None:
-        world.doubts.depart(broker(2))
-        assert world.doubts.departed() == [broker(2)]
-        world.doubts.depart(broker(2, epoch=9))
-        assert world.doubts.departed() == [broker(2, epoch=9)]
+        world.suspected_leaders.depart(broker(2))
+        assert world.suspected_leaders.departed() == [broker(2)]
+        world.suspected_leaders.depart(broker(2, epoch=9))
+        assert world.suspected_leaders.departed() == [broker(2, epoch=9)]
         await asyncio.sleep(0.01)  # timers fire in order
-        assert world.doubts.departed() == []
+        assert world.suspected_leaders.departed() == []
 
     play(test)

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from broker.apis.metadata import metadata
-from broker.cluster import leader_doubts
-from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster import suspected_leaders
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.network.request_channel import Request
 from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ BY_NAME = [{"topic_id": None, "name": "t"}]
 
 @pytest.fixture(autouse=True)
 def _long_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_doubts, "HOLD_S", LONG_MS / 1000)
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", LONG_MS / 1000)
 
 
 class Asking:
@@ -34,16 +34,18 @@ class Asking:
 
     def __init__(self) -> None:
         self.world = World()
-        self.doubts = LeaderDoubts(self.world.metadata)
-        self.world.context.doubts = self.doubts
-        self.world.context.metadata_topics = MetadataTopics(self.world.metadata, lambda: self.doubts.suspected, ())
+        self.suspected_leaders = SuspectedLeaders(self.world.metadata)
+        self.world.context.suspected_leaders = self.suspected_leaders
+        self.world.context.metadata_topics = MetadataTopics(
+            self.world.metadata, lambda: self.suspected_leaders.suspected, ()
+        )
         self.world.context.cluster_id = "c"
         self.lead(2, 1, 2, 3)
 
     def lead(self, leader: int, *live: int) -> None:
         states = (state("t", 0, 1, (1, 2)), state("t", 1, leader, (2, 3)))
         self.world.metadata.update(UpdateMetadataRequest(1, 1, 1, states, {}, tuple(map(broker, live))))
-        self.doubts.look_again()
+        self.suspected_leaders.look_again()
 
     def ask(self, topics: list[Any] | None) -> Callable[[], Any]:
         """Returns the function that gives the answer, or None while there is none."""
@@ -69,16 +71,16 @@ def leaders(answer: Any) -> list[tuple[int, int]]:
 def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) -> None:
     async def scenario() -> None:
         asking = Asking()
-        asking.doubts.suspect(2)
+        asking.suspected_leaders.suspect(2)
         answer = asking.ask(topics)
         assert answer() is None
-        asking.doubts.depart(broker(2))
-        asking.doubts.trust(2)
+        asking.suspected_leaders.depart(broker(2))
+        asking.suspected_leaders.trust(2)
         assert answer() is None
         asking.lead(3, 1, 3)
         assert leaders(answer()) == [(0, 1), (0, 3)]
         assert {row.node_id for row in answer().brokers} == {1, 2, 3}, "the one that departed is listed a little longer"
-        asking.doubts.come(2)
+        asking.suspected_leaders.come(2)
         assert {row.node_id for row in asking.ask(topics)().brokers} == {1, 3}
 
     run(scenario())
@@ -87,7 +89,7 @@ def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) -> None:
 def test_brokers_alone_are_told_at_once() -> None:
     async def scenario() -> None:
         asking = Asking()
-        asking.doubts.suspect(2)
+        asking.suspected_leaders.suspect(2)
         assert {row.node_id for row in asking.ask([])().brokers} == {1, 2, 3}
 
     run(scenario())
@@ -95,11 +97,11 @@ def test_brokers_alone_are_told_at_once() -> None:
 
 def test_when_it_takes_too_long_there_is_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client asks again, as after Kafka's own answer."""
-    monkeypatch.setattr(leader_doubts, "HOLD_S", 0.0)
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.0)
 
     async def scenario() -> None:
         asking = Asking()
-        asking.doubts.suspect(2)
+        asking.suspected_leaders.suspect(2)
         answer = asking.ask(BY_NAME)
         await turns_until(lambda: answer() is not None)
         assert leaders(answer()) == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]

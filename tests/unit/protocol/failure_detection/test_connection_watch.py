@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from protocol import connection_watch
-from protocol.connection_watch import ConnectionWatch
+from protocol.failure_detection import connection_watch
+from protocol.failure_detection.connection_watch import ConnectionWatch
 
 HOST = "127.0.0.1"
 

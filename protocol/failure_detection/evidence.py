@@ -22,7 +22,7 @@ class Answer(Enum):
     UNCLEAR = auto()
 
 
-class Verdict(Enum):
+class Liveness(Enum):
     """After one more answer. SUSPECTED: try again at once; UNKNOWN: there is nothing to do but to wait."""
 
     LIVES = auto()
@@ -44,15 +44,15 @@ class Evidence:
     def __init__(self) -> None:
         self._refusals = 0
 
-    def note(self, answer: Answer) -> Verdict:
+    def note(self, answer: Answer) -> Liveness:
         if answer is not Answer.REFUSED:
             self._refusals = 0
-            return Verdict.LIVES if answer is Answer.ACCEPTED else Verdict.UNKNOWN
+            return Liveness.LIVES if answer is Answer.ACCEPTED else Liveness.UNKNOWN
         self._refusals += 1
         if self._refusals < REFUSALS_NEEDED:
-            return Verdict.SUSPECTED
+            return Liveness.SUSPECTED
         self._refusals = 0
-        return Verdict.DEAD
+        return Liveness.DEAD
 
 
 class Judgements:

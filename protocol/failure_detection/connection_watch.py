@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from protocol import self_connection
-from protocol.failure_evidence import SPACING_S, Answer, Evidence, Verdict, answer_of
+from protocol.failure_detection.evidence import SPACING_S, Answer, Evidence, Liveness, answer_of
 
 Address = tuple[str, int]
 
@@ -118,7 +118,7 @@ class ConnectionWatch:
         while True:
             ended: asyncio.Future[None] = loop.create_future()
             match evidence.note(await self._connect(ended)):
-                case Verdict.LIVES:
+                case Liveness.LIVES:
                     await asyncio.wait([ended], timeout=TRUST_S)
                     if not ended.done() or short_lived:
                         self._suspected(False)
@@ -128,13 +128,13 @@ class ConnectionWatch:
                     else:
                         await asyncio.sleep(min(SHORT_LIVED_S * 2**short_lived, SHORT_LIVED_S_MAX))
                         short_lived = min(short_lived + 1, 10)
-                case Verdict.SUSPECTED:
+                case Liveness.SUSPECTED:
                     await asyncio.sleep(SPACING_S)
-                case Verdict.DEAD:
+                case Liveness.DEAD:
                     self._found_dead()
                     await asyncio.sleep(AGAIN_S)
                     self._suspected(False)
-                case Verdict.UNKNOWN:
+                case Liveness.UNKNOWN:
                     self._suspected(False)
                     self._peer = None  # perhaps the name has another address now
                     await asyncio.sleep(WAIT_S)

@@ -41,7 +41,7 @@ class _Waiter:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class LeaderDoubts:
+class SuspectedLeaders:
     """Nobody is in doubt until PeerWatch says so; without fast failure detection nobody ever is."""
 
     def __init__(self, metadata: MetadataCache) -> None:
@@ -53,8 +53,8 @@ class LeaderDoubts:
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
         self._topics_waiting = 0
-        self._doubtful_key: tuple[int, frozenset[int]] | None = None
-        self._doubtful_topics: frozenset[str] = frozenset()
+        self._suspected_key: tuple[int, frozenset[int]] | None = None
+        self._suspected_topics: frozenset[str] = frozenset()
 
     def suspect(self, broker_id: int) -> None:
         self.suspected.add(broker_id)
@@ -84,14 +84,14 @@ class LeaderDoubts:
     def when_settled(self, topics: Iterable[str], then: Callable[[], None]) -> None:
         """Calls `then` when no leader of these topics is in doubt, which is mostly after GRACE_S, or after HOLD_S more."""
         names = tuple(topics)
-        if self.are_watched and names and not self._are_doubtful(names):
+        if self.are_watched and names and not self._are_suspected(names):
             asyncio.get_running_loop().call_later(GRACE_S, self._when_settled_now, names, then)
         else:
             self._when_settled_now(names, then)
 
     def _when_settled_now(self, names: tuple[str, ...], then: Callable[[], None]) -> None:
         is_full = len(self._waiters) >= WAITERS_MAX or self._topics_waiting + len(names) > TOPICS_MAX
-        if is_full or not self._are_doubtful(names):
+        if is_full or not self._are_suspected(names):
             then()
             return
         waiter = _Waiter(names, then)
@@ -103,7 +103,7 @@ class LeaderDoubts:
         """After a change of the metadata or of who is in doubt: lets those go whose leaders are settled."""
         released = 0
         for waiter in list(self._waiters):
-            if not self._are_doubtful(waiter.topics):
+            if not self._are_suspected(waiter.topics):
                 if released == RELEASED_AT_ONCE:
                     asyncio.get_running_loop().call_soon(self.look_again)
                     return
@@ -111,25 +111,25 @@ class LeaderDoubts:
                 self._release(waiter)
 
     def close(self) -> None:
-        """No doubts any more: who waits is answered now."""
+        """Nobody is suspected any more: waiting requests are answered now."""
         self.suspected.clear()
         for broker_id in list(self._departed):
             self.come(broker_id)
         self.look_again()
 
-    def _are_doubtful(self, topics: tuple[str, ...]) -> bool:
+    def _are_suspected(self, topics: tuple[str, ...]) -> bool:
         doubtful = frozenset(self.suspected | self._departed.keys())
         if not doubtful:
             return False
         key = (self._metadata.version, doubtful)
-        if key != self._doubtful_key:
+        if key != self._suspected_key:
             # Once for all who ask and wait: each may have asked for ten thousand partitions.
             of = self._metadata.partitions_of
-            self._doubtful_key = key
-            self._doubtful_topics = frozenset(
+            self._suspected_key = key
+            self._suspected_topics = frozenset(
                 name for name in self._metadata.topics() if any(state.leader in doubtful for state in of(name).values())
             )
-        return not self._doubtful_topics.isdisjoint(topics)
+        return not self._suspected_topics.isdisjoint(topics)
 
     def _release(self, waiter: _Waiter) -> None:
         del self._waiters[waiter]

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.failure_evidence import REFUSALS_NEEDED, SPACING_S, Answer, Evidence, Judgements, Verdict, answer_of
+from protocol.failure_detection.evidence import (
+    REFUSALS_NEEDED,
+    SPACING_S,
+    Answer,
+    Evidence,
+    Judgements,
+    Liveness,
+    answer_of,
+)
 
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
@@ -37,26 +45,26 @@ def test_only_a_refusal_is_one(errors: list[OSError], answer: Answer) -> None:
     assert answer_of(errors) is answer
 
 
-def verdicts(answers: list[Answer]) -> list[Verdict]:
+def verdicts(answers: list[Answer]) -> list[Liveness]:
     evidence = Evidence()
     return [evidence.note(answer) for answer in answers]
 
 
 def test_the_decision_table() -> None:
     r, a, u = Answer.REFUSED, Answer.ACCEPTED, Answer.UNCLEAR
-    suspected, dead = Verdict.SUSPECTED, Verdict.DEAD
-    assert verdicts([a]) == [Verdict.LIVES]
-    assert verdicts([u]) == [Verdict.UNKNOWN]
+    suspected, dead = Liveness.SUSPECTED, Liveness.DEAD
+    assert verdicts([a]) == [Liveness.LIVES]
+    assert verdicts([u]) == [Liveness.UNKNOWN]
     assert verdicts([r] * 4) == [suspected] * 3 + [dead]
     assert verdicts([r] * 8) == ([suspected] * 3 + [dead]) * 2, "a death that changed nothing is looked into again"
-    assert verdicts([r, r, r, a, r]) == [suspected] * 3 + [Verdict.LIVES, suspected], "it started again"
-    assert verdicts([r, r, r, u, r]) == [suspected] * 3 + [Verdict.UNKNOWN, suspected], "silence interrupts the proof"
+    assert verdicts([r, r, r, a, r]) == [suspected] * 3 + [Liveness.LIVES, suspected], "it started again"
+    assert verdicts([r, r, r, u, r]) == [suspected] * 3 + [Liveness.UNKNOWN, suspected], "silence interrupts the proof"
 
 
 @given(st.lists(st.sampled_from(Answer), max_size=40))
 def test_dead_only_after_refusals_in_a_row(answers: list[Answer]) -> None:
     for at, verdict in enumerate(verdicts(answers)):
-        if verdict is Verdict.DEAD:
+        if verdict is Liveness.DEAD:
             assert answers[at + 1 - REFUSALS_NEEDED : at + 1] == [Answer.REFUSED] * REFUSALS_NEEDED
 
 
