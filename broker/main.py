@@ -27,19 +27,17 @@ import uvloop
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
-from broker.apis.produce import INTERNAL_TOPICS
 from broker.cluster import registration
 from broker.cluster.controller_client import ControllerClient
-from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.peer_watch import PeerWatch
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registration import BrokerIdInUse, Registration
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.control.confirmation import Confirmation
 from broker.control.listener import ControlListener
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.ownership import Surroundings as GroupSurroundings
 from broker.network.acceptor import Acceptor, AcceptorSettings, ConnectionCounts
 from broker.network.processor import Limits
 from broker.network.request_channel import RequestChannel
@@ -73,11 +71,12 @@ from broker.storage.log_manager import LogManager
 from broker.storage.log_schedule import LogSchedule
 from broker.storage.producers.log_producers import ProducerExpiration
 from controller.controller import Controller, ControllerSettings
-from protocol.connection_watch import ConnectionWatch
+from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import RESPONSE_BYTES_MAX, ControlClient
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import BrokerInfo, Endpoint, TopicPartition
 from protocol.zk.session import SessionState, ZkError, ZooKeeperSession, ZooKeeperUnavailable
 from protocol.zk.znodes import BrokerIdZNode, PartitionStateZNode
@@ -154,7 +153,7 @@ class Broker:
             on_all_directories_failed=self._all_log_directories_failed,
         )
         self._groups = GroupCoordinator(
-            GroupSurroundings(config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease)
+            config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease
         )
         self._replicas.on_leadership_change = self._groups.leadership_changed
         self._metadata.on_deletion(self._groups.topics_deleted)
@@ -195,11 +194,15 @@ class Broker:
         self._control.limit_connections(shares.control)
         self._acceptors: dict[str, Acceptor] = {}
         self._handler: RequestHandler | None = None
-        self._doubts = LeaderDoubts(self._metadata)
+        self._suspected_leaders = SuspectedLeaders(self._metadata)
         self._peers: PeerWatch | None = None
         if config.broker_fast_failure_detection:
             self._peers = PeerWatch(
-                self._metadata, self._doubts, config.broker_id, self._listeners.control_plane, ConnectionWatch
+                self._metadata,
+                self._suspected_leaders,
+                config.broker_id,
+                self._listeners.control_plane,
+                ConnectionWatch,
             )
         self._cluster_id = ""
         self._stop = asyncio.Event()
@@ -282,7 +285,7 @@ class Broker:
             clock=self._clock,
             cluster_id=cluster_id,
             metadata=self._metadata,
-            metadata_topics=MetadataTopics(self._metadata, lambda: self._doubts.suspected, INTERNAL_TOPICS),
+            metadata_topics=MetadataTopics(self._metadata, lambda: self._suspected_leaders.suspected, INTERNAL_TOPICS),
             replica_manager=self._replicas,
             log_manager=self._log_manager,
             fetch_sessions=FetchSessionCache(
@@ -305,7 +308,7 @@ class Broker:
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),
             producer_ids=ProducerIds(config.broker_id, self._zk),
             controller=self._controller,
-            doubts=self._doubts,
+            suspected_leaders=self._suspected_leaders,
             groups=self._groups,
             replica_listener=self._listeners.replica_listener,
             long_answers=LongAnswers(self._clock.monotonic),

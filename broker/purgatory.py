@@ -152,22 +152,22 @@ class Purgatory(Generic[Key]):
             if not self._may_ask():
                 self._keys_due[key] = None
                 break
-            verdict = self._ask(operation, (key,))
-            if verdict is CheckResult.DONE:
+            result = self._ask(operation, (key,))
+            if result is CheckResult.DONE:
                 completed += 1
-            elif verdict is CheckResult.WAIT_LIKE_ALL_LATER:
+            elif result is CheckResult.WAIT_LIKE_ALL_LATER:
                 break
         return completed
 
     def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> CheckResult:
         began = self._monotonic() if self._monotonic is not None else 0.0
         self._left -= 1
-        verdict = operation.try_complete(keys)
-        if verdict is CheckResult.DONE:
+        result = operation.try_complete(keys)
+        if result is CheckResult.DONE:
             operation.complete_now()
         if self._monotonic is not None:
             self._spent_s += self._monotonic() - began
-        return verdict
+        return result
 
     def check_all(self, keys: Iterable[Key]) -> int:
         """As `check` for many keys, but each operation is asked once, with all of its keys that were touched."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Set
 
 from controller.announcements import ControllerRequest
-from protocol.connection_watch import Closable
+from protocol.failure_detection.connection_watch import Closable
 from protocol.rpc.client import ControlClient
 from protocol.rpc.messages import ControlResponse
 from protocol.types import BrokerInfo

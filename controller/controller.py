@@ -59,9 +59,9 @@ from controller.reactions import (
 from controller.term import ControllerSettings, EventLog, Term
 from controller.tickets import Tickets
 from controller.zk_watches import ZkWatches
-from protocol.connection_watch import Address, Closable, ConnectionWatch, WatchConnection
 from protocol.errors import ErrorCode, KafkaError
-from protocol.failure_evidence import Judgements
+from protocol.failure_detection.connection_watch import Address, Closable, ConnectionWatch, WatchConnection
+from protocol.failure_detection.evidence import Judgements
 from protocol.network_client import NetworkClient
 from protocol.rpc.client import ControlClient
 from protocol.rpc.messages import (

@@ -13,8 +13,8 @@ import logging
 from dataclasses import dataclass
 
 from controller.term import EventLog
-from protocol.connection_watch import Address, WatchConnection
-from protocol.failure_evidence import Judgements
+from protocol.failure_detection.connection_watch import Address, WatchConnection
+from protocol.failure_detection.evidence import Judgements
 from protocol.zk.session import CheckOp, DeleteOp, MultiFailed, NoNode, Op, WatchEvent, ZkError, ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 

@@ -25,7 +25,7 @@ from protocol.zk.session import WatchEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ZnodeWatch:
     """Posts `event`. Equal watches on a node are one: the session sees to it."""
 
     post: Callable[[Event], None]
@@ -49,12 +49,12 @@ class ZkWatches:
     """All watches of a controller."""
 
     def __init__(self, post: Callable[[Event], None]) -> None:
-        self.controller = Watch(post, Elect())
-        self.reassignments = Watch(post, ReassignmentsRequested())
-        self.preferred_election = Watch(post, PreferredElectionRequested())
-        self.topics = Watch(post, TopicsChanged())
+        self.controller = ZnodeWatch(post, Elect())
+        self.reassignments = ZnodeWatch(post, ReassignmentsRequested())
+        self.preferred_election = ZnodeWatch(post, PreferredElectionRequested())
+        self.topics = ZnodeWatch(post, TopicsChanged())
         self.topic = TopicWatch(post)
-        self.topic_deletions = Watch(post, TopicDeletionsRequested())
-        self.brokers = Watch(post, BrokersChanged())
-        self.isr_changes = Watch(post, IsrsChanged())
-        self.log_dir_events = Watch(post, LogDirsFailed())
+        self.topic_deletions = ZnodeWatch(post, TopicDeletionsRequested())
+        self.brokers = ZnodeWatch(post, BrokersChanged())
+        self.isr_changes = ZnodeWatch(post, IsrsChanged())
+        self.log_dir_events = ZnodeWatch(post, LogDirsFailed())

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import re
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Where consumer groups and their committed offsets are stored."""
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+"""The broker's own. Clients do not produce to them, as in Kafka."""
+
 TOPIC_NAME_MAX = 249
 """Characters: with a partition of five digits the directory's name has the 255 that file systems allow."""
 

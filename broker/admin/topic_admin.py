@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from broker.admin import partition_additions
 from broker.cluster.metadata_cache import MetadataCache
-from broker.groups.group_types import OFFSETS_TOPIC
 from broker.settings.config import BrokerConfig, ConfigError
 from protocol import replica_placement
 from protocol.errors import ErrorCode, KafkaError
-from protocol.topic_names import TOPIC_NAME_MAX, is_valid_topic_name
+from protocol.topic_ids import topic_id_text
+from protocol.topic_names import OFFSETS_TOPIC, TOPIC_NAME_MAX, is_valid_topic_name
 from protocol.types import Assignment
 from protocol.zk.session import (
     BadVersion,
@@ -35,7 +35,7 @@ from protocol.zk.session import (
     ZkError,
     ZooKeeperSession,
 )
-from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode, topic_id_text
+from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
 
 log = logging.getLogger(__name__)
 

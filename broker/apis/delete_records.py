@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.apis.produce import INTERNAL_TOPICS
 from broker.network.request_channel import Request
 from broker.replication.record_deletions import RecordDeletion
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, StepsTo, by_topic, in_steps, parts_of, respond_later
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100

@@ -16,8 +16,8 @@ from broker.requests.context import ApiContext
 from broker.requests.steps import bare, collected, finished, respond_when_finished, slice_of_own
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
+from protocol.topic_ids import topic_id_text
 from protocol.zk.session import ZkError
-from protocol.zk.znodes import topic_id_text
 
 DELETION_DISABLED_SINCE = 3
 TOPIC_IDS_SINCE = 6

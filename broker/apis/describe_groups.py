@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from broker.groups.group_types import GroupDescription
+from broker.groups.group.messages import GroupDescription
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, respond_in_steps

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from broker.groups.group_types import OFFSETS_TOPIC
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -50,7 +50,7 @@ def _find_all(context: ApiContext, request: Request) -> StepsTo[Further]:
     elif keys and not context.metadata.partitions_of(OFFSETS_TOPIC):
         return _make_topic_and_respond(context, request, keys)
     else:
-        context.doubts.when_settled(
+        context.suspected_leaders.when_settled(
             (OFFSETS_TOPIC,), lambda: _respond(context, request, keys, lambda key: _find(context, request, key))
         )
     return None
@@ -75,7 +75,7 @@ def _refusal(key_type: int, version: int) -> _Coordinator | None:
 
 def _find(context: ApiContext, request: Request, group_id: str) -> _Coordinator:
     state = context.metadata.partition(TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(group_id)))
-    if state is None or state.leader in context.doubts.suspected:
+    if state is None or state.leader in context.suspected_leaders.suspected:
         return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known at the moment")
     node = context.node_endpoint(state.leader, request.connection.listener)
     if node is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 
-from broker.groups.group_limits import CLIENT_ID_MAX
-from broker.groups.group_types import JoinAnswer, JoinRequest, Protocol
+from broker.groups.group.limits import CLIENT_ID_MAX
+from broker.groups.group.messages import JoinAnswer, JoinRequest, Protocol
 from broker.network.request_channel import NO_FRAME, Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, respond_with

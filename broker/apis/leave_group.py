@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from broker.groups.group_types import LeavingMember
+from broker.groups.group.messages import LeavingMember
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with

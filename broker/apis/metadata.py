@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from broker.apis.produce import INTERNAL_TOPICS
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.metadata_topics import PARTITIONS_AT_ONCE
@@ -19,7 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.metadata_codec import MetadataBroker, MetadataTopic
-from protocol.topic_names import is_valid_topic_name
+from protocol.topic_names import INTERNAL_TOPICS, is_valid_topic_name
 
 ALLOW_CREATION_SINCE = 4
 NULL_MEANS_ALL_SINCE = 1
@@ -129,7 +128,7 @@ def _respond_when_settled(
             preparing = encoded.preparing(listener, version, names)
             after_steps(context, request, preparing, lambda: _respond(context, request, topics))
 
-    context.doubts.when_settled(names, then)
+    context.suspected_leaders.when_settled(names, then)
 
 
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
@@ -139,7 +138,7 @@ def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequenc
     def body() -> bytes:
         brokers = [
             MetadataBroker(broker.id, endpoint.host, endpoint.port, broker.rack)
-            for broker in (*context.metadata.brokers(), *context.doubts.departed())
+            for broker in (*context.metadata.brokers(), *context.suspected_leaders.departed())
             if (endpoint := broker.endpoint(listener)) is not None
         ]
         return metadata_codec.encode_response(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 
-from broker.groups.group_types import FetchedOffset
+from broker.groups.group.messages import FetchedOffset
 from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, Steps, parts_of, respond_in_steps

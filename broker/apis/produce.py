@@ -17,14 +17,12 @@ from broker.network.request_channel import Request
 from broker.requests.context import ApiContext
 from protocol.errors import ErrorCode
 from protocol.kafka import produce_codec
+from protocol.kafka.compression import ZSTD
 from protocol.kafka.produce_codec import ProducePartitionResult, ProduceRequest
-from protocol.kafka.record_batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_BIT
+from protocol.kafka.record_batch import first_batch_compression, first_batch_is_transactional
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-ZSTD = 4
-MAGIC_BYTE = 16
-ATTRIBUTES_LOW_BYTE = 22
 ZSTD_SINCE = 7
 LEADER_HINT_SINCE = 10
 
@@ -108,26 +106,15 @@ def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None
     for topic, partitions in body.topics:
         if topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not write to {topic}"
-        if version < ZSTD_SINCE and any(_is_zstd(records) for _, records in partitions):
+        if version < ZSTD_SINCE and any(first_batch_compression(records) == ZSTD for _, records in partitions):
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
         for _, records in partitions:
-            if _attributes(records) & TRANSACTIONAL_BIT:
+            if first_batch_is_transactional(records):
                 return (
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                     "a transactional batch without a transactional id",
                 )
     return None
-
-
-def _is_zstd(records: memoryview | None) -> bool:
-    return _attributes(records) & COMPRESSION_MASK == ZSTD
-
-
-def _attributes(records: memoryview | None) -> int:
-    """The low byte of the first batch's attributes; a second batch is refused anyhow. 0 for what is no batch of format v2."""
-    if records is None or len(records) <= ATTRIBUTES_LOW_BYTE or records[MAGIC_BYTE] != MAGIC:
-        return 0
-    return records[ATTRIBUTES_LOW_BYTE]
 
 
 def _respond(

@@ -5,7 +5,7 @@ v3 static members, v5 protocol type and name, which must both be there then: INC
 
 from __future__ import annotations
 
-from broker.groups.group_types import SyncAnswer, SyncRequest
+from broker.groups.group.messages import SyncAnswer, SyncRequest
 from broker.network.request_channel import NO_FRAME, Request
 from broker.requests.context import ApiContext
 from broker.requests.steps import Further, StepsTo, in_steps, parts_of, respond_with

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from types import MappingProxyType
 
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_uuid
 from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, BrokerInfo, TopicPartition
-from protocol.zk.znodes import topic_id_uuid
 
 NO_PARTITIONS: Mapping[int, PartitionState] = MappingProxyType({})
 STATES_IN_A_STEP = 200

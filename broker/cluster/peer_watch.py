@@ -1,19 +1,19 @@
 """Whom of the other brokers clients should rather not be sent to just now (CTL-16).
 
 Every broker keeps an idle connection to every other one. While one has ended and nothing else is known yet, its broker is
-*suspected*; when the controller says that it is gone, it has *departed*. What follows from that: leader_doubts.py.
+*suspected*; when the controller says that it is gone, it has *departed*. What follows from that: suspected_leaders.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.metadata_cache import MetadataCache
-from protocol.connection_watch import Address, Closable
+from broker.cluster.suspected_leaders import SuspectedLeaders
+from protocol.failure_detection.connection_watch import Address, Closable
 from protocol.types import BrokerInfo, TopicPartition
 
-Watch = Callable[[Address, Callable[[], None], Callable[[bool], None]], Closable]
+WatchPeer = Callable[[Address, Callable[[], None], Callable[[bool], None]], Closable]
 """(address, found dead, suspected)"""
 
 
@@ -21,10 +21,15 @@ class PeerWatch:
     """Follows the metadata cache from now on: watches the live brokers' control listeners, and says who is in doubt."""
 
     def __init__(
-        self, metadata: MetadataCache, doubts: LeaderDoubts, own_id: int, control_listener: str, watch: Watch
+        self,
+        metadata: MetadataCache,
+        suspected_leaders: SuspectedLeaders,
+        own_id: int,
+        control_listener: str,
+        watch: WatchPeer,
     ) -> None:
         self._metadata = metadata
-        self._doubts = doubts
+        self._suspected_leaders = suspected_leaders
         self._own_id = own_id
         self._control_listener = control_listener
         self._watch = watch
@@ -36,8 +41,8 @@ class PeerWatch:
         self._forget()
         for broker_id in list(self._watched):
             self._end(broker_id)
-        self._doubts.are_watched = False
-        self._doubts.close()
+        self._suspected_leaders.are_watched = False
+        self._suspected_leaders.close()
 
     def _metadata_changed(self, _: list[TopicPartition]) -> None:
         live = {broker.id: broker for broker in self._metadata.brokers() if broker.id != self._own_id}
@@ -45,13 +50,13 @@ class PeerWatch:
             if live.get(broker_id) != broker:
                 self._end(broker_id)
             if broker_id not in live:
-                self._doubts.depart(broker)
+                self._suspected_leaders.depart(broker)
         for broker_id, broker in live.items():
             if broker_id not in self._watched:
-                self._doubts.come(broker_id)
+                self._suspected_leaders.come(broker_id)
                 self._begin(broker)
-        self._doubts.are_watched = bool(self._watched)
-        self._doubts.look_again()
+        self._suspected_leaders.are_watched = bool(self._watched)
+        self._suspected_leaders.look_again()
 
     def _begin(self, broker: BrokerInfo) -> None:
         endpoint = broker.endpoint(self._control_listener)
@@ -60,13 +65,13 @@ class PeerWatch:
 
         def suspected(is_suspected: bool) -> None:
             if is_suspected:
-                self._doubts.suspect(broker.id)
+                self._suspected_leaders.suspect(broker.id)
             else:
-                self._doubts.trust(broker.id)
+                self._suspected_leaders.trust(broker.id)
 
         address = (endpoint.host, endpoint.port)
         self._watched[broker.id] = (broker, self._watch(address, lambda: None, suspected))
 
     def _end(self, broker_id: int) -> None:
         self._watched.pop(broker_id)[1].close()
-        self._doubts.suspected.discard(broker_id)
+        self._suspected_leaders.suspected.discard(broker_id)

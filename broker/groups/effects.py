@@ -1,4 +1,4 @@
-"""What groups want done: answers to those who wait, and records for the log."""
+"""Carries out the effects of groups: answers to waiting requests, and records for the log."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from broker.groups.group_types import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
+from broker.groups.group.messages import AnswerJoin, AnswerSync, Effect, JoinAnswer, Store, SyncAnswer
 from broker.groups.held_groups import HeldGroup
-from broker.groups.offsets_topic import OffsetsTopic
+from broker.groups.offsets_topic.writer import OffsetsWriter
 from broker.purgatory import Timers
 from protocol.errors import ErrorCode
 
 EFFECTS_AT_ONCE = 100
-"""In one turn of the loop: to answer a member takes about 20 us."""
+"""Effects in one turn of the loop. An answer takes about 20 us."""
 
 
 class GroupEffects:
-    """Knows who waits under which ticket. `stored(held, number, error)` is told of the outcome of each record."""
+    """Knows which request waits under which ticket. `stored(held, number, error)` gets the outcome of each record."""
 
     def __init__(
-        self, topic: OffsetsTopic, stored: Callable[[HeldGroup, int, ErrorCode], None], timers: Timers
+        self, writer: OffsetsWriter, stored: Callable[[HeldGroup, int, ErrorCode], None], timers: Timers
     ) -> None:
-        self._topic = topic
+        self._writer = writer
         self._stored = stored
         self._timers = timers
         self._tickets = itertools.count()
@@ -37,7 +37,7 @@ class GroupEffects:
         return len(self._joins) + len(self._syncs)
 
     def join_waits(self, respond: Callable[[JoinAnswer], None]) -> int:
-        """The ticket under which it will be answered."""
+        """Returns the ticket under which the request will be answered."""
         ticket = next(self._tickets)
         self._joins[ticket] = respond
         return ticket
@@ -48,9 +48,9 @@ class GroupEffects:
         return ticket
 
     def run(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
-        """In order, one after the other, also those that follow at once: a sole replica's append is answered before it returns.
+        """In order. New effects wait for their turn even if they arise here: the append of a sole replica is answered before it returns.
 
-        When a large group is answered, others have their turn in between.
+        While a large group is answered, other requests are served in between.
         """
         self._queue.extend((held, effect) for effect in effects)
         if not self._is_running:
@@ -76,6 +76,6 @@ class GroupEffects:
                 self._syncs.pop(ticket)(assigned)
             case Store(number, metadata):
                 if held.is_held:
-                    self._topic.store_group(
+                    self._writer.store_group(
                         held.owner.number, held.group_id, metadata, lambda error: self._stored(held, number, error)
                     )

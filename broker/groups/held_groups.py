@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from sys import getsizeof
 
-from broker.groups.group_limits import GROUP_BYTES
-from broker.groups.group_offsets import GroupOffsets
-from broker.groups.group_state import Group
-from broker.groups.group_timers import NEVER
+from broker.groups.group.group import Group
+from broker.groups.group.limits import GROUP_BYTES, PENDING_BYTES, PENDING_BYTES_MAX, PENDING_MAX
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.timers import NEVER
 
 
 class OwnedPartition:
-    """A partition of the topic from gaining its leadership to losing it. Another time is another object: nothing mixes them up."""
+    """A partition of the topic, from gaining its leadership to losing it. If it is gained again, that is another object."""
 
-    __slots__ = ("deleted_topics", "groups", "is_loaded", "leader_epoch", "number")
+    __slots__ = ("deleted_topics", "groups", "is_loaded", "is_owned", "leader_epoch", "number")
 
     def __init__(self, number: int, leader_epoch: int) -> None:
         self.number = number
         self.leader_epoch = leader_epoch
+        self.is_owned = True
         self.is_loaded = False
         self.groups: dict[str, HeldGroup] = {}
         self.deleted_topics: set[str] = set()
-        """Topics that went while the groups were being loaded."""
+        """Topics that were deleted while the groups were being loaded."""
 
 
 class HeldGroup:
-    """A group and its offsets. `is_held` ends when the partition is lost, or the group removed: then nothing may act for it.
+    """A group and its offsets. `is_held` ends when the partition is lost or the group deleted: then nothing may act for it.
 
-    `is_going`: its tombstones are being written.
+    `is_being_deleted`: its tombstones are being written.
     """
 
-    __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_going", "is_held", "offsets", "owner")
+    __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_being_deleted", "is_held", "offsets", "owner")
 
     def __init__(self, group_id: str, owner: OwnedPartition, group: Group, offsets: GroupOffsets) -> None:
         self.group_id = group_id
@@ -39,7 +40,7 @@ class HeldGroup:
         self.group = group
         self.offsets = offsets
         self.is_held = True
-        self.is_going = False
+        self.is_being_deleted = False
         self.armed_at = NEVER
         self.counted_bytes = 0
 
@@ -53,7 +54,7 @@ class HeldGroups:
     def __init__(self) -> None:
         self._groups: dict[str, HeldGroup] = {}
         self.bytes = 0
-        """What all take in memory, roughly (`group.memory.max.bytes`)."""
+        """Their bytes in memory, roughly (`group.memory.max.bytes`)."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -70,7 +71,7 @@ class HeldGroups:
         self.count(held)
 
     def count(self, held: HeldGroup) -> None:
-        """It may be larger or smaller than before."""
+        """Its size may have changed."""
         size = (
             GROUP_BYTES + getsizeof(held.group_id) + held.group.memory_bytes + held.offsets.bytes if held.is_held else 0
         )
@@ -83,3 +84,39 @@ class HeldGroups:
             del self._groups[held.group_id]
         held.owner.groups.pop(held.group_id, None)
         self.count(held)
+
+
+class PendingIds:
+    """The member ids of all groups that were given out and not used yet (KIP-394), the oldest first. Some have expired already."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str], None] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, group_id: str, member_id: str) -> None:
+        key = (group_id, member_id)
+        if key not in self._ids:
+            self.bytes += _size(key)
+            self._ids[key] = None
+
+    def remove(self, group_id: str, member_id: str) -> None:
+        """It is used, or given back."""
+        key = (group_id, member_id)
+        if key in self._ids:
+            del self._ids[key]
+            self.bytes -= _size(key)
+
+    def too_many(self) -> Iterator[tuple[str, str]]:
+        """Removes the oldest ids above the limits, and yields their group and member id."""
+        while len(self._ids) > PENDING_MAX or self.bytes > PENDING_BYTES_MAX:
+            key = next(iter(self._ids))
+            self.remove(*key)
+            yield key
+
+
+def _size(key: tuple[str, str]) -> int:
+    """Counts a whole group for each id. Usually many ids share a group, but an attacker can name another group in every request."""
+    return GROUP_BYTES + PENDING_BYTES + getsizeof(key[0]) + getsizeof(key[1])

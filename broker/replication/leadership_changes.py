@@ -31,8 +31,8 @@ from protocol.rpc.messages import (
     StopReplicaPartition,
     StopReplicaRequest,
 )
+from protocol.topic_ids import topic_id_text, topic_id_uuid
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
-from protocol.zk.znodes import topic_id_text, topic_id_uuid
 
 log = logging.getLogger(__name__)
 

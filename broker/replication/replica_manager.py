@@ -56,8 +56,8 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import topic_id_uuid
 from protocol.types import BrokerInfo, TopicPartition
-from protocol.zk.znodes import topic_id_uuid
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
-from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
-from broker.groups.group_types import (
+from broker.cluster.suspected_leaders import SuspectedLeaders
+from broker.groups.group.messages import (
     CommittedOffset,
     FetchedOffset,
     GroupDescription,
@@ -136,7 +136,7 @@ class ApiContext:
     config_admin: ConfigAdmin
     producer_ids: ProducerIds
     controller: ControllerRequests
-    doubts: LeaderDoubts
+    suspected_leaders: SuspectedLeaders
     groups: GroupRequests
     replica_listener: str | None
     """The one listener on which brokers may ask as replicas; None: all, for there is only one for clients and brokers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from controller.term import Term
-from protocol.failure_evidence import Judgements
+from protocol.failure_detection.evidence import Judgements
 from protocol.zk.session import DeleteOp
 from protocol.zk.znodes import BrokerIdZNode
 

@@ -13,6 +13,7 @@ from protocol.errors import ErrorCode, KafkaError
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 """By their number in a batch's attributes."""
+ZSTD = COMPRESSIONS.index("zstd")
 
 _INT = struct.Struct(">i")
 _SNAPPY_JAVA_MAGIC = b"\x82SNAPPY\x00"

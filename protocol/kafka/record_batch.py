@@ -35,6 +35,8 @@ MAGIC = 2
 CRC_START = 21
 
 _MAGIC_OFFSET = 16
+_ATTRIBUTES_OFFSET = 22
+"""Of their low byte."""
 _LENGTH_MIN = 14
 """Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format is shorter."""
 
@@ -130,6 +132,23 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if len(buffer) - position < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_SIZE} bytes")
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def first_batch_compression(records: Buffer | None) -> int:
+    """The compression of the first batch, without parsing it. 0 (none) if there is no batch of format v2."""
+    return _first_attributes(records) & COMPRESSION_MASK
+
+
+def first_batch_is_transactional(records: Buffer | None) -> bool:
+    """False if there is no batch of format v2."""
+    return _first_attributes(records) & TRANSACTIONAL_BIT != 0
+
+
+def _first_attributes(records: Buffer | None) -> int:
+    """The low byte of the first batch's attributes."""
+    if records is None or len(records) <= _ATTRIBUTES_OFFSET or records[_MAGIC_OFFSET] != MAGIC:
+        return 0
+    return records[_ATTRIBUTES_OFFSET]
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -36,9 +36,10 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import TOPIC_ID
 from protocol.topic_names import INT_MAX, TOPIC_NAME_MAX, is_valid_topic_name, shown
 from protocol.types import LEADER_DURING_DELETE, NO_EPOCH, BrokerInfo, Endpoint
-from protocol.zk.znodes import REPLICAS_MAX, TOPIC_ID
+from protocol.zk.znodes import REPLICAS_MAX
 
 LONG_MAX = 2**63 - 1
 PORT_MAX = 65_535

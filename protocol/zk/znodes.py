@@ -7,14 +7,13 @@ numbers have 32 bits and the sign that they must have, names are legal, texts ca
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from protocol.topic_ids import TOPIC_ID, topic_id_uuid
 from protocol.topic_names import INT_MAX, is_valid_topic_name, number_of, shown
 from protocol.types import NO_LEADER, Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 
@@ -41,7 +40,6 @@ PERSISTENT_PATHS = (
 SHARED_VALUES_MAX = 65_536
 """So many different assignments and ISRs are kept: of a hundred thousand partitions most have one of a few."""
 
-TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 REPLICAS_MAX = 1024
 """Of a partition, and members of its ISR: more would not fit into a control request (`protocol.rpc.parsing`)."""
@@ -52,26 +50,6 @@ RACK_MAX = 1024
 """Characters. Every Metadata answer repeats it, in which a text has 32,767 bytes at most."""
 PORT_MAX = 65_535
 _HOST = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_:%-]{1,63}(\.[A-Za-z0-9_:%-]{1,63})*\.?")
-
-
-def topic_id_text(topic_id: uuid.UUID) -> str:
-    """Kafka's text of an id: the 16 bytes in URL-safe base 64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
-def topic_id_uuid(text: str) -> uuid.UUID:
-    """The inverse of `topic_id_text`. Raises ValueError for other text."""
-    if not TOPIC_ID.fullmatch(text):
-        raise ValueError(f"{shown(text)} is no topic id: 22 characters of URL-safe base 64 are needed")
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-
-
-def new_topic_id(random_bytes: bytes) -> str:
-    """The text of a new id made from 16 random bytes; as in Kafka it never begins with `-`, which looks like an option."""
-    first, rest = random_bytes[0], random_bytes[1:]
-    if topic_id_text(uuid.UUID(bytes=random_bytes)).startswith("-"):
-        first &= 0x7F
-    return topic_id_text(uuid.UUID(bytes=bytes([first]) + rest, version=4))
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:

@@ -42,7 +42,7 @@ class Job(NamedTuple):
     is_instrumented: bool
 
 
-class Outcome(NamedTuple):
+class FuzzResult(NamedTuple):
     """`coverage`: at the begin, at the end; `kinds`: what did harm, and how often."""
 
     name: str
@@ -75,7 +75,7 @@ def jobs_of(minutes: float, cores: int, wanted: str | None) -> list[Job]:
     ]
 
 
-def fuzz(job: Job) -> Outcome:
+def fuzz(job: Job) -> FuzzResult:
     """Runs a worker until the job's time is over; again when something ended it."""
     directory = corpus.WORK / job.name
     directory.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def fuzz(job: Job) -> Outcome:
             break
         kinds[f"the process ended with {code}"] = kinds.get(f"the process ended with {code}", 0) + 1
         (directory / "found" / "last.log").write_text(text[-20_000:])
-    return Outcome(
+    return FuzzResult(
         job.name,
         inputs,
         max(spent, 1.0),
@@ -127,11 +127,11 @@ def _worker(job: Job, seconds: int, directory: Path) -> tuple[int, str]:
     return process.returncode, text
 
 
-def run_all(jobs: Sequence[Job], cores: int) -> list[Outcome]:
+def run_all(jobs: Sequence[Job], cores: int) -> list[FuzzResult]:
     queue: SimpleQueue[Job] = SimpleQueue()
     for job in sorted(jobs, key=lambda job: -job.seconds):
         queue.put(job)
-    outcomes: list[Outcome] = []
+    outcomes: list[FuzzResult] = []
 
     def work() -> None:
         while True:

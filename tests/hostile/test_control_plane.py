@@ -29,7 +29,8 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.zk.znodes import TopicZNode, new_topic_id, topic_id_uuid
+from protocol.topic_ids import new_topic_id, topic_id_uuid
+from protocol.zk.znodes import TopicZNode
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.wire import Wire

@@ -21,8 +21,9 @@ from kazoo.exceptions import NoNodeError
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment
-from protocol.zk.znodes import TopicZNode, new_topic_id
+from protocol.zk.znodes import TopicZNode
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.wire import Wire

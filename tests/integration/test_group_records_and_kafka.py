@@ -18,14 +18,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset, GroupMetadata, MemberMetadata
-from broker.groups.offsets_image import OffsetsImage
-from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings, partition_for
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.ownership import partition_for
+from broker.groups.offsets_topic.writer import OffsetsWriter, WriterSettings
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
@@ -69,7 +71,7 @@ class Writer:
         self.expected: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
         self._chance = random.Random(seed)
         self._topics = [
-            OffsetsTopic(StraightToTheLog(log), SystemClock(), OffsetsTopicSettings(compression=number))
+            OffsetsWriter(StraightToTheLog(log), SystemClock(), WriterSettings(compression=number))
             for number in range(5)
         ]
 
@@ -82,7 +84,7 @@ class Writer:
     def _partition(self) -> TopicPartition:
         return TopicPartition(self._chance.choice(("t", "orders.eu", "u" * 249)), self._chance.randrange(2**31))
 
-    def _group(self, topic: OffsetsTopic) -> None:
+    def _group(self, topic: OffsetsWriter) -> None:
         chance = self._chance
         # Of another type than "consumer": the tool then shows subscription and assignment as they are.
         members = [
@@ -125,7 +127,7 @@ class Writer:
         }
         self.expected.append(({"type": "2", "data": {"group": group_id}}, {"version": "3", "data": shown}))
 
-    def _commit(self, topic: OffsetsTopic) -> None:
+    def _commit(self, topic: OffsetsWriter) -> None:
         chance = self._chance
         offsets = {
             self._partition(): CommittedOffset(
@@ -150,7 +152,7 @@ class Writer:
                 value = {"version": "1", "data": shown}
             self.expected.append((offset_key(group_id, tp), value))
 
-    def _remove(self, topic: OffsetsTopic) -> None:
+    def _remove(self, topic: OffsetsWriter) -> None:
         group_id = self._text()
         partitions = [self._partition() for _ in range(self._chance.randrange(1, 4))]
         with_group = self._chance.random() < 0.5

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from broker.groups.group_records import encode_offset_key, encode_offset_value
-from broker.groups.group_types import OFFSETS_TOPIC, CommittedOffset
-from broker.groups.offsets_topic import OffsetsTopic, OffsetsTopicSettings
+from broker.groups.group.messages import CommittedOffset
+from broker.groups.offsets_topic.loading import OffsetsReader
+from broker.groups.offsets_topic.records import encode_offset_key, encode_offset_value
 from broker.main import GC_THRESHOLDS
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
@@ -27,6 +27,7 @@ from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 pytestmark = pytest.mark.integration
@@ -96,11 +97,11 @@ def test_a_million_offsets(tmp_path: Path, per_batch: int) -> None:
     async def play() -> None:
         log = await written(tmp_path, per_batch)
         replicas = SimpleNamespace(partitions=SimpleNamespace(find=lambda tp: SimpleNamespace(leader_log=lambda: log)))
-        topic = OffsetsTopic(replicas, SystemClock(), OffsetsTopicSettings())
+        reader = OffsetsReader(replicas, SystemClock())
         memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         turns = Turns()
         began, cpu_began = time.perf_counter(), time.thread_time()
-        assert await topic.load(0, lambda: True, sink)
+        assert await reader.load(0, lambda: True, sink)
         wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
         lasted = turns.end()
         memory_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kb) / 1024

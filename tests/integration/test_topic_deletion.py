@@ -16,8 +16,9 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
+from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
-from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode, topic_id_text
+from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, read_everything
 from tools.cluster.local_cluster import LocalCluster

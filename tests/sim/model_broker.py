@@ -34,8 +34,8 @@ from broker.storage.leader_epochs import LeaderEpochCache
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import LeaderAndIsrRequest, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text, topic_id_uuid
 from protocol.types import BrokerInfo, TopicPartition
-from protocol.zk.znodes import topic_id_text, topic_id_uuid
 from tests.sim.model_checks import ModelChecks
 from tests.sim.model_log import ModelLog, Node
 from tests.support.turns import at_once, no_pause

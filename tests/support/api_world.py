@@ -21,8 +21,9 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
 from protocol.types import LEADER_DURING_DELETE, Assignment, BrokerInfo, TopicPartition
-from protocol.zk.znodes import TopicZNode, topic_id_text
+from protocol.zk.znodes import TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 T_ID = uuid.UUID(int=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from broker.groups.group_types import (
+from broker.groups.group.messages import (
     CommittedOffset,
     FetchedOffset,
     GroupDescription,

@@ -22,9 +22,9 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from broker.groups.group_types import OFFSETS_TOPIC
-from broker.groups.offsets_topic import partition_for
+from broker.groups.offsets_topic.ownership import partition_for
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_names import OFFSETS_TOPIC
 from tests.support import chaos
 from tests.support.chaos import FEW_ACKS, STALLED_S, Faults, Round
 from tests.support.group_journals import (

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.group_types import (
-    OFFSETS_TOPIC,
+from broker.groups.group.messages import (
     CommittedOffset,
     GroupListing,
     JoinAnswer,
@@ -23,12 +22,12 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
-from broker.groups.ownership import Surroundings
 from broker.settings.config import BrokerConfig
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse, PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import LEADER_DURING_DELETE, TopicPartition
-from protocol.zk.znodes import topic_id_text
 from tests.support.replica_cluster import Cluster, Node
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
@@ -53,8 +52,9 @@ class GroupCluster(Cluster):
     async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
         node = await super().start_broker(broker, wipe=wipe)
         config = BrokerConfig(broker_id=broker, **self.settings)
-        world = Surroundings(config, self.time, self.time, node.metadata, node.manager, node.lease)
-        coordinator = self.coordinators[broker] = GroupCoordinator(world)
+        coordinator = self.coordinators[broker] = GroupCoordinator(
+            config, self.time, self.time, node.metadata, node.manager, node.lease
+        )
         node.manager.on_leadership_change = coordinator.leadership_changed
         node.metadata.on_deletion(coordinator.topics_deleted)
         coordinator.start()

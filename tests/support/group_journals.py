@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.groups.group_records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
-from broker.groups.group_types import GroupMetadata
+from broker.groups.group.messages import GroupMetadata
+from broker.groups.offsets_topic.records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
 from protocol.kafka.record_batch import decode_records, iter_batches
 
 Line = dict[str, Any]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from broker.groups.group_state import Group
-from broker.groups.group_transitions import Cause, GroupState
-from broker.groups.group_types import (
+from broker.groups.group.group import Group
+from broker.groups.group.messages import (
     AnswerJoin,
     AnswerSync,
     Effect,
@@ -20,6 +19,7 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.groups.group.states import Cause, GroupState
 from protocol.errors import ErrorCode
 
 START_MS = 1_700_000_000_000
@@ -37,14 +37,14 @@ class ScriptedGroup:
     def __init__(self, settings: GroupSettings | None = None, *, delay_ms: int = 0) -> None:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=delay_ms)
         self.rows: list[Row] = []
-        self.group = Group("g", self.settings, watch=self._watch)
+        self.group = Group("g", self.settings, on_transition=self._note_transition)
         self.now_s = 1000.0
         self.answers: dict[int, JoinAnswer | SyncAnswer] = {}
         self.stores: dict[int, GroupMetadata] = {}
         self._tickets = 0
         self._ids = 0
 
-    def _watch(self, before: GroupState, cause: Cause, after: GroupState) -> None:
+    def _note_transition(self, before: GroupState, cause: Cause, after: GroupState) -> None:
         self.rows.append((before, cause))
 
     @property
@@ -212,7 +212,9 @@ def preparing() -> ScriptedGroup:
 
 
 def restored(script: ScriptedGroup, metadata: GroupMetadata, settings: GroupSettings | None = None) -> None:
-    script.group = Group.restored("g", metadata, settings or script.settings, script.now_s, watch=script._watch)
+    script.group = Group.restored(
+        "g", metadata, settings or script.settings, script.now_s, on_transition=script._note_transition
+    )
 
 
 def kill(script: ScriptedGroup) -> None:

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.groups.group_generations import EXPIRY_LOOK_S
-from broker.groups.group_members import NEVER
-from broker.groups.group_state import Group
-from broker.groups.group_transitions import Cause, GroupState
-from broker.groups.group_types import (
+from broker.groups.group.group import Group
+from broker.groups.group.members import EXPIRY_LOOK_S, NEVER
+from broker.groups.group.messages import (
     NO_GENERATION,
     AnswerJoin,
     AnswerSync,
@@ -30,6 +28,7 @@ from broker.groups.group_types import (
     SyncAnswer,
     SyncRequest,
 )
+from broker.groups.group.states import Cause, GroupState
 from protocol.errors import ErrorCode
 
 PARTITIONS = 6
@@ -80,7 +79,7 @@ class GroupWorld:
         self.sent: list[JoinRequest | SyncRequest] = []
         self.log: list[Record] = []
         self.durable = 0
-        self.group = Group("g", settings, watch=self._watch)
+        self.group = Group("g", settings, on_transition=self._note_transition)
         self._asked: dict[int, tuple[Client | None, JoinRequest | SyncRequest]] = {}
         self._tickets = 0
         self._ids = 0
@@ -88,7 +87,7 @@ class GroupWorld:
         self._told_generation = NO_GENERATION
         self._told_ids: dict[str, int] = {}
 
-    def _watch(self, before: GroupState, cause: Cause, after: GroupState) -> None:
+    def _note_transition(self, before: GroupState, cause: Cause, after: GroupState) -> None:
         self.rows.add((before, cause))
 
     @property
@@ -281,9 +280,9 @@ class GroupWorld:
         self.settings = settings or self.settings
         if self.log:
             stored = self.log[-1].metadata
-            self.group = Group.restored("g", stored, self.settings, self.now_s, watch=self._watch)
+            self.group = Group.restored("g", stored, self.settings, self.now_s, on_transition=self._note_transition)
         else:
-            self.group = Group("g", self.settings, watch=self._watch)
+            self.group = Group("g", self.settings, on_transition=self._note_transition)
         for record in self.log:
             record.done = True
 
@@ -292,7 +291,7 @@ class GroupWorld:
         self.take(self.group.kill())
         self.log, self.durable = [], 0
         self._owners, self._told_generation, self._told_ids = {}, NO_GENERATION, {}
-        self.group = Group("g", self.settings, watch=self._watch)
+        self.group = Group("g", self.settings, on_transition=self._note_transition)
 
     # -- time
 

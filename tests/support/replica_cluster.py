@@ -38,8 +38,8 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import topic_id_text
 from protocol.types import BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
-from protocol.zk.znodes import topic_id_text
 from tests.support.fake_time import FakeTime
 from tests.support.turns import at_once, no_pause
 

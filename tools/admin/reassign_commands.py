@@ -40,7 +40,7 @@ from tools.admin.reassign_plan import (
     propose,
 )
 from tools.admin.reassign_report import batch_line, print_event, watching
-from tools.admin.reassign_run import FAILED, Cleared, Outcome, Reassignments, progress_json
+from tools.admin.reassign_run import FAILED, Cleared, MoveOutcome, Reassignments, progress_json
 from tools.admin.reassign_throttles import moves
 from tools.admin.topic_views import ids_text
 from tools.numbers import IntRange
@@ -441,7 +441,7 @@ def _echo_cleared(cleared: Cleared) -> None:
         )
 
 
-def _echo_outcomes(outcomes: Sequence[Outcome]) -> None:
+def _echo_outcomes(outcomes: Sequence[MoveOutcome]) -> None:
     for outcome in outcomes:
         echo(outcome.sentence)
 
@@ -451,7 +451,7 @@ def _raise_refused(refused: Mapping[TopicPartition, str]) -> None:
         raise AdminError(f"not started: {'; '.join(refused.values())}")
 
 
-def _exit_if_failed(outcomes: Sequence[Outcome]) -> None:
+def _exit_if_failed(outcomes: Sequence[MoveOutcome]) -> None:
     """Says in one line on stderr what to do, with exit code 1."""
     failed = [outcome.partition for outcome in outcomes if outcome.state == FAILED]
     if failed:

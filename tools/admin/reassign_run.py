@@ -40,7 +40,7 @@ FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MoveOutcome:
     """Where the move of one partition stands; `replicas` are those of now, None for a partition that is gone."""
 
     partition: TopicPartition
@@ -136,7 +136,7 @@ class Reassignments:
 
     def outcomes(
         self, plan: Mapping[TopicPartition, Sequence[int]]
-    ) -> tuple[list[Outcome], dict[TopicPartition, Assignment]]:
+    ) -> tuple[list[MoveOutcome], dict[TopicPartition, Assignment]]:
         """Where each move of the plan stands, and all reassignments of the cluster. Raises AdminError."""
         deadline = self._now() + SETTLE_S
         while True:
@@ -151,7 +151,7 @@ class Reassignments:
                     state = IN_PROGRESS
                 else:
                     state = COMPLETED if replicas == tuple(target) else FAILED
-                found.append(Outcome(partition, state, tuple(target), replicas, progress.get(partition)))
+                found.append(MoveOutcome(partition, state, tuple(target), replicas, progress.get(partition)))
             if self._now() >= deadline or all(outcome.state != FAILED for outcome in found):
                 return found, under_way
             self._pause(POLL_S)

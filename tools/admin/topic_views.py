@@ -9,9 +9,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from protocol.topic_names import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.types import Assignment, TopicPartition
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 MIN_ISR = "min.insync.replicas"
 NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
 

@@ -6,15 +6,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.session import CreateOp, MultiFailed, Op, SetOp, ZkError, ZooKeeperSession
-from protocol.zk.znodes import (
-    PERSISTENT_PATHS,
-    ControllerEpochZNode,
-    PartitionStateZNode,
-    TopicZNode,
-    new_topic_id,
-)
+from protocol.zk.znodes import PERSISTENT_PATHS, ControllerEpochZNode, PartitionStateZNode, TopicZNode
 
 PARTITIONS_PER_TOPIC = 100
 OPERATIONS_IN_A_MULTI = 200

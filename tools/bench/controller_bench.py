@@ -25,9 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment, LeaderAndIsr, TopicPartition
 from protocol.zk.session import ZooKeeperSession
-from protocol.zk.znodes import IsrChangeZNode, PartitionStateZNode, TopicZNode, new_topic_id
+from protocol.zk.znodes import IsrChangeZNode, PartitionStateZNode, TopicZNode
 from tools.bench import bench_cluster
 from tools.bench.bench_cluster import ClusterShape
 from tools.bench.stand_in_brokers import StandInBrokers

@@ -11,7 +11,7 @@ COMPLAINTS_MAX = 20
 """So many lines' errors are printed; the others are counted."""
 
 
-class Outcome(Enum):
+class Delivery(Enum):
     """Of one line."""
 
     ACKNOWLEDGED = "acknowledged"
@@ -28,10 +28,10 @@ class Outcome(Enum):
 
 
 WORDS = {
-    Outcome.BAD: "malformed",
-    Outcome.REFUSED: "refused",
-    Outcome.NOT_SENT: "not sent",
-    Outcome.UNKNOWN: "unknown (may have been written)",
+    Delivery.BAD: "malformed",
+    Delivery.REFUSED: "refused",
+    Delivery.NOT_SENT: "not sent",
+    Delivery.UNKNOWN: "unknown (may have been written)",
 }
 
 
@@ -41,10 +41,10 @@ class Deliveries:
 
     topic: str
     complain: Callable[[str], None]
-    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    counts: dict[Delivery, int] = field(default_factory=lambda: dict.fromkeys(Delivery, 0))
     complaints: int = 0
 
-    def add(self, outcome: Outcome, line: int, reason: str = "") -> None:
+    def add(self, outcome: Delivery, line: int, reason: str = "") -> None:
         self.counts[outcome] += 1
         if outcome in WORDS:
             self.complaints += 1
@@ -59,12 +59,12 @@ class Deliveries:
 
     def summary(self) -> str:
         """What was produced."""
-        if self.counts[Outcome.SENT]:
+        if self.counts[Delivery.SENT]:
             return (
-                f"Sent {_records(self.counts[Outcome.SENT])} to {self.topic}; with --acks 0 nobody says whether they "
+                f"Sent {_records(self.counts[Delivery.SENT])} to {self.topic}; with --acks 0 nobody says whether they "
                 "were written."
             )
-        return f"Produced {_records(self.counts[Outcome.ACKNOWLEDGED])} to {self.topic}."
+        return f"Produced {_records(self.counts[Delivery.ACKNOWLEDGED])} to {self.topic}."
 
     def failures(self) -> str:
         """`3 of 5 lines were not acknowledged: 2 refused, 1 unknown (may have been written)`."""

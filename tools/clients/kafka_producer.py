@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tools.admin.client_settings import read_command_config
 from tools.admin.failures import AdminError
 from tools.admin.kafka_admin import CONNECT_TIMEOUT_S, NOBODY_ANSWERS, error_code, error_text
-from tools.clients.deliveries import Outcome
+from tools.clients.deliveries import Delivery
 from tools.clients.records import Record
 
 ACKS = {"0": 0, "1": 1, "all": -1}
@@ -41,7 +41,7 @@ ADVICE = {
     KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync: see `ottla topic describe`",
 }
 
-Delivered = Callable[[Outcome, int, str], None]
+Delivered = Callable[[Delivery, int, str], None]
 
 
 class KafkaProducer:
@@ -117,7 +117,7 @@ class KafkaProducer:
             except KafkaException as problem:
                 if problem.args[0].fatal():
                     raise AdminError(f"line {line}: the producer cannot go on: {error_text(problem)}") from None
-                self._delivered(Outcome.REFUSED, line, _reason(problem.args[0]))
+                self._delivered(Delivery.REFUSED, line, _reason(problem.args[0]))
                 return True
             else:
                 self._client.poll(0)
@@ -138,13 +138,13 @@ class KafkaProducer:
         if error is None:
             where = f"{message.topic()}-{message.partition()}@{message.offset()}"
             if self._acks == "0":
-                self._delivered(Outcome.SENT, line, where)
+                self._delivered(Delivery.SENT, line, where)
             else:
-                self._delivered(Outcome.ACKNOWLEDGED, line, where)
+                self._delivered(Delivery.ACKNOWLEDGED, line, where)
         elif error.code() == KafkaError._PURGE_QUEUE:
-            self._delivered(Outcome.NOT_SENT, line, _reason(error))
+            self._delivered(Delivery.NOT_SENT, line, _reason(error))
         else:
-            outcome = Outcome.UNKNOWN if error.code() in MAY_BE_WRITTEN else Outcome.REFUSED
+            outcome = Delivery.UNKNOWN if error.code() in MAY_BE_WRITTEN else Delivery.REFUSED
             self._delivered(outcome, line, _reason(error))
 
 

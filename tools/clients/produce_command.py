@@ -15,7 +15,7 @@ from tools.admin.connection import connection_options, errors_in_one_line, print
 from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, source_name
 from tools.admin.topic_names import one_topic, topic_argument
-from tools.clients.deliveries import Deliveries, Outcome
+from tools.clients.deliveries import Deliveries, Delivery
 from tools.clients.line_source import LineTooLong, lines_of
 from tools.clients.record_format import BadFormat, unescape
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
@@ -120,9 +120,9 @@ def _producer(
 ) -> KafkaProducer:
     from tools.clients.kafka_producer import KafkaProducer  # loaded when it is needed: `--help` is quick
 
-    def delivered(outcome: Outcome, line: int, what: str) -> None:
+    def delivered(outcome: Delivery, line: int, what: str) -> None:
         deliveries.add(outcome, line, what)
-        if verbose and outcome in (Outcome.ACKNOWLEDGED, Outcome.SENT):
+        if verbose and outcome in (Delivery.ACKNOWLEDGED, Delivery.SENT):
             echo(f"line {line}: {what}", err=True)
 
     return KafkaProducer(
@@ -161,10 +161,10 @@ def _send_lines(
             try:
                 record = parse(line)
             except BadLine as problem:
-                deliveries.add(Outcome.BAD, number, str(problem))
+                deliveries.add(Delivery.BAD, number, str(problem))
                 continue
             if not producer.send(topic, record, number, stopping):
-                deliveries.add(Outcome.NOT_SENT, number, "interrupted before it was sent")
+                deliveries.add(Delivery.NOT_SENT, number, "interrupted before it was sent")
                 return None
     except LineTooLong as problem:
         return f"line {number + 1}: {problem}"

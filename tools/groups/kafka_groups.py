@@ -19,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
 from tools.admin.failures import AdminError
@@ -43,7 +44,6 @@ STATE_NAMES: Mapping[Any, str] = {
 }
 TYPE_NAMES: Mapping[Any, str] = {ConsumerGroupType.CLASSIC: "Classic", ConsumerGroupType.CONSUMER: "Consumer"}
 UNKNOWN = "Unknown"
-OFFSETS_TOPIC = "__consumer_offsets"
 
 ATTEMPT_TIMEOUT_S = 6.0
 """How long one answer is waited for: a client may wait for a broker that is gone, and a new one finds its successor."""

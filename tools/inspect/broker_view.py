@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.znodes import topic_id_text
 from tools.admin.config_values import BROKERS, ENTITY_DEFAULT, TOPICS, Entity
 from tools.cluster.readiness import ask_broker
 

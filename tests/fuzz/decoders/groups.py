@@ -6,11 +6,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
-from broker.groups import group_records
-from broker.groups.consumer_protocol import subscribed_topics, topics_of_all
-from broker.groups.group_records import GroupKey, OffsetKey, UnknownValueVersion, UnreadableRecord
-from broker.groups.group_types import CommittedOffset, GroupMetadata, MemberMetadata
-from broker.groups.offsets_image import OffsetsImage
+from broker.groups.group.consumer_protocol import subscribed_topics, topics_of_all
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic import records
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.records import GroupKey, OffsetKey, UnknownValueVersion, UnreadableRecord
 from protocol.errors import KafkaError
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
@@ -35,20 +35,20 @@ def decoders() -> list[Decoder]:
 
 
 KEYS = [
-    group_records.encode_offset_key("g", TP),
-    b"\0\0" + group_records.encode_offset_key("g", TP)[2:],
-    group_records.encode_group_key("group-ä"),
+    records.encode_offset_key("g", TP),
+    b"\0\0" + records.encode_offset_key("g", TP)[2:],
+    records.encode_group_key("group-ä"),
     b"\0\7\0\1g",
 ]
 
 
 def _key(data: bytes) -> object:
-    found = group_records.decode_key(data)
+    found = records.decode_key(data)
     if isinstance(found, OffsetKey):
-        again = group_records.encode_offset_key(found.group_id, TopicPartition(found.topic, found.partition))
+        again = records.encode_offset_key(found.group_id, TopicPartition(found.topic, found.partition))
         assert again[2:] == data[2:]
     elif isinstance(found, GroupKey):
-        assert group_records.encode_group_key(found.group_id) == data
+        assert records.encode_group_key(found.group_id) == data
     return found
 
 
@@ -56,10 +56,10 @@ COMMITTED = CommittedOffset(42, 3, "mine", 1_700_000_000_000)
 
 
 def _offset_values() -> Iterator[bytes]:
-    plain = group_records.encode_offset_value(COMMITTED)
+    plain = records.encode_offset_value(COMMITTED)
     yield plain
-    yield group_records.encode_offset_value(COMMITTED._replace(metadata=""))
-    yield group_records.encode_offset_value(COMMITTED._replace(expire_timestamp_ms=5))
+    yield records.encode_offset_value(COMMITTED._replace(metadata=""))
+    yield records.encode_offset_value(COMMITTED._replace(expire_timestamp_ms=5))
     for version in (0, 2):
         yield struct.pack(">hqh", version, 42, 1) + b"m" + struct.pack(">q", 7)
     yield struct.pack(">hqi", 4, 42, 3) + b"\x05mine" + struct.pack(">q", 7) + b"\0"
@@ -69,17 +69,17 @@ OFFSETS = list(_offset_values())
 
 
 def _offset(data: bytes) -> object:
-    found = group_records.decode_offset_value(data)
-    if len(found.metadata.encode()) <= group_records.STRING_BYTES_MAX:
-        again = group_records.decode_offset_value(group_records.encode_offset_value(found))
+    found = records.decode_offset_value(data)
+    if len(found.metadata.encode()) <= records.STRING_BYTES_MAX:
+        again = records.decode_offset_value(records.encode_offset_value(found))
         # What expires has no leader epoch there.
         assert again == (found if found.expire_timestamp_ms is None else found._replace(leader_epoch=-1))
     return found
 
 
 def _group_values() -> Iterator[bytes]:
-    yield group_records.encode_group_value(GROUP)
-    yield group_records.encode_group_value(GroupMetadata("consumer", 0, None, None, -1, ()))
+    yield records.encode_group_value(GROUP)
+    yield records.encode_group_value(GroupMetadata("consumer", 0, None, None, -1, ()))
     text = struct.pack(">h", 8) + b"consumer"
     for version in (0, 1, 2):
         head = struct.pack(">h", version) + text + struct.pack(">i", 7) + b"\0\5range\0\1m"
@@ -103,8 +103,8 @@ GROUPS = list(_group_values())
 
 
 def _group(data: bytes) -> object:
-    found = group_records.decode_group_value(data)
-    assert group_records.decode_group_value(group_records.encode_group_value(found)) == found
+    found = records.decode_group_value(data)
+    assert records.decode_group_value(records.encode_group_value(found)) == found
     return found
 
 

@@ -30,8 +30,8 @@ import kio.index
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
-from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.network.request_channel import Request
 from broker.process.event_log import EventLog
 from broker.replication.fetching.fetch_sessions import FetchSessionCache
@@ -44,8 +44,10 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest, is_flexible, parse_request_header, request_header
 from protocol.kafka.record_batch import build_batch
+from protocol.topic_ids import topic_id_text
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import Assignment, TopicPartition
-from protocol.zk.znodes import TopicZNode, topic_id_text
+from protocol.zk.znodes import TopicZNode
 from tests.fuzz.decoder import Decoder
 from tests.fuzz.decoders.requests import by_kio
 from tests.fuzz.schemas import body_maker
@@ -164,13 +166,13 @@ class _Broker:
         session = cast(Any, MemorySession(zk))
         configs = DynamicConfigs(config, session, cluster.time, EventLog(None, cluster.time))
         await configs.start()
-        doubts = LeaderDoubts(node.metadata)
+        suspected_leaders = SuspectedLeaders(node.metadata)
         self.context = ApiContext(
             config=config,
             clock=cluster.time,
             cluster_id="fuzz",
             metadata=node.metadata,
-            metadata_topics=MetadataTopics(node.metadata, lambda: doubts.suspected, ("__consumer_offsets",)),
+            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, (OFFSETS_TOPIC,)),
             replica_manager=node.manager,
             log_manager=node.logs,
             fetch_sessions=_fetch_sessions(cluster),
@@ -179,7 +181,7 @@ class _Broker:
             config_admin=ConfigAdmin(1, session, node.metadata, configs),
             producer_ids=ProducerIds(1, session),
             controller=cast(Any, FakeController()),
-            doubts=doubts,
+            suspected_leaders=suspected_leaders,
             groups=cluster.coordinators[1],
             **_newer_parts(),
         )

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 from protocol.zk import many_operations
 from protocol.zk.many_operations import Refused
@@ -26,7 +27,6 @@ from protocol.zk.znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
     TopicZNode,
-    topic_id_text,
 )
 from tests.fuzz.decoder import Decoder
 

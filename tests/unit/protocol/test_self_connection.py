@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from broker.cluster import registration
-from protocol import connection_watch
-from protocol.connection_watch import ConnectionWatch
+from protocol.failure_detection import connection_watch
+from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.network_client import Disconnected, NetworkClient
 from protocol.self_connection import is_to_itself
 from protocol.types import Endpoint

@@ -16,8 +16,8 @@ import pytest
 
 from broker.admin.config_admin import ConfigAdmin
 from broker.admin.topic_admin import TopicAdmin
-from broker.cluster.leader_doubts import LeaderDoubts
-from broker.groups.group_types import Protocol
+from broker.cluster.suspected_leaders import SuspectedLeaders
+from broker.groups.group.messages import Protocol
 from broker.network.request_channel import Request
 from broker.process.event_log import EventLog
 from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
@@ -104,13 +104,13 @@ class EveryApi:
             zk.server.ensure(path)
         config = BrokerConfig(broker_id=1)
         configs = DynamicConfigs(config, zk, cluster.time, EventLog(None, cluster.time))
-        doubts = LeaderDoubts(node.metadata)
+        suspected_leaders = SuspectedLeaders(node.metadata)
         context: Any = SimpleNamespace(
             config=config,
             clock=cluster.time,
             cluster_id="c",
             metadata=node.metadata,
-            metadata_topics=MetadataTopics(node.metadata, lambda: doubts.suspected, ()),
+            metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, ()),
             replica_manager=node.manager,
             log_manager=node.logs,
             fetch_sessions=FetchSessionCache(
@@ -130,7 +130,7 @@ class EveryApi:
             configs=configs,
             config_admin=ConfigAdmin(1, zk, node.metadata, configs),
             controller=FakeController(),
-            doubts=doubts,
+            suspected_leaders=suspected_leaders,
             groups=cluster.coordinators[1],
             long_answers=LongAnswers(self.steps),
             node_endpoint=lambda broker_id, listener: None,

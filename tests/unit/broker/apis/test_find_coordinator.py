@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.leader_doubts import LeaderDoubts
-from broker.groups.group_types import OFFSETS_TOPIC
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.context import ApiContext
 from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode
@@ -16,6 +15,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.rpc.messages import UpdateMetadataRequest
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.znodes import ConfigZNode, TopicZNode
 from tests.support.api_world import SteppingClock, World, run, state, turns_until
@@ -37,7 +37,7 @@ class CoordinatorWorld(World):
         super().__init__(**settings)
         self.zk.ensure("/config/topics")
         self.context.groups = FakeGroups()
-        self.doubts = self.context.doubts = LeaderDoubts(self.metadata)
+        self.suspected_leaders = self.context.suspected_leaders = SuspectedLeaders(self.metadata)
         self.context.node_endpoint = self.node_endpoint
         brokers = tuple(
             BrokerInfo(n, n, (Endpoint("PLAINTEXT" if n == 2 else "OTHER", f"host-{n}", 9000 + n),)) for n in (1, 2)
@@ -91,13 +91,13 @@ def test_very_many_groups(version: int) -> None:
     async def scenario() -> None:
         world = CoordinatorWorld()
         world.context.long_answers = LongAnswers(SteppingClock().monotonic)
-        world.doubts.suspect(2)
+        world.suspected_leaders.suspect(2)
         keys = ["aa", "b"] * 1000
         connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, version, {"key_type": 0, "coordinator_keys": keys})
         assert waiting is not None
         await waiting
         assert not connection.sent
-        world.doubts.trust(2)
+        world.suspected_leaders.trust(2)
         await turns_until(lambda: bool(connection.sent))
         answer = messages.decode_response(ApiKey.FIND_COORDINATOR, version, connection.sent[4:])[1]
         found = [(row.key, row.error_code, row.node_id, row.port) for row in answer.coordinators]
@@ -134,12 +134,12 @@ def test_a_doubtful_leader_is_not_named() -> None:
 
     async def scenario() -> None:
         world = CoordinatorWorld()
-        world.doubts.suspect(2)
+        world.suspected_leaders.suspect(2)
         body = {"key": "22", "key_type": 0}
         connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, 3, body)
         assert waiting is None
         assert connection.sent == b""
-        world.doubts.trust(2)
+        world.suspected_leaders.trust(2)
         assert b"host-2" in connection.sent
 
     run(scenario())

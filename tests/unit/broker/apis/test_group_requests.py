@@ -11,8 +11,8 @@ import pytest
 
 from broker.apis import offset_fetch as offset_fetch_api
 from broker.apis.join_group import join_group
-from broker.groups.group_limits import CLIENT_ID_MAX
-from broker.groups.group_types import (
+from broker.groups.group.limits import CLIENT_ID_MAX
+from broker.groups.group.messages import (
     CommittedOffset,
     DescribedMember,
     GroupDescription,

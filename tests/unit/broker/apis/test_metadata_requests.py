@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import metadata
-from broker.cluster.leader_doubts import LeaderDoubts
+from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
@@ -25,7 +25,7 @@ class MetadataWorld(World):
         super().__init__(**settings)
         self.zk.ensure("/config/topics")
         self.context.cluster_id = "c"
-        self.context.doubts = LeaderDoubts(self.metadata)
+        self.context.suspected_leaders = SuspectedLeaders(self.metadata)
         self.context.metadata_topics = MetadataTopics(self.metadata, frozenset, ())
 
     async def ask(self, version: int, *topics: str | uuid.UUID, creation: bool = False) -> list[tuple[int, Any, int]]:

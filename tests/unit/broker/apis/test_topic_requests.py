@@ -12,9 +12,10 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
+from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment
 from protocol.zk.session import Op, SetOp
-from protocol.zk.znodes import DeleteTopicZNode, TopicZNode, topic_id_text
+from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
 from tests.support.api_world import LONG_MS, OTHER_ID, SHORT_MS, T_ID, World, run, state, turns_until
 
 # -- DeleteTopics ---------------------------------------------------------------------------------------------------------

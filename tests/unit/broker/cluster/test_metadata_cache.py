@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from broker.cluster.metadata_cache import MetadataCache
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
 from protocol.types import LEADER_DURING_DELETE, BrokerInfo, Endpoint, TopicPartition
-from protocol.zk.znodes import topic_id_text
 
 FIRST_ID, SECOND_ID = uuid.UUID(int=11), uuid.UUID(int=12)
 

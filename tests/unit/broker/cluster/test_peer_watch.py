@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.cluster.leader_doubts import LeaderDoubts
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.peer_watch import PeerWatch
-from protocol.connection_watch import Address
+from broker.cluster.suspected_leaders import SuspectedLeaders
+from protocol.failure_detection.connection_watch import Address
 from protocol.rpc.messages import UpdateMetadataRequest
 from protocol.types import BrokerInfo, Endpoint
 
 
-class Watch:
+class FakeWatch:
     def __init__(self, suspected: Callable[[bool], None]) -> None:
         self.suspected = suspected
         self.is_closed = False
@@ -25,12 +25,12 @@ class Watch:
 class World:
     def __init__(self) -> None:
         self.metadata = MetadataCache()
-        self.begun: list[tuple[Address, Watch]] = []
-        self.doubts = LeaderDoubts(self.metadata)
-        self.peers = PeerWatch(self.metadata, self.doubts, 1, "CONTROLLER", self._watch)
+        self.begun: list[tuple[Address, FakeWatch]] = []
+        self.suspected_leaders = SuspectedLeaders(self.metadata)
+        self.peers = PeerWatch(self.metadata, self.suspected_leaders, 1, "CONTROLLER", self._watch)
 
-    def _watch(self, address: Address, died: Callable[[], None], suspected: Callable[[bool], None]) -> Watch:
-        self.begun.append((address, Watch(suspected)))
+    def _watch(self, address: Address, died: Callable[[], None], suspected: Callable[[bool], None]) -> FakeWatch:
+        self.begun.append((address, FakeWatch(suspected)))
         return self.begun[-1][1]
 
     def live(self, **epochs: int) -> None:
@@ -45,7 +45,7 @@ class World:
         return [address for address, watch in self.begun if not watch.is_closed]
 
     def departed(self) -> dict[int, int]:
-        return {broker.id: broker.epoch for broker in self.doubts.departed()}
+        return {broker.id: broker.epoch for broker in self.suspected_leaders.departed()}
 
 
 def in_a_loop(test: Callable[[World], None]) -> Callable[[], None]:
@@ -76,10 +76,10 @@ def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     watch = world.begun[0][1]
     watch.suspected(True)
-    assert world.doubts.suspected == {2}
+    assert world.suspected_leaders.suspected == {2}
     watch.suspected(False)
     watch.suspected(False)
-    assert world.doubts.suspected == set()
+    assert world.suspected_leaders.suspected == set()
 
 
 @in_a_loop
@@ -88,7 +88,7 @@ def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
     for _, watch in world.begun:
         watch.suspected(True)
     world.live(b1=5, b2=8)  # 2 started again, 3 is gone
-    assert world.doubts.suspected == set()
+    assert world.suspected_leaders.suspected == set()
     assert world.open() == [("h", 9002)]
 
 

@@ -25,9 +25,9 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.session import ConnectionLoss
-from protocol.zk.znodes import topic_id_text
 from tests.support.control_plane import STATE, TopicSettings, control_listener, requests
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.group_types import LeavingMember, SyncAnswer
+from broker.groups.group.messages import LeavingMember, SyncAnswer
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, play, turns

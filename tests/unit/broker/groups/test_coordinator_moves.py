@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.group_types import OFFSETS_TOPIC, SyncAnswer
-from broker.groups.offsets_topic import partition_for
+from broker.groups.group.messages import SyncAnswer
+from broker.groups.offsets_topic.ownership import partition_for
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from tests.support.group_cluster import GROUP, OFFSETS, READ, SESSION_MS, GroupCluster, play, turns
 from tests.support.replica_cluster import SESSION_TIMEOUT_MS

@@ -15,8 +15,8 @@ from broker.replication.partition import Role
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_uuid
 from protocol.types import TopicPartition
-from protocol.zk.znodes import topic_id_uuid
 from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, play, values_of
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")

@@ -14,8 +14,8 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages, metadata_codec
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
 from protocol.types import LEADER_DURING_DELETE, BrokerInfo, Endpoint
-from protocol.zk.znodes import topic_id_text
 
 VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
 IDS = {"large": uuid.UUID(int=1), "small": uuid.UUID(int=2), "__internal": uuid.UUID(int=3)}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.storage import topic_ids
-from protocol.zk.znodes import topic_id_text
+from protocol.topic_ids import topic_id_text
 
 RANDOM_IDS = st.uuids(version=4).map(topic_id_text)
 

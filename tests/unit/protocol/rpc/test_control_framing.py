@@ -22,8 +22,8 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from protocol.topic_ids import new_topic_id
 from protocol.types import BrokerInfo, Endpoint
-from protocol.zk.znodes import new_topic_id
 
 EPOCH = 2**31 - 1
 correlation_ids = st.integers(-(2**31), 2**31 - 1)

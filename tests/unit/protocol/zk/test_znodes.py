@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.topic_ids import new_topic_id, topic_id_text, topic_id_uuid
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import (
     BrokerIdZNode,
@@ -27,9 +28,6 @@ from protocol.zk.znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
     TopicZNode,
-    new_topic_id,
-    topic_id_text,
-    topic_id_uuid,
 )
 
 TP = TopicPartition("orders", 1)

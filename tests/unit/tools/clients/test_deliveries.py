@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tools.clients.deliveries import COMPLAINTS_MAX, Deliveries, Outcome
+from tools.clients.deliveries import COMPLAINTS_MAX, Deliveries, Delivery
 
 
 def test_counts_and_words() -> None:
     said: list[str] = []
     deliveries = Deliveries("orders", said.append)
-    for line, outcome in enumerate(Outcome, 1):
+    for line, outcome in enumerate(Delivery, 1):
         deliveries.add(outcome, line, f"why {line}")
     assert said == ["line 3: why 3", "line 4: why 4", "line 5: why 5", "line 6: why 6"]
     assert deliveries.failures() == (
@@ -28,10 +28,10 @@ def test_counts_and_words() -> None:
 def test_summaries() -> None:
     deliveries = Deliveries("orders", lambda _: None)
     assert deliveries.summary() == "Produced 0 records to orders."
-    deliveries.add(Outcome.ACKNOWLEDGED, 1)
+    deliveries.add(Delivery.ACKNOWLEDGED, 1)
     assert deliveries.summary() == "Produced 1 record to orders."
     deliveries = Deliveries("orders", lambda _: None)
-    deliveries.add(Outcome.SENT, 1)
+    deliveries.add(Delivery.SENT, 1)
     assert "nobody says whether they were written" in deliveries.summary()
 
 
@@ -39,6 +39,6 @@ def test_a_million_bad_lines_fill_no_screen() -> None:
     said: list[str] = []
     deliveries = Deliveries("orders", said.append)
     for line in range(1, 1001):
-        deliveries.add(Outcome.BAD, line, "no key separator")
+        deliveries.add(Delivery.BAD, line, "no key separator")
     assert len(said) == COMPLAINTS_MAX + 1
     assert deliveries.failed == 1000

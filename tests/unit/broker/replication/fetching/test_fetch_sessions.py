@@ -25,8 +25,8 @@ from broker.replication.replica_state import FollowerState
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
-from protocol.zk.znodes import topic_id_text
 from tests.support.fake_time import FakeTime
 
 SLOTS = 3

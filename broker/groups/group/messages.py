@@ -1,0 +1,206 @@
+"""What a group's state machine is told, what it answers, and what its coordinator has to do for it. Pure.
+
+A request that may have to wait comes with a `ticket`, a number that the coordinator chose; the answer names it, now or after
+a later event. Times are monotonic seconds (`now_s`), durations milliseconds as on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode
+
+NO_GENERATION = -1
+NO_MEMBER = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """`group.*` of the broker's configuration."""
+
+    min_session_ms: int = 6_000
+    max_session_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
+
+
+class Protocol(NamedTuple):
+    """An assignor that a member knows, and what it tells the group's leader with it (opaque; a subscription for consumers)."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """`member_id` is empty for one that is new. `new_member_id` is the id that it then gets.
+
+    `needs_member_id`: JoinGroup v4 and later, where a new dynamic member is first sent back with its id (KIP-394).
+    `can_skip_assignment`: v9 and later (KIP-814). `reason`: why it joins, for the log.
+    """
+
+    group_id: str
+    member_id: str
+    new_member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    needs_member_id: bool
+    can_skip_assignment: bool = False
+    reason: str = ""
+
+
+class JoinedMember(NamedTuple):
+    """What the leader is told of each member; `metadata` is that of the chosen protocol."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """`members` is empty for all but the leader."""
+
+    error: ErrorCode
+    member_id: str = NO_MEMBER
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = NO_MEMBER
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """`assignments` (member id -> opaque bytes) come from the leader only. Protocol type and name are None before v5."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    assignments: Mapping[str, bytes]
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+class LeavingMember(NamedTuple):
+    """By member id, or, with an instance id, by that (member id empty: whoever has it)."""
+
+    member_id: str
+    instance_id: str | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadata:
+    """A member as stored in `__consumer_offsets` (Kafka's GroupMetadataValue)."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A group as stored in `__consumer_offsets`. `state_since_ms`: wall clock, -1 unknown (values before v2)."""
+
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    state_since_ms: int
+    members: tuple[MemberMetadata, ...]
+
+
+class AnswerJoin(NamedTuple):
+    """Effect."""
+
+    ticket: int
+    answer: JoinAnswer
+
+
+class AnswerSync(NamedTuple):
+    """Effect."""
+
+    ticket: int
+    answer: SyncAnswer
+
+
+class Store(NamedTuple):
+    """Effect: write this, and tell `Group.stored(number, error, now_s)` when it is below the high watermark, or failed."""
+
+    number: int
+    metadata: GroupMetadata
+
+
+Effect = AnswerJoin | AnswerSync | Store
+
+
+class CommittedOffset(NamedTuple):
+    """A group's position in a partition. `leader_epoch` -1: not said. `expire_timestamp_ms` None: by the broker's retention.
+
+    `commit_timestamp_ms` is wall clock.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int | None = None
+
+
+FetchedOffset = CommittedOffset | ErrorCode | None
+"""Of a partition, as OffsetFetch tells it: None: nothing is committed; UNSTABLE_OFFSET_COMMIT: a commit is on its way (KIP-447)."""
+
+
+class DescribedMember(NamedTuple):
+    """A member as DescribeGroups shows it. `metadata` is that of the chosen protocol; empty, as is `assignment`, unless Stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as DescribeGroups shows it. `state` is Kafka's name (`PreparingRebalance`); `protocol_name` is empty unless Stable."""
+
+    error: ErrorCode
+    group_id: str
+    state: str
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+class GroupListing(NamedTuple):
+    """A group as ListGroups shows it. `state` is Kafka's name; `group_type` is always the classic one here."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str = "classic"

@@ -1,0 +1,220 @@
+"""The committed offsets of one group: what is committed, what is being written, what has expired (CLI-2, INV-23). Pure.
+
+A commit goes `begin` -> its record is appended -> `complete` when that is below the high watermark, or `fail`. Until then the old
+offset is answered, and the partition is pending. Each offset has the log offset of its batch: of two commits that one counts
+which is later in the log, whenever the news of it came; so memory is always what a load from the log would give.
+
+Tuples of numbers and strings keep the offsets, by topic and partition: a million of them are nothing to Python's garbage
+collector, which would stand still for a tenth of a second over a million objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from sys import getsizeof
+
+from broker.groups.group.limits import OFFSET_BYTES
+from broker.groups.group.messages import CommittedOffset
+from protocol.types import TopicPartition
+
+StoredOffset = tuple[int, int, int, str, int, int | None]
+"""The log offset of its batch, then the fields of a CommittedOffset."""
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class PendingCommit:
+    """A commit that is being written. Equal to nobody but itself."""
+
+    __slots__ = ("offsets",)
+
+    def __init__(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        self.offsets = dict(offsets)
+
+
+class GroupOffsets:
+    """Of one group. Empty at first; a load fills it through `of_topic`."""
+
+    __slots__ = ("_by_topic", "_pending", "_pending_partitions", "_tombstones", "bytes")
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, dict[int, StoredOffset]] = {}
+        self._pending: dict[PendingCommit, None] = {}
+        self._pending_partitions: Counter[TopicPartition] = Counter()
+        """In how many pending commits each is."""
+        self.bytes = 0
+        """What is committed takes in memory, roughly."""
+        self._tombstones: dict[
+            TopicPartition, int
+        ] = {}  # while commits are pending: those before it have come to nothing
+
+    def __len__(self) -> int:
+        """How many offsets are committed."""
+        return sum(map(len, self._by_topic.values()))
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        """The partitions with a committed offset; a snapshot."""
+        return iter([TopicPartition(topic, n) for topic, offsets in self._by_topic.items() for n in offsets])
+
+    def partitions(self) -> dict[str, list[int]]:
+        """Topic -> the partitions with a committed offset; a snapshot."""
+        return {topic: list(offsets) for topic, offsets in self._by_topic.items()}
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is committed, and nothing is on its way: an EMPTY group of this kind is no more (Kafka's hasOffsets)."""
+        return not self._pending and not any(self._by_topic.values())
+
+    def get(self, tp: TopicPartition) -> CommittedOffset | None:
+        stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
+        return None if stored is None else CommittedOffset(*stored[1:])
+
+    def log_offset(self, tp: TopicPartition) -> int | None:
+        """Where in the log the batch of its commit is; None: nothing is committed."""
+        stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
+        return None if stored is None else stored[0]
+
+    def is_pending(self, tp: TopicPartition) -> bool:
+        """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for those who asked for stable ones (KIP-447)."""
+        return tp in self._pending_partitions
+
+    # -- commits --------------------------------------------------------------------------------------------------
+
+    def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> PendingCommit:
+        """To be called before the append; ends with `complete` or `fail`, each once."""
+        commit = PendingCommit(offsets)
+        self._pending[commit] = None
+        self._pending_partitions.update(commit.offsets.keys())
+        return commit
+
+    def growth(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+        """By how many bytes a commit of these makes it larger, roughly."""
+        total = 0
+        for tp, committed in offsets.items():
+            stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
+            total += _size(committed.metadata) - (_size(stored[3]) if stored is not None else 0)
+        return total
+
+    def complete(self, commit: PendingCommit, log_offset: int) -> None:
+        """The batch of the commit, at `log_offset`, is below the high watermark."""
+        for tp, committed in commit.offsets.items():
+            if log_offset < self._tombstones.get(tp, -1):
+                continue
+            offsets = self._by_topic.setdefault(tp.topic, {})
+            current = offsets.get(tp.partition)
+            if current is None or current[0] < log_offset:
+                offsets[tp.partition] = (log_offset, *committed)
+                self.bytes += _size(committed.metadata) - (_size(current[3]) if current is not None else 0)
+        self._end(commit)
+
+    def fail(self, commit: PendingCommit) -> None:
+        """It was not written, or nobody knows: what was committed before counts."""
+        self._end(commit)
+
+    def _end(self, commit: PendingCommit) -> None:
+        del self._pending[commit]
+        left = self._pending_partitions
+        for tp in commit.offsets:
+            left[tp] -= 1
+            if not left[tp]:
+                del left[tp]
+        if not self._pending:
+            self._tombstones.clear()
+
+    # -- removal --------------------------------------------------------------------------------------------------
+
+    def removed(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
+        """Their tombstones, from `log_offset` on, are below the high watermark; what was committed behind them stays."""
+        for tp in partitions:
+            offsets = self._by_topic.get(tp.topic, {})
+            stored = offsets.get(tp.partition)
+            if stored is not None and stored[0] < log_offset:
+                del offsets[tp.partition]
+                self.bytes -= _size(stored[3])
+                if not offsets:
+                    del self._by_topic[tp.topic]
+            if self._pending:
+                self._tombstones[tp] = max(log_offset, self._tombstones.get(tp, -1))
+
+    def with_pending(self) -> list[TopicPartition]:
+        """The partitions that are committed or pending: what a deletion of the group is to remove."""
+        return list(dict.fromkeys([*self, *(tp for commit in self._pending for tp in commit.offsets)]))
+
+    def of_topics(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """The partitions of these topics that are committed or pending: to be removed when the topics are deleted."""
+        wanted = frozenset(topics)
+        found = [TopicPartition(topic, n) for topic in wanted for n in self._by_topic.get(topic, ())]
+        found += [tp for commit in self._pending for tp in commit.offsets if tp.topic in wanted]
+        return list(dict.fromkeys(found))
+
+    # -- expiry ---------------------------------------------------------------------------------------------------
+
+    def expired(
+        self,
+        now_ms: int,
+        retention_ms: int,
+        *,
+        protocol_type: str | None,
+        is_empty: bool,
+        is_stable: bool,
+        state_since_ms: int,
+        subscribed_topics: frozenset[str] | None,
+    ) -> list[TopicPartition]:
+        """Which offsets are to be removed now, by wall clock; what is pending is never among them (KIP-211, KIP-496).
+
+        The rest tells of the group: is its state EMPTY or STABLE, since when (-1: not known), which topics its members
+        have subscribed to (None: not known).
+
+            no protocol type        only offsets, of consumers without membership: `retention_ms` after the commit
+            EMPTY                   `retention_ms` after it became so, or after the commit where that is not known
+            STABLE consumers        of topics to which nobody subscribes: `retention_ms` after the commit
+            all else                none
+
+        An offset that came with a time of its own expires then, where any of its group may.
+        """
+        subscribed: frozenset[str] = frozenset()
+        since: Callable[[StoredOffset], int] = _commit_timestamp
+        if not protocol_type:
+            pass
+        elif is_empty:
+            if state_since_ms >= 0:
+                since = lambda stored: state_since_ms  # noqa: E731
+        elif is_stable and protocol_type == CONSUMER_PROTOCOL_TYPE and subscribed_topics is not None:
+            subscribed = subscribed_topics
+        else:
+            return []
+        return [
+            tp
+            for topic, offsets in self._by_topic.items()
+            if topic not in subscribed
+            for partition, stored in offsets.items()
+            if _is_over(stored, now_ms, since(stored), retention_ms)
+            and not self.is_pending(tp := TopicPartition(topic, partition))
+        ]
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    def of_topic(self, topic: str) -> dict[int, StoredOffset]:
+        """Partition -> offset, to be filled by who loads the group; `loaded` ends that."""
+        return self._by_topic.setdefault(topic, {})
+
+    def loaded(self) -> None:
+        """Topics of which only tombstones came are forgotten."""
+        for topic in [topic for topic, offsets in self._by_topic.items() if not offsets]:
+            del self._by_topic[topic]
+        self.bytes = sum(_size(stored[3]) for offsets in self._by_topic.values() for stored in offsets.values())
+
+
+def _size(metadata: str) -> int:
+    """Of one offset."""
+    return OFFSET_BYTES + getsizeof(metadata)
+
+
+def _commit_timestamp(stored: StoredOffset) -> int:
+    return stored[4]
+
+
+def _is_over(stored: StoredOffset, now_ms: int, since_ms: int, retention_ms: int) -> bool:
+    expires_ms = stored[5]
+    return now_ms >= expires_ms if expires_ms is not None else now_ms - since_ms >= retention_ms

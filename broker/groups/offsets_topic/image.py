@@ -1,0 +1,185 @@
+"""What one partition of `__consumer_offsets` says, read from its begin to its end: groups, and their offsets. Pure.
+
+The last record of a key counts, a tombstone removes. Offsets that were committed in a transaction count from its marker on; those
+of a transaction without a marker are left out. Records of an unknown version are skipped and counted, nothing is done to them.
+
+A million offsets are read in about four seconds, so the way of one is short: the bytes of its key before the partition's number,
+which are those of all offsets of a group in a topic, lead to where they are kept, and no string is made of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+
+from broker.groups.group.messages import GroupMetadata
+from broker.groups.group.offsets import GroupOffsets, StoredOffset
+from broker.groups.offsets_topic.records import (
+    GroupKey,
+    OffsetKey,
+    UnknownValueVersion,
+    UnreadableRecord,
+    decode_group_value,
+    decode_key,
+    offset_fields,
+)
+from protocol.errors import ErrorCode
+from protocol.kafka.keyed_records import keyed_records
+from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
+
+RECORDS_PER_STEP = 50
+"""After so many, who reads may look at the time."""
+COMMIT_MARKER = 1
+
+_MARKER = struct.Struct(">hh")
+_PARTITION = struct.Struct(">i")
+
+Slot = dict[int, StoredOffset]
+"""Partition -> offset, of one group in one topic."""
+TransactionalOffset = tuple[Slot, int, StoredOffset | None]
+"""Where it will be kept, its partition, and the offset; None: a tombstone."""
+
+
+class OffsetsImage:
+    """Filled by `steps`, then given out by `groups`. `skipped` counts what was left aside, by what it was.
+
+    `first_errors` says of what could not be read why, for the first of each kind.
+    """
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.skipped: Counter[str] = Counter()
+        self.first_errors: dict[str, str] = {}
+        self._metadata: dict[str, GroupMetadata] = {}
+        self._offsets: dict[str, GroupOffsets] = {}
+        self._slots: dict[bytes, Slot] = {}
+        self._open: dict[int, dict[tuple[int, int], TransactionalOffset]] = {}
+
+    @property
+    def open_transactions(self) -> int:
+        """Of how many producers offsets were left out, since no marker came."""
+        return len(self._open)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def steps(self, records: Buffer) -> Iterator[None]:
+        """Takes batches, in the order of the log, of which the last may be cut; `next_offset` goes with them.
+
+        Stops every few records, so that others can have their turn. Raises KafkaError(CORRUPT_MESSAGE) for broken bytes.
+        """
+        taken = 0
+        for position, header in iter_batches(records):
+            data = unpacked(
+                records, position, header, size_max=DECOMPRESSED_SIZE_MAX, too_large=ErrorCode.CORRUPT_MESSAGE
+            )
+            if header.is_control:
+                self._end_transaction(header, data)
+            elif header.is_transactional:
+                self._take_transactional(header, data)
+            else:
+                base = header.base_offset
+                for key, value in keyed_records(data, header.record_count):
+                    self._take(base, key, value)
+                    taken += 1
+                    if taken >= RECORDS_PER_STEP:
+                        taken = 0
+                        yield
+            self.next_offset = header.next_offset
+
+    def _take(self, base: int, key: bytes | None, value: bytes | None) -> None:
+        slot = self._slots.get(key[:-4]) if key is not None else None
+        if slot is None:
+            slot = self._slot_of(key, value)
+            if slot is None:
+                return
+        assert key is not None
+        (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
+        if value is None:
+            slot.pop(partition, None)
+            return
+        try:
+            slot[partition] = (base, *offset_fields(value))
+        except (UnknownValueVersion, UnreadableRecord) as error:
+            self._skip_value("committed offsets", error)
+
+    def _slot_of(self, key: bytes | None, value: bytes | None) -> Slot | None:
+        """Where the offset of a key is kept that is the first of its group in its topic; None: the record is done with."""
+        try:
+            decoded = decode_key(key)
+            if isinstance(decoded, GroupKey):
+                self._take_group(decoded.group_id, value)
+            elif isinstance(decoded, OffsetKey):
+                assert key is not None
+                offsets = self._offsets.get(decoded.group_id)
+                if offsets is None:
+                    offsets = self._offsets[decoded.group_id] = GroupOffsets()
+                slot = self._slots[key[:-4]] = offsets.of_topic(decoded.topic)
+                return slot
+            else:
+                self._skip(f"keys of version {decoded.version}" if decoded.version >= 0 else "records without a key")
+        except UnreadableRecord as error:
+            self._skip("keys that cannot be read", error)
+        return None
+
+    def _take_group(self, group_id: str, value: bytes | None) -> None:
+        if value is None:
+            self._metadata.pop(group_id, None)
+            return
+        try:
+            self._metadata[group_id] = decode_group_value(value)
+        except (UnknownValueVersion, UnreadableRecord) as error:
+            self._skip_value("groups", error)
+
+    def _skip_value(self, what: str, error: UnknownValueVersion | UnreadableRecord) -> None:
+        if isinstance(error, UnknownValueVersion):
+            self._skip(f"{what} of version {error.version}")
+        else:
+            self._skip(f"{what} that cannot be read", error)
+
+    def _skip(self, what: str, error: UnreadableRecord | None = None) -> None:
+        self.skipped[what] += 1
+        if error is not None:
+            self.first_errors.setdefault(what, str(error))
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    def _take_transactional(self, header: BatchHeader, data: bytes) -> None:
+        """Kept aside until the marker. Only offsets are committed in transactions."""
+        pending = self._open.setdefault(header.producer_id, {})
+        for key, value in keyed_records(data, header.record_count):
+            slot = self._slots.get(key[:-4]) if key is not None else None
+            slot = self._slot_of(key, value) if slot is None else slot
+            if slot is None or key is None:
+                continue
+            (partition,) = _PARTITION.unpack_from(key, len(key) - 4)
+            try:
+                stored = None if value is None else (header.base_offset, *offset_fields(value))
+            except (UnknownValueVersion, UnreadableRecord) as error:
+                self._skip_value("committed offsets", error)
+                continue
+            pending[(id(slot), partition)] = (slot, partition, stored)
+
+    def _end_transaction(self, header: BatchHeader, data: bytes) -> None:
+        pending = self._open.pop(header.producer_id, None)
+        if not pending:
+            return
+        for key, _ in keyed_records(data, header.record_count):
+            if key is None or len(key) < _MARKER.size or _MARKER.unpack_from(key)[1] != COMMIT_MARKER:
+                continue
+            for slot, partition, stored in pending.values():
+                current = slot.get(partition)
+                if stored is not None and (current is None or current[0] < stored[0]):
+                    slot[partition] = stored
+
+    # -- giving out -----------------------------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[tuple[str, GroupMetadata | None, GroupOffsets]]:
+        """Each group that is stored, or of which offsets are: its id, what is stored of it (None: only offsets), its offsets."""
+        for group_id, offsets in self._offsets.items():
+            offsets.loaded()
+            metadata = self._metadata.pop(group_id, None)
+            if metadata is not None or not offsets.is_empty:
+                yield group_id, metadata, offsets
+        for group_id, metadata in self._metadata.items():
+            yield group_id, metadata, GroupOffsets()

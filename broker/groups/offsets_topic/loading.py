@@ -1,0 +1,244 @@
+"""From gaining a partition of `__consumer_offsets` to serving its groups (LAI-5, BUG-25).
+
+1. `OffsetsReader` reads the log, one partition after the other, in short time slices.
+2. The load waits until the log's end is below the high watermark. A new leader may hold commits that nobody has acknowledged. If it
+   dies before they are replicated they are lost, so no client may see them yet.
+3. The groups are made from what was read, in time slices. Member sessions restart, so a coordinator move expels nobody.
+
+Until then the coordinator answers COORDINATOR_LOAD_IN_PROGRESS. Each step first checks that the partition is still owned. A load
+that started before the partition was lost is discarded, even if the partition was gained again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.groups.group.messages import GroupMetadata
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.held_groups import OwnedPartition
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.time_slices import SlicedWork, TimeSlice
+from broker.process.clock import Clock
+from broker.purgatory import Timers
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.replica_manager import ReplicaManager
+from broker.storage.log import Log, ReadResult, WouldBlock, is_passing
+from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+LOAD_SLICE_S = 0.0015
+"""How long a load keeps the loop."""
+READ_BYTES_MAX = 256 * 1024
+"""A larger read into memory that was never touched would take longer than a slice."""
+GONE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE)
+"""Errors of a read from a log that this broker does not lead any more."""
+READ_AGAIN_S = 1.0
+"""After a disk error that may pass."""
+RETRY_S = 1.0
+"""After a log that could not be read."""
+REPLICATION_WAIT_MS = 5_000
+"""How often a load that waits for the replicas is logged."""
+
+StoredGroup = tuple[str, GroupMetadata | None, GroupOffsets]
+"""Group id, the stored group (None: only its offsets are stored), its offsets."""
+Sink = Callable[[str, GroupMetadata | None, GroupOffsets], None]
+"""Gets the parts of each StoredGroup."""
+
+
+class Replicas(Protocol):
+    """The part of the ReplicaManager that finds logs."""
+
+    partitions: HostedPartitions
+
+
+class LoadListener(Protocol):
+    """Hears of the groups of a partition, while it is owned."""
+
+    def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None: ...
+
+    def partition_loaded(self, owned: OwnedPartition) -> None:
+        """After its last group."""
+
+
+class OffsetsReader:
+    """Step 1: reads whole partitions from the log start to the log end, as Kafka does.
+
+    Requests are served in between. After each pause `is_current` says whether the load is still wanted.
+    """
+
+    def __init__(self, replicas: Replicas, clock: Clock, buffer_bytes: int = 5 * 1024 * 1024) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._buffer_bytes = buffer_bytes
+
+    async def load(self, partition: int, is_current: Callable[[], bool], sink: Sink) -> bool:
+        """Reads the partition, then gives each group to `sink`. False: the load was given up, because `is_current` is false or
+        this broker does not lead the partition; then the groups in the sink are void.
+
+        Raises KafkaError for a log that cannot be read. Without it the coordinator would answer old offsets.
+        """
+        began = self._clock.monotonic()
+        tp = TopicPartition(OFFSETS_TOPIC, partition)
+        image = OffsetsImage()
+        time_slice = TimeSlice(self._clock.monotonic, LOAD_SLICE_S)
+        if not await self._read_all(tp, image, time_slice, is_current):
+            return False
+        count = offsets_count = 0
+        for group_id, metadata, offsets in image.groups():
+            sink(group_id, metadata, offsets)
+            count += 1
+            offsets_count += len(offsets)
+            if time_slice.is_over():
+                await time_slice.pause()
+                if not is_current():
+                    return False
+        _log_skipped(tp, image)
+        seconds = self._clock.monotonic() - began
+        log.info("%s: %d groups and %d offsets loaded in %.3f s", tp, count, offsets_count, seconds)
+        return True
+
+    async def _read_all(
+        self, tp: TopicPartition, image: OffsetsImage, time_slice: TimeSlice, is_current: Callable[[], bool]
+    ) -> bool:
+        offset = -1
+        while True:
+            await time_slice.pause()
+            partition_log = self._led(tp) if is_current() else None
+            if partition_log is None:
+                return False
+            offset = max(offset, partition_log.log_start_offset)
+            if offset >= partition_log.log_end_offset:
+                return True
+            result = await self._read(tp, partition_log, offset)
+            if result is None or not is_current():
+                return False
+            for records in result.records:
+                for _ in image.steps(records):
+                    if time_slice.is_over():
+                        await time_slice.pause()
+                        if not is_current():
+                            return False
+            if not result.size or image.next_offset <= offset:
+                return True
+            offset = image.next_offset
+
+    def _led(self, tp: TopicPartition) -> Log | None:
+        try:
+            return self._replicas.partitions.find(tp).leader_log()
+        except KafkaError:
+            return None
+
+    async def _read(self, tp: TopicPartition, partition_log: Log, offset: int) -> ReadResult | None:
+        """The next batches; None: the disk failed, or this broker does not lead the partition any more."""
+        end = partition_log.log_end_offset
+        size = min(self._buffer_bytes, READ_BYTES_MAX)
+        try:
+            while True:
+                try:
+                    try:
+                        return partition_log.read(offset, size, end, True)
+                    except WouldBlock:
+                        return await partition_log.read_cold(offset, size, end, True)
+                except KafkaError as error:
+                    if not is_passing(error):
+                        raise
+                await asyncio.sleep(READ_AGAIN_S)
+                if self._led(tp) is not partition_log:
+                    return None
+        except KafkaError as error:
+            # The disk failed; or the log was closed, or cut, which happens to followers only.
+            if error.code in GONE:
+                return None
+            raise
+
+
+def _log_skipped(tp: TopicPartition, image: OffsetsImage) -> None:
+    for what, count in image.skipped.items():
+        reason = image.first_errors.get(what, "written by another version of the broker")
+        log.warning("%s: %d %s are kept and skipped: %s", tp, count, what, reason)
+    if image.open_transactions:
+        log.warning("%s: offsets of %d unfinished transactions are left out", tp, image.open_transactions)
+
+
+class GroupLoading:
+    """Loads one partition after the other."""
+
+    def __init__(
+        self,
+        reader: OffsetsReader,
+        replicas: ReplicaManager,
+        timers: Timers,
+        sliced: SlicedWork,
+        listener: LoadListener,
+    ) -> None:
+        self._reader = reader
+        self._replicas = replicas
+        self._timers = timers
+        self._sliced = sliced
+        self._listener = listener
+        self._queue: deque[OwnedPartition] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, owned: OwnedPartition) -> None:
+        if not owned.is_owned:
+            return
+        self._queue.append(owned)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._queue:
+            owned = self._queue.popleft()
+            if owned.is_owned:
+                await self._read(owned)
+
+    async def _read(self, owned: OwnedPartition) -> None:
+        found: list[StoredGroup] = []
+        try:
+            is_whole = await self._reader.load(owned.number, lambda: owned.is_owned, lambda *group: found.append(group))
+        except KafkaError as error:
+            # The groups are not served without their log: clients would get old offsets (BUG-25).
+            log.error("%s-%d cannot be loaded, trying again: %s", OFFSETS_TOPIC, owned.number, error)
+            self._timers.call_later(RETRY_S, self.start, owned)
+            return
+        if is_whole and owned.is_owned:
+            partition = self._replicas.partitions.find(TopicPartition(OFFSETS_TOPIC, owned.number))
+            self._await_replicas(owned, found, partition.leader_log().log_end_offset)
+
+    def _await_replicas(self, owned: OwnedPartition, found: list[StoredGroup], end_offset: int) -> None:
+        tp = TopicPartition(OFFSETS_TOPIC, owned.number)
+        self._replicas.appends.when_replicated(
+            tp, end_offset, REPLICATION_WAIT_MS, lambda error: self._replicated(owned, found, end_offset, error)
+        )
+
+    def _replicated(self, owned: OwnedPartition, found: list[StoredGroup], end_offset: int, error: ErrorCode) -> None:
+        if not owned.is_owned:
+            return
+        if error is ErrorCode.REQUEST_TIMED_OUT:
+            log.warning("%s-%d is read, its groups wait for the in-sync replicas", OFFSETS_TOPIC, owned.number)
+            self._await_replicas(owned, found, end_offset)
+        elif error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            # All in-sync replicas have it. They may be too few for new commits; the old commits count.
+            self._sliced.for_each(found, lambda group: self._take_if_current(owned, group), lambda: self._end(owned))
+        # Else the partition is lost, and `leadership_changed` will follow.
+
+    def _take_if_current(self, owned: OwnedPartition, group: StoredGroup) -> None:
+        if owned.is_owned:
+            self._listener.group_loaded(owned, group)
+
+    def _end(self, owned: OwnedPartition) -> None:
+        if owned.is_owned:
+            self._listener.partition_loaded(owned)

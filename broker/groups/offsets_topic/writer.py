@@ -1,0 +1,203 @@
+"""Appends to `__consumer_offsets`: groups, commits, tombstones (CLI-2, INV-23).
+
+Appends go through the replica manager with acks=all. `respond` is called when the records are below the high watermark, or
+failed. It is always called, since the caller has noted the write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.groups.offsets_topic.records import (
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from broker.process.clock import Clock
+from broker.replication.appending.delayed_produce import ProduceResponder
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import build_batch
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+ACKS_ALL = -1
+TOMBSTONES_BYTES_MAX = 256 * 1024
+"""Bytes of keys in one batch: well below any sensible max.message.bytes."""
+
+Stored = Callable[[ErrorCode], None]
+Appended = Callable[[ErrorCode, int], None]
+"""Gets the error and, without one, the offset of the batch."""
+
+_UNAVAILABLE = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+GROUP_ERRORS = {
+    **_UNAVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
+    **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ErrorCode.INVALID_REQUEST: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""The error of an append -> the error for the group (GroupMetadataManager.storeGroup). Others stay as they are."""
+COMMIT_ERRORS = {
+    **_UNAVAILABLE,
+    **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
+"""The same for the committer (GroupMetadataManager.maybeConvertOffsetCommitError)."""
+
+
+class Replicas(Protocol):
+    """The part of the ReplicaManager that appends."""
+
+    def append(
+        self,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[tuple[TopicPartition, memoryview]],
+        respond: ProduceResponder,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """`offsets.*` of the broker's configuration. `compression`: the codec's number in a batch."""
+
+    commit_timeout_ms: int = 5_000
+    compression: int = 0
+
+
+class OffsetsWriter:
+    """Appends to the partitions that this broker leads."""
+
+    def __init__(self, replicas: Replicas, clock: Clock, settings: WriterSettings) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._settings = settings
+
+    def store_group(self, partition: int, group_id: str, metadata: GroupMetadata, respond: Stored) -> None:
+        """`respond` gets the error for the group (GROUP_ERRORS)."""
+        try:
+            record = (encode_group_key(group_id), encode_group_value(metadata))
+        except KafkaError as error:
+            log.error("group %.200s, generation %d cannot be stored: %s", group_id, metadata.generation, error)
+            respond(GROUP_ERRORS.get(error.code, error.code))
+            return
+        except Exception:
+            log.exception("group %.200s, generation %d cannot be stored", group_id, metadata.generation)
+            respond(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+
+        def appended(error: ErrorCode, _: int) -> None:
+            told = GROUP_ERRORS.get(error, error)
+            if told not in (ErrorCode.NONE, *_UNAVAILABLE.values(), ErrorCode.REBALANCE_IN_PROGRESS):
+                generation = metadata.generation
+                log.error("group %.200s, generation %d could not be stored: %s", group_id, generation, error.name)
+            respond(told)
+
+        self.append(partition, [record], appended)
+
+    def commit(
+        self, partition: int, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], respond: Appended
+    ) -> None:
+        """All in one batch. `respond` gets the error for the committer (COMMIT_ERRORS)."""
+        try:
+            records = [(encode_offset_key(group_id, tp), encode_offset_value(at)) for tp, at in offsets.items()]
+        except KafkaError as error:
+            respond(COMMIT_ERRORS.get(error.code, error.code), -1)
+            return
+        except Exception:
+            log.exception("offsets of group %.200s cannot be stored", group_id)
+            respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+            return
+        self.append(partition, records, lambda error, base: respond(COMMIT_ERRORS.get(error, error), base))
+
+    def remove(
+        self,
+        partition: int,
+        group_id: str,
+        offsets: Iterable[TopicPartition],
+        respond: Appended,
+        *,
+        with_group: bool = False,
+    ) -> None:
+        """Tombstones for these offsets, and for the group. If one batch cannot hold them, several follow each other directly.
+
+        `respond` is called after all batches. It gets the first append error as it is, or the offset of the first batch (-1:
+        there was nothing to remove). Commits below that offset are removed, commits above it are newer.
+        """
+        try:
+            keys = [encode_offset_key(group_id, tp) for tp in offsets]
+            if with_group:
+                keys.append(encode_group_key(group_id))
+        except Exception:
+            log.exception("the tombstones of group %.200s cannot be made", group_id)
+            respond(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+            return
+        batches = list(_batches(keys))
+        errors: list[ErrorCode] = []
+        bases: list[int] = []
+
+        def appended(error: ErrorCode, base: int) -> None:
+            errors.append(error)
+            bases.append(base)
+            if len(errors) == len(batches):
+                failure = next((error for error in errors if error is not ErrorCode.NONE), ErrorCode.NONE)
+                respond(failure, min(bases))
+
+        if not batches:
+            respond(ErrorCode.NONE, -1)
+        for batch in batches:
+            self.append(partition, [(key, None) for key in batch], appended)
+
+    def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], respond: Appended) -> None:
+        """One batch of (key, value; None: a tombstone). `respond` gets the append's own error, now or later, exactly once."""
+        tp = TopicPartition(OFFSETS_TOPIC, partition)
+        is_answered = False
+
+        def answer(error: ErrorCode, base: int) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                respond(error, base)
+
+        try:
+            now_ms = self._clock.wall_ms()
+            batch = build_batch(
+                [(key, value, (), now_ms) for key, value in records], compression=self._settings.compression
+            )
+            self._replicas.append(
+                ACKS_ALL,
+                self._settings.commit_timeout_ms,
+                [(tp, memoryview(batch))],
+                lambda results: answer(ErrorCode(results[0].error), results[0].base_offset),
+            )
+        except Exception:
+            if is_answered:
+                raise  # It is the answer's own exception.
+            log.exception("%s: an append failed", tp)
+            answer(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+
+
+def _batches(keys: Sequence[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for key in keys:
+        if batch and size + len(key) > TOMBSTONES_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(key)
+        size += len(key)
+    if batch:
+        yield batch

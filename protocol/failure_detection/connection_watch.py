@@ -1,0 +1,185 @@
+"""An idle connection to one address that tells when nobody listens there any more (CTL-16).
+
+    connecting --accepted--> connected --closed or reset--> suspected, if it had lasted: connecting
+    connecting --refused REFUSALS_NEEDED times in a row--> found dead; after a while connecting again
+    connecting --any other failure--> not suspected; after a while connecting again
+
+Only the network is asked here. What a proof means for whom is decided by those that are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from protocol import self_connection
+from protocol.failure_detection.evidence import SPACING_S, Answer, Evidence, Liveness, answer_of
+
+Address = tuple[str, int]
+
+CONNECT_TIMEOUT_S = 1.0
+WAIT_S = 0.25
+"""Before the next attempt after one that said nothing."""
+AGAIN_S = 1.0
+"""Before a death is looked into once more, when nobody has closed the watch because of it."""
+STABLE_S = 1.0
+SHORT_LIVED_S, SHORT_LIVED_S_MAX = 0.05, 1.0
+"""The pause after a connection that ended before STABLE_S: something accepts and closes, and must not be hammered at."""
+TRUST_S = 0.05
+"""A connection has to last so long before the suspicion ends: a process that is being killed may still accept one."""
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, probes: a host that lost its power and is back answers one with a reset."""
+
+
+class Closable(Protocol):
+    """A watch that runs."""
+
+    def close(self) -> None: ...
+
+
+WatchConnection = Callable[[Address, Callable[[], None]], Closable]
+"""Begins to watch an address; calls the function, from the loop, each time when it is found that nobody listens there."""
+
+
+def _ignore(is_suspected: bool) -> None:
+    """Nobody wants to know of mere suspicions."""
+
+
+class _IdleConnection(asyncio.Protocol):
+    """Says nothing, and knows when it has ended."""
+
+    def __init__(self, ended: asyncio.Future[None], at_end: Callable[[], None]) -> None:
+        """`at_end` is called in the very turn of the loop that reads the end; who awaits `ended` goes on a little later."""
+        self.transport: asyncio.Transport | None = None
+        self._ended = ended
+        self._at_end = at_end
+        self._is_given_up = False
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._is_given_up:
+            self.transport.abort()
+            return
+        of_socket = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            of_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                if hasattr(socket, name):
+                    of_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def eof_received(self) -> None:
+        self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+            if not self._is_given_up:
+                self._at_end()
+
+
+class ConnectionWatch:
+    """Watches from the moment it is made until `close`. It need not have been connected before to find nobody there."""
+
+    def __init__(
+        self, address: Address, found_dead: Callable[[], None], suspected: Callable[[bool], None] = _ignore
+    ) -> None:
+        """`suspected(True)` when a connection has ended that had lasted; `suspected(False)` soon after, whatever was found."""
+        self._address = address
+        self._found_dead = found_dead
+        self._suspected = suspected
+        self._peer: Address | None = None
+        self._connection: _IdleConnection | None = None
+        self._connected_at = 0.0
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"watch of {self._address[0]}:{self._address[1]}"
+        )
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        self._task.cancel()
+        if self._connection is not None:
+            self._connection.give_up()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        evidence = Evidence()
+        short_lived = 0
+        while True:
+            ended: asyncio.Future[None] = loop.create_future()
+            match evidence.note(await self._connect(ended)):
+                case Liveness.LIVES:
+                    await asyncio.wait([ended], timeout=TRUST_S)
+                    if not ended.done() or short_lived:
+                        self._suspected(False)
+                    await ended
+                    if self._was_stable():
+                        short_lived = 0
+                    else:
+                        await asyncio.sleep(min(SHORT_LIVED_S * 2**short_lived, SHORT_LIVED_S_MAX))
+                        short_lived = min(short_lived + 1, 10)
+                case Liveness.SUSPECTED:
+                    await asyncio.sleep(SPACING_S)
+                case Liveness.DEAD:
+                    self._found_dead()
+                    await asyncio.sleep(AGAIN_S)
+                    self._suspected(False)
+                case Liveness.UNKNOWN:
+                    self._suspected(False)
+                    self._peer = None  # perhaps the name has another address now
+                    await asyncio.sleep(WAIT_S)
+
+    async def _connect(self, ended: asyncio.Future[None]) -> Answer:
+        """One attempt at the host that was connected to before, else at all addresses that the name has now.
+
+        The same host must refuse: a name that was given to another one meanwhile proves nothing.
+        """
+        errors: list[OSError] = []
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                for address in [self._peer] if self._peer is not None else await self._resolved():
+                    try:
+                        await self._connect_to(address, ended)
+                    except OSError as error:  # also a time-out of the system's own
+                        errors.append(error)
+                    else:
+                        return Answer.ACCEPTED
+        except (TimeoutError, OSError):
+            return Answer.UNCLEAR
+        return answer_of(errors)
+
+    async def _resolved(self) -> list[Address]:
+        host, port = self._address
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys((str(address[0]), port) for *_, address in found))
+
+    async def _connect_to(self, address: Address, ended: asyncio.Future[None]) -> None:
+        self._connected_at = asyncio.get_running_loop().time()
+        connection = _IdleConnection(ended, self._at_end)
+        try:
+            transport, _ = await asyncio.get_running_loop().create_connection(lambda: connection, *address)
+            if self_connection.is_to_itself(transport):
+                raise self_connection.refused(address)
+        except BaseException:
+            connection.give_up()
+            raise
+        self._connection = connection
+        self._peer = address
+
+    def _at_end(self) -> None:
+        if self._was_stable():
+            self._suspected(True)
+
+    def _was_stable(self) -> bool:
+        """Something that accepts and closes at once is no reason for suspicions without end."""
+        return asyncio.get_running_loop().time() - self._connected_at >= STABLE_S

@@ -1,0 +1,31 @@
+"""Topic ids (KIP-516): 16 bytes on the wire, 22 characters in ZooKeeper, in control requests and for people. Pure."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+
+from protocol.topic_names import shown
+
+TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+def topic_id_text(topic_id: uuid.UUID) -> str:
+    """Kafka's text of an id: the 16 bytes in URL-safe base 64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_uuid(text: str) -> uuid.UUID:
+    """The inverse of `topic_id_text`. Raises ValueError for other text."""
+    if not TOPIC_ID.fullmatch(text):
+        raise ValueError(f"{shown(text)} is no topic id: 22 characters of URL-safe base 64 are needed")
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def new_topic_id(random_bytes: bytes) -> str:
+    """The text of a new id made from 16 random bytes; as in Kafka it never begins with `-`, which looks like an option."""
+    first, rest = random_bytes[0], random_bytes[1:]
+    if topic_id_text(uuid.UUID(bytes=random_bytes)).startswith("-"):
+        first &= 0x7F
+    return topic_id_text(uuid.UUID(bytes=bytes([first]) + rest, version=4))

@@ -1,0 +1,206 @@
+"""An answer that would name a leader which may have died a moment ago waits for the next one (CTL-16)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.cluster import suspected_leaders
+from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.suspected_leaders import SuspectedLeaders
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
+from protocol.types import NO_LEADER, BrokerInfo, Endpoint
+
+LONG_S = 60.0
+"""Nothing of a test waits for so long."""
+
+
+@pytest.fixture(autouse=True)
+def _long_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", LONG_S)
+    monkeypatch.setattr(suspected_leaders, "LINGER_S", LONG_S)
+
+
+def broker(broker_id: int, epoch: int = 1) -> BrokerInfo:
+    return BrokerInfo(broker_id, epoch, (Endpoint("PLAINTEXT", "h", broker_id),))
+
+
+class World:
+    """Topic `a`, led by 2 and 3, and topic `b`, led by 1."""
+
+    def __init__(self) -> None:
+        self.metadata = MetadataCache()
+        self.suspected_leaders = SuspectedLeaders(self.metadata)
+        self.answered: list[str] = []
+        self.lead(a=[2, 3], b=[1])
+
+    def lead(self, **leaders: list[int]) -> None:
+        states = tuple(
+            PartitionState(topic, number, 1, leader, 1, (1, 2, 3), 0, (1, 2, 3))
+            for topic, of in leaders.items()
+            for number, leader in enumerate(of)
+        )
+        self.metadata.update(UpdateMetadataRequest(1, 1, 1, states, {}, (broker(1), broker(2), broker(3)), False))
+        self.suspected_leaders.look_again()
+
+    def ask(self, name: str, *topics: str) -> None:
+        self.suspected_leaders.when_settled(topics, lambda: self.answered.append(name))
+
+
+def play(test: Callable[[World], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        world = World()
+        await test(world)
+        world.suspected_leaders.close()
+
+    asyncio.run(whole())
+
+
+def test_while_nobody_is_in_doubt_the_answer_is_given_at_once() -> None:
+    async def test(world: World) -> None:
+        world.ask("both", "a", "b")
+        world.ask("of nothing")
+        world.ask("unknown", "c")
+        assert world.answered == ["both", "of nothing", "unknown"]
+
+    play(test)
+
+
+def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader() -> None:
+    """A client and the brokers hear of a death in any order."""
+
+    async def test(world: World) -> None:
+        world.suspected_leaders.are_watched = True
+        told = asyncio.Event()
+        world.ask("of nothing")
+        world.ask("a", "a")
+        world.suspected_leaders.when_settled(("b",), told.set)
+        assert world.answered == ["of nothing"]
+        world.suspected_leaders.suspect(3)
+        await told.wait()
+        assert world.answered == ["of nothing"]
+        world.lead(a=[2, 1])
+        assert world.answered == ["of nothing", "a"]
+
+    play(test)
+
+
+def test_only_answers_that_would_name_the_doubtful_leader_wait() -> None:
+    async def test(world: World) -> None:
+        world.suspected_leaders.suspect(3)
+        world.ask("b", "b")
+        world.ask("a", "a")
+        world.ask("both", "b", "a")
+        assert world.answered == ["b"]
+        world.suspected_leaders.trust(2)
+        world.suspected_leaders.look_again()
+        assert world.answered == ["b"]
+        world.suspected_leaders.trust(3)
+        assert world.answered == ["b", "a", "both"]
+
+    play(test)
+
+
+def test_the_next_leader_lets_the_answer_go() -> None:
+    """Not the news that the old one is gone: a new controller tells that before it has elected anybody."""
+
+    async def test(world: World) -> None:
+        world.suspected_leaders.suspect(2)
+        world.ask("a", "a")
+        world.suspected_leaders.depart(broker(2))
+        world.suspected_leaders.trust(2)
+        assert world.answered == []
+        world.lead(a=[3, 3])
+        assert world.answered == ["a"]
+
+    play(test)
+
+
+def test_that_there_is_no_leader_is_an_answer_too() -> None:
+    """Nobody else is in the ISR: there is nothing to wait for."""
+
+    async def test(world: World) -> None:
+        world.suspected_leaders.depart(broker(2))
+        world.ask("a", "a")
+        world.lead(a=[NO_LEADER, 3])
+        assert world.answered == ["a"]
+
+    play(test)
+
+
+def test_one_that_is_back_is_not_in_doubt() -> None:
+    async def test(world: World) -> None:
+        world.suspected_leaders.depart(broker(2))
+        world.ask("a", "a")
+        world.suspected_leaders.come(2)
+        world.suspected_leaders.look_again()
+        assert world.answered == ["a"]
+        assert world.suspected_leaders.departed() == []
+
+    play(test)
+
+
+def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.001)
+
+    async def test(world: World) -> None:
+        world.suspected_leaders.suspect(2)
+        answered = asyncio.Event()
+        world.suspected_leaders.when_settled(("a",), answered.set)
+        await answered.wait()
+        assert world.suspected_leaders.suspected == {2}
+        world.suspected_leaders.trust(2)
+        assert world.answered == []
+
+    play(test)
+
+
+def test_who_waits_is_answered_when_the_broker_stops() -> None:
+    async def test(world: World) -> None:
+        world.suspected_leaders.suspect(2)
+        world.ask("suspected", "a")
+        world.suspected_leaders.depart(broker(3))
+        world.ask("departed", "a")
+        world.suspected_leaders.close()
+        assert world.answered == ["suspected", "departed"]
+
+    play(test)
+
+
+def test_not_many_wait_and_few_are_answered_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 12: a thousand connections can ask a hundred times each."""
+    monkeypatch.setattr(suspected_leaders, "WAITERS_MAX", 5)
+    monkeypatch.setattr(suspected_leaders, "TOPICS_MAX", 7)
+    monkeypatch.setattr(suspected_leaders, "RELEASED_AT_ONCE", 2)
+
+    async def test(world: World) -> None:
+        world.suspected_leaders.suspect(2)
+        world.ask("large", "a", *"cdefghi")
+        for number in range(6):
+            world.ask(f"{number}", "a")
+        assert world.answered == ["large", "5"]
+        world.lead(a=[1, 1])
+        assert world.answered[2:] == ["0", "1"]
+        await asyncio.sleep(0)
+        assert world.answered[4:] == ["2", "3"]
+        await asyncio.sleep(0)
+        assert world.answered[6:] == ["4"]
+        assert world.suspected_leaders._topics_waiting == 0
+
+    play(test)
+
+
+def test_one_that_is_gone_is_listed_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspected_leaders, "LINGER_S", 0.001)
+
+    async def test(world: World) -> None:
+        world.suspected_leaders.depart(broker(2))
+        assert world.suspected_leaders.departed() == [broker(2)]
+        world.suspected_leaders.depart(broker(2, epoch=9))
+        assert world.suspected_leaders.departed() == [broker(2, epoch=9)]
+        await asyncio.sleep(0.01)  # timers fire in order
+        assert world.suspected_leaders.departed() == []
+
+    play(test)

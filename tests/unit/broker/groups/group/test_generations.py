@@ -1,0 +1,121 @@
+"""A group that is unloaded, restored, deleted, shown (CLI-2, LAI-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.groups.group.group import Group
+from broker.groups.group.messages import (
+    AnswerJoin,
+    GroupMetadata,
+    GroupSettings,
+    MemberMetadata,
+    Store,
+)
+from broker.groups.group.states import GroupState
+from protocol.errors import ErrorCode
+from tests.support.group_scripts import (
+    START_MS,
+    ScriptedGroup,
+    completing,
+    preparing,
+    restored,
+    stable,
+    unload,
+)
+
+EMPTY = GroupState.EMPTY
+COMPLETING = GroupState.COMPLETING_REBALANCE
+STABLE = GroupState.STABLE
+DEAD = GroupState.DEAD
+
+
+# -- unloaded, restored, deleted
+
+
+@pytest.mark.parametrize("make", [preparing, lambda: completing(None, None), lambda: stable("a", None)])
+def test_unloading_answers_all_who_wait(make: Callable[[], ScriptedGroup]) -> None:
+    script = make()
+    waiting = [script.join("id-1"), script.join(instance="a")]
+    if script.group.state is COMPLETING:
+        waiting.append(script.sync("id-2"))
+    unload(script)
+    assert all(ticket in script.answers for ticket in waiting)
+    assert script.error(waiting[-1]) in (ErrorCode.NOT_COORDINATOR, ErrorCode.REBALANCE_IN_PROGRESS)
+    assert script.group.state is DEAD
+    assert script.group.next_deadline() is None
+    script.stored(ErrorCode.NONE, number=max(script.stores))
+    script.wait(400)
+    unload(script)
+    assert script.group.state is DEAD
+    assert script.error(script.join()) is script.error(script.join("id-1")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert script.error(script.sync("id-1")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert script.leave("id-1") == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+def test_members_go_on_in_a_restored_group() -> None:
+    script = stable("a", None)
+    stored = script.stores[max(script.stores)]
+    generation = script.group.generation
+    unload(script)
+    restored(script, stored)
+    assert script.group.state is STABLE
+    assert script.group.leader == "id-1"
+    assert script.heartbeat("id-2", generation) is ErrorCode.NONE
+    assert script.synced(script.sync("id-1", instance="a")).assignment == b"id-1"
+    assert script.group.snapshot(0) == stored
+    script.wait(9.9)
+    assert len(script.group.members) == 2
+    script.wait(0.2)
+    assert script.group.state is EMPTY
+
+
+def member(member_id: str, instance: str | None = None) -> MemberMetadata:
+    return MemberMetadata(member_id, instance, "c", "/h", 60_000, 10_000, b"sub", b"asg")
+
+
+def test_what_no_broker_writes_is_restored_as_well_as_it_can_be() -> None:
+    """An unknown leader, no protocol, two holders of an instance id."""
+    stored = GroupMetadata("", 7, None, "who", -1, (member("m1", "i"), member("m2"), member("m3", "i"), member("m2")))
+    group = Group.restored("g", stored, GroupSettings(), 5.0)
+    assert (group.state, group.generation, group.leader) == (STABLE, 7, "m3")
+    assert list(group.members) == ["m3", "m2"]
+    assert group.describe().members[0].metadata == b"sub"
+    assert group.heartbeat("m1", "i", 7, 5.0) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_an_empty_group_is_restored_with_the_time_since_when() -> None:
+    group = Group.restored("g", GroupMetadata("consumer", 3, None, None, START_MS, ()), GroupSettings(), 5.0)
+    assert (group.state, group.state_since_ms, group.next_deadline()) == (EMPTY, START_MS, None)
+    assert group.subscribed_topics() == frozenset()
+
+
+# -- what is shown
+
+
+def test_describing_tells_metadata_and_assignments_of_a_stable_group_only() -> None:
+    script = stable("a", None)
+    shown = script.group.describe()
+    assert (shown.state, shown.protocol_type, shown.protocol_name) == ("Stable", "consumer", "range")
+    assert [(one.member_id, one.instance_id, one.metadata, one.assignment) for one in shown.members] == [
+        ("id-1", "a", b"topics", b"id-1"),
+        ("id-2", None, b"topics", b"id-2"),
+    ]
+    script.join()
+    shown = script.group.describe()
+    assert (shown.state, shown.protocol_name, len(shown.members)) == ("PreparingRebalance", "", 3)
+    assert {(one.client_id, one.client_host, one.metadata, one.assignment) for one in shown.members} == {
+        ("client", "/10.0.0.1", b"", b"")
+    }
+
+
+def test_effects_are_given_once() -> None:
+    group = Group("g", GroupSettings(initial_rebalance_delay_ms=0))
+    script = ScriptedGroup()
+    script.group = group
+    script.join()
+    assert group.advance(script.now_s, script.wall_ms) == []
+    assert isinstance(group.unload(ErrorCode.NOT_COORDINATOR), list)
+    assert not any(isinstance(effect, AnswerJoin | Store) for effect in group.kill())

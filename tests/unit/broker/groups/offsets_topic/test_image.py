@@ -1,0 +1,200 @@
+"""What a partition of `__consumer_offsets` says, record by record."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.groups.offsets_topic.image import OffsetsImage
+from broker.groups.offsets_topic.records import (
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch
+from protocol.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+Record = tuple[bytes | None, bytes | None]
+Found = dict[str, tuple[GroupMetadata | None, dict[TopicPartition, int]]]
+
+
+def commit(tp: TopicPartition, offset: int, group_id: str = "g") -> Record:
+    return encode_offset_key(group_id, tp), encode_offset_value(CommittedOffset(offset, 1, "", 1000))
+
+
+def no_commit(tp: TopicPartition, group_id: str = "g") -> Record:
+    return encode_offset_key(group_id, tp), None
+
+
+def group(generation: int, group_id: str = "g") -> Record:
+    return encode_group_key(group_id), encode_group_value(metadata(generation))
+
+
+def no_group(group_id: str = "g") -> Record:
+    return encode_group_key(group_id), None
+
+
+def metadata(generation: int) -> GroupMetadata:
+    return GroupMetadata("consumer", generation, None, None, 5, ())
+
+
+class Log:
+    """The batches of a partition."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.end = 0
+
+    def write(self, *records: Record, **header: int) -> Log:
+        self.data += build_batch([(k, v, (), 1000) for k, v in records], base_offset=self.end, **header)
+        self.end += len(records)
+        return self
+
+    def write_in_transaction(self, producer: int, *records: Record) -> Log:
+        return self.write(
+            *records, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT
+        )
+
+    def mark(self, producer: int, kind: int) -> Log:
+        """0 abort, 1 commit."""
+        marker = (struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
+        return self.write(marker, producer_id=producer, producer_epoch=0, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+
+    def image(self) -> OffsetsImage:
+        image = OffsetsImage()
+        for _ in image.steps(self.data):
+            continue
+        assert image.next_offset == self.end
+        return image
+
+    def found(self) -> Found:
+        return found(self.image())
+
+
+def found(image: OffsetsImage) -> Found:
+    """Group -> (what is stored of it, its offsets)."""
+    return {
+        group_id: (stored, {tp: offsets.get(tp).offset for tp in offsets})
+        for group_id, stored, offsets in image.groups()
+    }
+
+
+def test_the_last_record_of_a_key_counts() -> None:
+    log = Log().write(commit(T0, 1), commit(T1, 2)).write(group(1)).write(commit(T0, 3)).write(group(2))
+    log.write(commit(T0, 7, "simple")).write(group(9, "no-offsets"))
+    assert log.found() == {
+        "g": (metadata(2), {T0: 3, T1: 2}),
+        "simple": (None, {T0: 7}),
+        "no-offsets": (metadata(9), {}),
+    }
+
+
+def test_tombstones_remove() -> None:
+    log = Log().write(commit(T0, 1), commit(T1, 2), group(1)).write(no_commit(T0), no_commit(T0, "never seen"))
+    assert log.found() == {"g": (metadata(1), {T1: 2})}
+    assert log.write(no_group()).found() == {"g": (None, {T1: 2})}
+    assert log.write(no_commit(T1), no_group("never seen")).found() == {}
+    assert log.write(commit(T1, 5)).found() == {"g": (None, {T1: 5})}
+
+
+def test_where_an_offset_is_in_the_log() -> None:
+    """Of its batch: so it is when a commit completes."""
+    image = Log().write(group(1)).write(commit(T0, 1), commit(T1, 2)).image()
+    ((_, _, offsets),) = image.groups()
+    assert (offsets.log_offset(T0), offsets.log_offset(T1)) == (1, 1)
+
+
+def test_keys_of_version_0_name_the_same_offsets() -> None:
+    old_key = b"\x00\x00" + encode_offset_key("g", T0)[2:]
+    old_value = struct.pack(">hqhq", 0, 4, 0, 9)
+    assert Log().write((old_key, old_value)).found() == {"g": (None, {T0: 4})}
+    assert Log().write((old_key, old_value), commit(T0, 5)).found() == {"g": (None, {T0: 5})}
+    assert Log().write((old_key, old_value), no_commit(T0)).found() == {}
+
+
+STRANGE: list[tuple[Record, str]] = [
+    ((b"\x00\x05of a later group coordinator", b"\x00\x00?"), "keys of version 5"),
+    ((b"\x7f\xff", None), "keys of version 32767"),
+    ((None, b"value"), "records without a key"),
+    ((b"\x01", b"value"), "records without a key"),
+    ((b"\x00\x01\x00\x09short", b""), "keys that cannot be read"),
+    ((commit(T0, 1)[0], b"\x00\x05" + bytes(30)), "committed offsets of version 5"),
+    ((commit(T0, 1)[0], b"\x00\x03\x00"), "committed offsets that cannot be read"),
+    ((commit(T0, 1)[0], b""), "committed offsets that cannot be read"),
+    ((group(1)[0], b"\x00\x07" + bytes(30)), "groups of version 7"),
+    ((group(1)[0], b"\x00\x03\x00"), "groups that cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("record", "what"), STRANGE)
+def test_what_is_not_understood_is_skipped_and_counted(record: Record, what: str) -> None:
+    """What was understood before it, and what comes after, counts."""
+    log = Log().write(commit(T0, 1), group(1)).write(record, commit(T1, 2)).write(record)
+    image = log.image()
+    assert image.skipped == {what: 2}
+    assert ("cannot be read" in what) == (what in image.first_errors)
+    assert found(image) == {"g": (metadata(1), {T0: 1, T1: 2})}
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_offsets_of_a_transaction_count_from_its_marker_on(kind: int) -> None:
+    log = Log().write(commit(T0, 1)).write_in_transaction(7, commit(T0, 2), commit(T1, 3))
+    image = log.image()
+    assert image.open_transactions == 1
+    assert found(image) == {"g": (None, {T0: 1})}
+    image = log.mark(7, kind).image()
+    assert image.open_transactions == 0
+    assert found(image) == {"g": (None, {T0: 2, T1: 3} if kind else {T0: 1})}
+
+
+def test_a_commit_behind_one_of_a_transaction_counts_whenever_that_ends() -> None:
+    log = Log().write_in_transaction(7, commit(T0, 2), commit(T1, 3)).write(commit(T0, 9)).mark(8, 1).mark(7, 1)
+    assert log.found() == {"g": (None, {T0: 9, T1: 3})}
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_compressed_batches(compression: int) -> None:
+    assert Log().write(commit(T0, 1), commit(T1, 2), compression=compression).found() == {"g": (None, {T0: 1, T1: 2})}
+
+
+def test_a_batch_that_is_cut_waits_for_the_next_read() -> None:
+    log = Log().write(commit(T0, 1)).write(commit(T1, 2))
+    image = OffsetsImage()
+    list(image.steps(log.data[:-1]))
+    assert image.next_offset == 1
+    list(image.steps(log.data[len(log.data) // 2 :]))
+    assert found(image) == {"g": (None, {T0: 1, T1: 2})}
+
+
+def test_broken_records_are_told() -> None:
+    """A batch whose records do not fit it is damage, and not of another version."""
+    broken = bytearray(Log().write(commit(T0, 1)).data)
+    broken[61] = 0x40  # the record's length
+    with pytest.raises(KafkaError) as told:
+        list(OffsetsImage().steps(bytes(broken)))
+    assert told.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+KEYS = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([T0, T1, TopicPartition("u", 0)]))
+
+
+@given(
+    st.lists(st.lists(st.tuples(KEYS, st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=5), max_size=12)
+)
+def test_any_history(batches: list[list[tuple[tuple[str, TopicPartition], int | None]]]) -> None:
+    log = Log()
+    expected: dict[str, dict[TopicPartition, int]] = {}
+    for batch in batches:
+        log.write(*(no_commit(tp, g) if n is None else commit(tp, n, g) for (g, tp), n in batch))
+        for (group_id, tp), offset in batch:
+            expected.setdefault(group_id, {}).pop(tp, None)
+            if offset is not None:
+                expected[group_id][tp] = offset
+    assert log.found() == {group_id: (None, offsets) for group_id, offsets in expected.items() if offsets}

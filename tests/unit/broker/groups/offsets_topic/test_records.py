@@ -1,0 +1,244 @@
+"""Keys and values of `__consumer_offsets`: to the byte as Kafka writes them, every version that it has ever written read."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
+from broker.groups.offsets_topic import records
+from broker.groups.offsets_topic.records import (
+    GroupKey,
+    OffsetKey,
+    UnknownKey,
+    UnknownValueVersion,
+    UnreadableRecord,
+    decode_group_value,
+    decode_key,
+    decode_offset_value,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=20)
+NULLABLE = st.one_of(st.none(), TEXT)
+OFFSETS = st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.none())
+MEMBERS = st.builds(
+    MemberMetadata, TEXT, NULLABLE, TEXT, TEXT, INT32, INT32, st.binary(max_size=20), st.binary(max_size=20)
+)
+GROUPS = st.builds(GroupMetadata, TEXT, INT32, NULLABLE, NULLABLE, INT64, st.lists(MEMBERS, max_size=4).map(tuple))
+
+
+def short(number: int) -> bytes:
+    return struct.pack(">h", number)
+
+
+def string(text: str) -> bytes:
+    return short(len(text)) + text.encode()
+
+
+def compact(text: str) -> bytes:
+    return bytes((len(text) + 1,)) + text.encode()
+
+
+def long(number: int) -> bytes:
+    return struct.pack(">q", number)
+
+
+def integer(number: int) -> bytes:
+    return struct.pack(">i", number)
+
+
+@pytest.mark.parametrize(
+    ("key", "decoded"),
+    [
+        (short(0) + string("g") + string("t") + integer(7), OffsetKey("g", "t", 7)),
+        (short(1) + string("g") + string("t") + integer(7), OffsetKey("g", "t", 7)),
+        (short(2) + string("g"), GroupKey("g")),
+        (short(2) + string(""), GroupKey("")),
+        (short(3) + string("of KIP-848"), UnknownKey(3)),
+        (short(-5) + b"anything", UnknownKey(-5)),
+        (b"\x00", UnknownKey(-1)),
+        (b"", UnknownKey(-1)),
+        (None, UnknownKey(-1)),
+    ],
+)
+def test_keys(key: bytes | None, decoded: object) -> None:
+    assert decode_key(key) == decoded
+
+
+def test_the_keys_that_are_written() -> None:
+    assert encode_offset_key("g", TopicPartition("t", 7)) == short(1) + string("g") + string("t") + integer(7)
+    assert encode_group_key("g") == short(2) + string("g")
+
+
+@given(TEXT, TEXT, INT32)
+def test_keys_come_back(group_id: str, topic: str, partition: int) -> None:
+    assert decode_key(encode_offset_key(group_id, TopicPartition(topic, partition))) == (group_id, topic, partition)
+    assert decode_key(encode_group_key(group_id)) == GroupKey(group_id)
+
+
+OFFSET_VALUES = [
+    (short(0) + long(5) + string("m") + long(9), CommittedOffset(5, -1, "m", 9)),
+    (short(1) + long(5) + string("m") + long(9) + long(11), CommittedOffset(5, -1, "m", 9, 11)),
+    (short(1) + long(5) + string("m") + long(9) + long(-1), CommittedOffset(5, -1, "m", 9)),
+    (short(2) + long(5) + string("m") + long(9), CommittedOffset(5, -1, "m", 9)),
+    (short(3) + long(5) + integer(3) + string("m") + long(9), CommittedOffset(5, 3, "m", 9)),
+    (short(4) + long(5) + integer(3) + compact("m") + long(9) + b"\x00", CommittedOffset(5, 3, "m", 9)),
+    # A tagged field that a later version of Kafka may add (KIP-915).
+    (short(4) + long(5) + integer(3) + compact("") + long(9) + b"\x01\x00\x02xy", CommittedOffset(5, 3, "", 9)),
+]
+
+
+@pytest.mark.parametrize(("value", "decoded"), OFFSET_VALUES)
+def test_offsets_of_every_version(value: bytes, decoded: CommittedOffset) -> None:
+    assert decode_offset_value(value) == decoded
+
+
+def test_the_offsets_that_are_written() -> None:
+    """v3; v1 when the commit said how long it is to be kept (OffsetCommit v2..4), and then without its leader epoch."""
+    assert encode_offset_value(CommittedOffset(5, 3, "m", 9)) == OFFSET_VALUES[4][0]
+    assert encode_offset_value(CommittedOffset(5, 3, "m", 9, 11)) == OFFSET_VALUES[1][0]
+
+
+@given(OFFSETS)
+def test_offsets_come_back(committed: CommittedOffset) -> None:
+    assert decode_offset_value(encode_offset_value(committed)) == committed
+
+
+def member_bytes(version: int) -> bytes:
+    text = compact if version == 4 else string
+    data = (lambda b: bytes((len(b) + 1,)) + b) if version == 4 else (lambda b: integer(len(b)) + b)
+    instance = text("i") if version >= 3 else b""
+    rebalance = integer(60_000) if version >= 1 else b""
+    end = b"\x00" if version == 4 else b""
+    return (
+        text("m")
+        + instance
+        + text("client")
+        + text("/host")
+        + rebalance
+        + integer(10_000)
+        + data(b"sub")
+        + data(b"asgn")
+        + end
+    )
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_groups_of_every_version(version: int) -> None:
+    text = compact if version == 4 else string
+    count = bytes((2,)) if version == 4 else integer(1)
+    since = long(99) if version >= 2 else b""
+    end = b"\x00" if version == 4 else b""
+    value = (
+        short(version)
+        + text("consumer")
+        + integer(4)
+        + text("range")
+        + text("m")
+        + since
+        + count
+        + member_bytes(version)
+        + end
+    )
+    member = MemberMetadata(
+        "m",
+        "i" if version >= 3 else None,
+        "client",
+        "/host",
+        60_000 if version >= 1 else 10_000,
+        10_000,
+        b"sub",
+        b"asgn",
+    )
+    decoded = GroupMetadata("consumer", 4, "range", "m", 99 if version >= 2 else -1, (member,))
+    assert decode_group_value(value) == decoded
+    if version == 3:
+        assert encode_group_value(decoded) == value
+
+
+def test_an_empty_group() -> None:
+    value = short(3) + string("consumer") + integer(4) + short(-1) + short(-1) + long(99) + integer(0)
+    decoded = GroupMetadata("consumer", 4, None, None, 99, ())
+    assert decode_group_value(value) == decoded
+    assert encode_group_value(decoded) == value
+
+
+@given(GROUPS)
+def test_groups_come_back(group: GroupMetadata) -> None:
+    assert decode_group_value(encode_group_value(group)) == group
+
+
+@pytest.mark.parametrize("version", [-1, 5, 300])
+def test_values_of_unknown_versions_are_told(version: int) -> None:
+    """Kept, skipped, said: not taken for a known one."""
+    for decode in (decode_offset_value, decode_group_value):
+        with pytest.raises(UnknownValueVersion) as told:
+            decode(short(version) + bytes(40))
+        assert told.value.version == version
+
+
+@pytest.mark.parametrize(
+    ("decode", "whole"),
+    [
+        (decode_key, encode_offset_key("group", TopicPartition("topic", 7))),
+        (decode_key, encode_group_key("group")),
+        *((decode_offset_value, value) for value, _ in OFFSET_VALUES),
+        (decode_group_value, encode_group_value(GroupMetadata("consumer", 4, "range", "m", 9, ()))),
+        (
+            decode_group_value,
+            short(3) + string("c") + integer(4) + short(-1) * 2 + long(9) + integer(1) + member_bytes(3),
+        ),
+        (
+            decode_group_value,
+            short(4) + compact("c") + integer(4) + b"\0\0" + long(9) + b"\2" + member_bytes(4) + b"\0",
+        ),
+    ],
+)
+def test_a_record_that_is_cut_or_too_long_is_told(decode: object, whole: bytes) -> None:
+    decode(whole)
+    for size in range(2, len(whole)):
+        with pytest.raises(UnreadableRecord):
+            decode(whole[:size])
+    with pytest.raises(UnreadableRecord):
+        decode(whole + b"\x00")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes(data: bytes) -> None:
+    """Nothing but the two exceptions, whatever a disk or another program wrote."""
+    for version in (*range(5), None):
+        prefixed = data if version is None else short(version) + data
+        for decode in (decode_key, decode_offset_value, decode_group_value):
+            try:
+                decode(prefixed)
+            except (UnknownValueVersion, UnreadableRecord):
+                continue
+
+
+def test_strings_that_no_record_can_hold_are_refused() -> None:
+    """A flexible request may carry them; 10,000 characters are no trouble."""
+    long_id = "g" * 10_000
+    assert decode_key(encode_group_key(long_id)) == GroupKey(long_id)
+    too_long = "ü" * 16_384
+    for encode in (
+        lambda: encode_group_key(too_long),
+        lambda: encode_offset_key(too_long, TopicPartition("t", 0)),
+        lambda: encode_offset_value(CommittedOffset(1, -1, too_long, 0)),
+        lambda: encode_offset_value(CommittedOffset(1, -1, too_long, 0, 5)),
+        lambda: encode_group_value(GroupMetadata("consumer", 1, too_long, None, 0, ())),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            encode()
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert len(too_long.encode()) == records.STRING_BYTES_MAX + 1

@@ -1,0 +1,411 @@
+"""Appending to and loading from `__consumer_offsets`: acknowledged when replicated (INV-23), loaded in slices (BUG-25)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from broker.groups.group.messages import CommittedOffset, GroupMetadata
+from broker.groups.group.offsets import GroupOffsets
+from broker.groups.offsets_topic import writer as offsets_writer
+from broker.groups.offsets_topic.loading import OffsetsReader
+from broker.groups.offsets_topic.ownership import partition_for
+from broker.groups.offsets_topic.records import decode_key, encode_group_key, encode_offset_key
+from broker.groups.offsets_topic.writer import Appended, OffsetsWriter, WriterSettings
+from broker.process.clock import SystemClock
+from broker.storage.log import LogDirFailed, WouldBlock
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+from tests.support.replica_cluster import Cluster
+
+TP = TopicPartition(OFFSETS_TOPIC, 3)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+GROUP = GroupMetadata("consumer", 2, None, None, 5, ())
+CUT = "the value of a group: the frame ends inside a string's length"
+Loaded = dict[str, tuple[GroupMetadata | None, dict[TopicPartition, CommittedOffset]]]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "java_hash"),
+    [
+        ("", 0),
+        ("hello", 99162322),
+        ("BB", 2112),
+        ("polygenelubricants", -(2**31)),
+        ("😀", 0xD83D * 31 + 0xDE00),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 50, 7])
+def test_the_partition_of_a_group(group_id: str, java_hash: int, partitions: int) -> None:
+    """Utils.abs(String.hashCode()) % partitions, over UTF-16."""
+    assert partition_for(group_id, partitions) == (0 if java_hash == -(2**31) else abs(java_hash)) % partitions
+
+
+pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+
+
+def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]], **overrides: str) -> None:
+    async def started() -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides={"cleanup.policy": "compact", **overrides})
+        await cluster.replicate()
+        await scenario(cluster)
+
+    cluster = Cluster(directory, tp=TP)
+    try:
+        asyncio.run(started())
+    finally:
+        cluster.close()
+
+
+def writer_of(cluster: Cluster, broker: int = 1, **settings: int) -> OffsetsWriter:
+    return OffsetsWriter(cluster.nodes[broker].manager, cluster.time, WriterSettings(**settings))
+
+
+def reader_of(cluster: Cluster, broker: int = 1, buffer_bytes: int = 2**20) -> OffsetsReader:
+    return OffsetsReader(cluster.nodes[broker].manager, cluster.time, buffer_bytes)
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset, 1, "", 1000)
+
+
+async def load(reader: OffsetsReader, is_current: Callable[[], bool] = lambda: True) -> Loaded | None:
+    loaded: Loaded = {}
+
+    def sink(group_id: str, metadata: GroupMetadata | None, offsets: GroupOffsets) -> None:
+        assert group_id not in loaded
+        loaded[group_id] = (metadata, {tp: offsets.get(tp) for tp in offsets})
+
+    return loaded if await reader.load(TP.partition, is_current, sink) else None
+
+
+def keys_in(cluster: Cluster, broker: int = 1) -> list[list[object]]:
+    """The keys, batch by batch."""
+    log = cluster.nodes[broker].partition(TP).log
+    data = b"".join(bytes(part) for part in log.read(0, 2**24, log.log_end_offset, True).records)
+    return [
+        [(decode_key(record.key), record.value is None) for record in decode_records(data, position)]
+        for position, _ in iter_batches(data)
+    ]
+
+
+def test_a_commit_is_acknowledged_when_it_is_replicated(tmp_path: Path) -> None:
+    """INV-23. What was acknowledged is what the next leader loads."""
+
+    async def scenario(cluster: Cluster) -> None:
+        answers: list[tuple[str, ErrorCode, int]] = []
+        writer = writer_of(cluster)
+        writer.store_group(TP.partition, "g", GROUP, lambda error: answers.append(("group", error, -1)))
+        writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda e, base: answers.append(("commit", e, base)))
+        assert answers == []
+        await cluster.replicate(2, rounds=2)
+        assert answers == [("group", ErrorCode.NONE, -1), ("commit", ErrorCode.NONE, 1)]
+        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
+        assert await load(reader_of(cluster, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
+        assert await load(reader_of(cluster)) is None, "not led here any more"
+
+    play(tmp_path, scenario)
+
+
+class Broken:
+    """A replica manager with a bug."""
+
+    def append(self, *_: object) -> None:
+        raise RuntimeError("a bug")
+
+
+UNSTORABLE = CommittedOffset(5, 1, "", 1000, 2**63)
+"""Expires at a time that no record can hold."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda writer, respond: writer.commit(0, "g", {T0: at(5)}, respond),
+        lambda writer, respond: writer.commit(0, "g", {T0: UNSTORABLE}, respond),
+        lambda writer, respond: writer.store_group(0, "g", GROUP, lambda error: respond(error, -1)),
+        lambda writer, respond: writer.store_group(0, "g", replace(GROUP, generation=2**31), lambda e: respond(e, -1)),
+        lambda writer, respond: writer.remove(0, "g", [T0, T1], respond, with_group=True),
+        lambda writer, respond: writer.remove(0, "g", [TopicPartition("t", 2**31)], respond),
+    ],
+    ids=["commit", "unstorable-commit", "group", "unstorable-group", "removal", "unstorable-removal"],
+)
+def test_an_error_of_the_broker_itself_is_an_answer(ask: Callable[[OffsetsWriter, Appended], None]) -> None:
+    """Whoever asked has noted that something is under way, and waits for its end."""
+    answers: list[tuple[ErrorCode, int]] = []
+    writer = OffsetsWriter(cast(Any, Broken()), SystemClock(), WriterSettings())
+    ask(writer, lambda error, base: answers.append((error, base)))
+    assert answers == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_batches_are_compressed_as_set(tmp_path: Path, compression: int) -> None:
+    """`offsets.topic.compression.codec`."""
+
+    async def scenario(cluster: Cluster) -> None:
+        writer = writer_of(cluster, compression=compression)
+        writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda error, base: None)
+        log = cluster.nodes[1].partition(TP).log
+        (header,) = (header for _, header in iter_batches(bytes(log.read(0, 2**20, 2, True).records[0])))
+        assert header.compression == compression
+        assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
+
+    play(tmp_path, scenario)
+
+
+def test_an_append_that_is_not_replicated_in_time_fails(tmp_path: Path) -> None:
+    """`offsets.commit.timeout.ms`."""
+
+    async def scenario(cluster: Cluster) -> None:
+        answers: list[ErrorCode] = []
+        writer = writer_of(cluster, commit_timeout_ms=2_000)
+        writer.commit(TP.partition, "g", {T0: at(5)}, lambda error, base: answers.append(error))
+        writer.store_group(TP.partition, "g", GROUP, answers.append)
+        cluster.pass_time(1.9)
+        assert answers == []
+        cluster.pass_time(0.2)
+        assert answers == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REBALANCE_IN_PROGRESS]
+
+    play(tmp_path, scenario)
+
+
+def test_too_large_for_a_batch(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        answers: list[ErrorCode] = []
+        writer = writer_of(cluster)
+        many = {TopicPartition("t", n): at(n) for n in range(20)}
+        writer.commit(TP.partition, "g", many, lambda error, base: answers.append(error))
+        writer.store_group(TP.partition, "g" * 1_000, GROUP, answers.append)
+        writer.commit(TP.partition, "g" * 40_000, {T0: at(1)}, lambda error, base: answers.append(error))
+        writer.store_group(TP.partition, "g" * 40_000, GROUP, answers.append)
+        assert answers == [ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+        assert cluster.nodes[1].partition(TP).log.log_end_offset == 0
+
+    play(tmp_path, scenario, **{"max.message.bytes": "500"})
+
+
+class Refusing:
+    """A replica manager that answers every append with one error."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self.error = error
+
+    def append(self, acks: int, timeout_ms: int, entries: object, respond: Callable[[object], None]) -> None:
+        assert (acks, timeout_ms) == (-1, 5_000)
+        result = type("Result", (), {"error": int(self.error), "base_offset": -1})
+        respond([result])
+
+
+ERRORS = [
+    # the append's, what the group is told, what the committer is told (Kafka's GroupMetadataManager)
+    ("NONE", "NONE", "NONE"),
+    ("UNKNOWN_TOPIC_OR_PARTITION", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
+    ("NOT_ENOUGH_REPLICAS", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
+    ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
+    ("NOT_LEADER_OR_FOLLOWER", "NOT_COORDINATOR", "NOT_COORDINATOR"),
+    ("KAFKA_STORAGE_ERROR", "NOT_COORDINATOR", "NOT_COORDINATOR"),
+    ("REQUEST_TIMED_OUT", "REBALANCE_IN_PROGRESS", "REQUEST_TIMED_OUT"),
+    ("MESSAGE_TOO_LARGE", "UNKNOWN_SERVER_ERROR", "INVALID_COMMIT_OFFSET_SIZE"),
+    ("RECORD_LIST_TOO_LARGE", "UNKNOWN_SERVER_ERROR", "INVALID_COMMIT_OFFSET_SIZE"),
+    ("INVALID_TIMESTAMP", "INVALID_TIMESTAMP", "INVALID_TIMESTAMP"),
+]
+
+
+@pytest.mark.parametrize(("error", "to_group", "to_committer"), ERRORS)
+def test_errors_of_appends(error: str, to_group: str, to_committer: str) -> None:
+    writer = OffsetsWriter(Refusing(ErrorCode[error]), SystemClock(), WriterSettings())
+    told: list[str] = []
+    writer.store_group(0, "g", GROUP, lambda error: told.append(error.name))
+    writer.commit(0, "g", {T0: at(1)}, lambda error, base: told.append(error.name))
+    writer.remove(0, "g", [T0], lambda error, base: told.append(error.name))
+    assert told == [to_group, to_committer, error]
+
+
+def test_tombstones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets_writer, "TOMBSTONES_BYTES_MAX", 45)
+
+    async def scenario(cluster: Cluster) -> None:
+        writer = writer_of(cluster)
+        answers: list[tuple[ErrorCode, int]] = []
+        partitions = [TopicPartition("topic", n) for n in range(5)]
+        writer.commit(TP.partition, "g", {tp: at(1) for tp in partitions}, lambda error, base: None)
+        writer.store_group(TP.partition, "g", GROUP, lambda error: None)
+        writer.remove(TP.partition, "g", partitions[:3], lambda *answer: answers.append(answer))
+        assert answers == []
+        await cluster.replicate(2, rounds=2)
+        assert answers == [(ErrorCode.NONE, 6)]
+        assert await load(reader_of(cluster)) == {"g": (GROUP, {tp: at(1) for tp in partitions[3:]})}
+        writer.remove(TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), with_group=True)
+        writer.remove(TP.partition, "g", [], lambda *answer: answers.append(answer))
+        assert answers[1:] == [(ErrorCode.NONE, -1)], "nothing to write is written at once"
+        await cluster.replicate(2, rounds=2)
+        assert answers[2:] == [(ErrorCode.NONE, 9)]
+        assert await load(reader_of(cluster)) == {}
+        assert [len(batch) for batch in keys_in(cluster)[2:]] == [2, 1, 3]
+        assert all(is_tombstone for batch in keys_in(cluster)[2:] for _, is_tombstone in batch)
+
+    play(tmp_path, scenario)
+
+
+def fill(cluster: Cluster, commits: int, batch: int = 10) -> None:
+    """Offsets of 100 groups, straight into the leader's log."""
+    log = cluster.nodes[1].partition(TP).log
+    records = []
+    for number in range(commits):
+        key = encode_offset_key(f"group-{number % 100}", TopicPartition("t", number // 100))
+        records.append((key, b"\x00\x03" + bytes(22), (), 1000))
+        if len(records) == batch:
+            log.append_as_leader(build_batch(records), 0)
+            records = []
+
+
+def test_others_have_their_turn_while_it_loads(tmp_path: Path) -> None:
+    """BUG-25 without standing still. Time goes with what the loader looks at the clock."""
+
+    class Ticking:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            self.now += 0.0005
+            return self.now
+
+        wall_ms = staticmethod(lambda: 1000)
+
+    async def scenario(cluster: Cluster) -> None:
+        fill(cluster, 20_000)
+        reader = OffsetsReader(cluster.nodes[1].manager, Ticking(), 50_000)
+        turns = 0
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        loaded = await load(reader)
+        assert loaded is not None
+        assert sum(len(offsets) for _, offsets in loaded.values()) == 20_000
+        assert turns > 100
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("pauses", [0, 1, 3, 8])
+def test_a_load_that_is_out_of_date_gives_up(tmp_path: Path, pauses: int) -> None:
+    """After any pause: another leader may write there by now (LAI-5)."""
+
+    async def scenario(cluster: Cluster) -> None:
+        fill(cluster, 2_000)
+        asked = 0
+
+        def is_current() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked <= pauses
+
+        assert await load(reader_of(cluster, buffer_bytes=5_000), is_current) is None
+        assert asked == pauses + 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_broker_that_stops_leading_stops_loading(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        fill(cluster, 2_000)
+        loading = asyncio.create_task(load(reader_of(cluster, buffer_bytes=5_000)))
+        await asyncio.sleep(0)
+        cluster.nodes[1].partition(TP).stop()
+        assert await loading is None
+
+    play(tmp_path, scenario)
+
+
+def test_a_partition_without_records_and_one_that_is_not_here(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert await load(reader_of(cluster)) == {}
+        assert not await reader_of(cluster).load(4, lambda: True, lambda *_: None)
+
+    play(tmp_path, scenario)
+
+
+def test_cold_pages_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        fill(cluster, 1_000)
+        log = cluster.nodes[1].partition(TP).log
+        cold_reads: list[int] = []
+        read = log.read
+
+        def cold(*arguments: object) -> object:
+            raise WouldBlock(log.segments[0], lambda: None)
+
+        async def read_cold(offset: int, *arguments: object) -> object:
+            cold_reads.append(offset)
+            return read(offset, *arguments)
+
+        monkeypatch.setattr(log, "read", cold)
+        monkeypatch.setattr(log, "read_cold", read_cold)
+        loaded = await load(reader_of(cluster, buffer_bytes=20_000))
+        assert loaded is not None
+        assert len(loaded) == 100
+        assert len(cold_reads) > 2
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (LogDirFailed("/data", OSError("broken")), False),
+        (KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER), False),
+        (KafkaError(ErrorCode.CORRUPT_MESSAGE), True),
+    ],
+)
+def test_a_log_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
+) -> None:
+    """A disk that fails takes its replicas with it (LOG-6); damage must not pass for a group without offsets (INV-23)."""
+
+    async def scenario(cluster: Cluster) -> None:
+        fill(cluster, 1_000)
+        node = cluster.nodes[1]
+
+        def read(*arguments: object) -> None:
+            raise error
+
+        monkeypatch.setattr(node.partition(TP).log, "read", read)
+        if is_told:
+            with pytest.raises(KafkaError):
+                await load(reader_of(cluster))
+        else:
+            assert await load(reader_of(cluster)) is None
+
+    play(tmp_path, scenario)
+
+
+def test_records_of_unknown_versions_are_kept_skipped_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        writer = writer_of(cluster)
+        strange = [(b"\x00\x09later", b"?"), (encode_offset_key("g", T0), b"\x00\x09"), (b"\x00\x09more", None)]
+        writer.append(TP.partition, [*strange, (encode_group_key("h"), b"\x00\x03")], lambda error, base: None)
+        writer.commit(TP.partition, "g", {T1: at(6)}, lambda error, base: None)
+        with caplog.at_level(logging.WARNING):
+            assert await load(reader_of(cluster)) == {"g": (None, {T1: at(6)})}
+        assert [record.message.partition(": ")[2] for record in caplog.records] == [
+            "2 keys of version 9 are kept and skipped: written by another version of the broker",
+            "1 committed offsets of version 9 are kept and skipped: written by another version of the broker",
+            "1 groups that cannot be read are kept and skipped: " + CUT,
+        ]
+        assert cluster.nodes[1].partition(TP).log.log_end_offset == 5
+
+    play(tmp_path, scenario)

@@ -1,0 +1,132 @@
+"""One heap for all deadlines: lazy, in pieces, and quiet while nobody may act."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.groups.time_slices import SLICE_S, SlicedWork
+from broker.groups.timers import NEVER, GroupTimers
+from tests.support.fake_time import FakeTime
+
+
+class Thing:
+    """Has a deadline, and a count of how often it was asked; each asking takes `work_s`."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.armed_at = NEVER
+        self.asked: list[float] = []
+        self.then: float | None = None
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+
+class World:
+    def __init__(self) -> None:
+        self.time = FakeTime(start=0.0)
+        self.is_held = False
+        self.work_s = 0.0
+        self.timers = GroupTimers[Thing](self.time, self.time.monotonic, lambda: self.is_held, self.due)
+
+    def due(self, thing: Thing) -> None:
+        thing.asked.append(self.time.now)
+        self.time.now += self.work_s
+        if thing.deadline is not None and thing.deadline <= self.time.now:
+            thing.deadline = thing.then
+
+    def add(self, deadline: float | None) -> Thing:
+        thing = Thing(deadline)
+        self.timers.schedule(thing)
+        return thing
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_each_is_asked_when_it_is_due_and_never_before(world: World) -> None:
+    late, soon, never = world.add(5.0), world.add(1.0), world.add(None)
+    world.time.advance(10)
+    assert (late.asked, soon.asked, never.asked) == ([5.0], [1.0], [])
+    assert world.time.armed() == 0
+
+
+def test_a_deadline_that_comes_nearer_is_seen(world: World) -> None:
+    thing = world.add(50.0)
+    thing.deadline = 2.0
+    world.timers.schedule(thing)
+    world.time.advance(60)
+    assert thing.asked == [2.0]
+
+
+def test_a_deadline_that_moved_away_is_asked_for_again(world: World) -> None:
+    """What a heartbeat does: the heap is not touched, the next asking finds the new deadline."""
+    thing = world.add(3.0)
+    thing.deadline = 8.0
+    world.time.advance(5)
+    assert thing.asked == [3.0]
+    world.time.advance(5)
+    assert thing.asked == [3.0, 8.0]
+    assert len(world.timers) == 0
+
+
+def test_the_next_deadline_follows(world: World) -> None:
+    thing = world.add(1.0)
+    thing.then = 4.0
+    world.time.advance(3)
+    thing.then = None
+    world.time.advance(3)
+    assert thing.asked == [1.0, 4.0]
+
+
+def test_who_is_forgotten_is_not_asked(world: World) -> None:
+    gone, other = world.add(1.0), world.add(2.0)
+    world.timers.forget([gone])
+    assert len(world.timers) == 1
+    world.time.advance(5)
+    assert (gone.asked, other.asked) == ([], [2.0])
+
+
+def test_nobody_is_asked_while_held(world: World) -> None:
+    thing = world.add(1.0)
+    world.is_held = True
+    world.time.advance(5)
+    assert thing.asked == []
+    world.is_held = False
+    world.timers.arm_again()
+    world.time.advance(0)
+    assert thing.asked == [5.0]
+
+
+def test_many_that_are_due_at_once_let_others_go_on(world: World) -> None:
+    world.work_s = SLICE_S / 4
+    things = [world.add(1.0) for _ in range(100)]
+    asked_before: list[int] = []
+    world.time.call_later(1.0, lambda: asked_before.append(sum(len(thing.asked) for thing in things)))
+    world.time.advance(1.5)
+    assert all(len(thing.asked) == 1 for thing in things)
+    assert 0 < asked_before[0] < 10
+
+
+def test_slices_leave_the_loop_to_others() -> None:
+    time = FakeTime(start=0.0)
+    done: list[int] = []
+
+    def act(number: int) -> None:
+        done.append(number)
+        time.now += SLICE_S
+
+    SlicedWork(time, time.monotonic).for_each(range(5), act, lambda: done.append(-1))
+    assert done == [0, 1]
+    time.call_soon(lambda: done.append(100))
+    time.turn()
+    assert done == [0, 1, 2, 3, 100, 4, -1]
+
+
+def test_slices_of_nothing_end_at_once() -> None:
+    time = FakeTime()
+    done: list[int] = []
+    SlicedWork(time, time.monotonic).for_each([], done.append, lambda: done.append(-1))
+    assert done == [-1]
