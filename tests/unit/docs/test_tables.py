@@ -9,12 +9,14 @@ import tomllib
 import pytest
 
 from broker.settings.config import BrokerConfig, attribute
+from controller import partition_states, replica_states
 from protocol.kafka.api_keys import SUPPORTED
 from tests.unit.docs.pages import ROOT, rows, section, text_of
 from tools.cluster.run_directory import local_profile
 
 README = text_of(ROOT / "README.md")
 OPERATING = text_of(ROOT / "docs" / "OPERATING.md")
+CONTROLLER = text_of(ROOT / "docs" / "CONTROLLER.md")
 DEPENDENCIES = text_of(ROOT / "docs" / "DEPENDENCIES.md")
 PROJECT = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
 TIMEOUTS = rows(section(OPERATING, "Time-outs"))
@@ -73,3 +75,19 @@ def test_time_outs_are_those_of_the_code(row: list[str]) -> None:
     variable = "KAFKA_" + key.upper().replace(".", "_")
     found = re.search(rf'^ *{variable}: "?(\d+)"?$', compose, re.MULTILINE)
     assert containers == (found[1] if found else "")
+
+
+def test_the_states_of_the_controller_are_those_of_the_code() -> None:
+    written = {(row[0], target) for row in rows(section(CONTROLLER, "States")) for target in row[1].split(", ")}
+    tables = (("Partition", partition_states.ALLOWED_FROM), ("Replica", replica_states.ALLOWED_FROM))
+    assert written == {
+        (source.value.removesuffix(kind), target.value.removesuffix(kind))
+        for kind, table in tables
+        for target, sources in table.items()
+        for source in sources
+    }
+
+
+def test_every_reaction_of_the_controller_is_listed() -> None:
+    modules = {module.stem for module in (ROOT / "controller" / "reactions").glob("*.py")} - {"__init__"}
+    assert {row[0].strip("`") for row in rows(section(CONTROLLER, "One queue, four steps"))} == modules
