@@ -1,4 +1,4 @@
-"""Batches that unpack to much, or have very many records, against a running broker: others hardly notice (issue 12, BAD-22).
+"""Batches that unpack to much, or have very many records, against a running broker: others hardly notice (BAD-22).
 
 Before, 50 copies of a 2 KB batch in one request held the loop for 3 s, one ListOffsets request 10 s.
 """

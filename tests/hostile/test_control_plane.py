@@ -166,7 +166,7 @@ def with_own_listener(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def test_a_client_is_no_follower_on_its_own_listener(with_own_listener: LocalCluster) -> None:
-    """Finding 2: with the right epochs, as nobody outside can know them."""
+    """BAD-28: with the right epochs, which nobody outside can know."""
     cluster = with_own_listener
     zk = ZooKeeperView(cluster.zookeeper_connect)
     topic = f"forged-{uuid.uuid4().hex[:8]}"

@@ -1,4 +1,4 @@
-"""Clients that ask for much and read nothing, against a running broker (issue 12, finding 6).
+"""Clients that ask for much and read nothing, against a running broker (NET-2).
 
 Before, 7 KB of pipelined fetches had 64 answers made at once: memory grew by gigabytes, others waited for longer than they live.
 """

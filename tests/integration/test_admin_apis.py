@@ -1,6 +1,6 @@
 """The admin APIs on the wire, against ottla and against a real Kafka: the same requests, the same answers (CLI-3).
 
-CTL-8..12, kafka-details 1 to 6 and 10. What is expected was first seen at Kafka 3.9.1 in ZooKeeper mode.
+CTL-8..12. What is expected was first seen at Kafka 3.9.1 in ZooKeeper mode.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def test_a_topic_goes(cluster: AdminWire) -> None:
 
 
 def test_other_order_then_an_election(cluster: AdminWire) -> None:
-    """kafka-details 2: the same replicas in another order move no leader; ElectLeaders does, and then is not needed."""
+    """CTL-12: the same replicas in another order move no leader; ElectLeaders does, and then is not needed."""
     a, b, _ = cluster.ids
     name = cluster.create([[a, b]])
     assert cluster.reassign(name, {0: [b, a]}) == [(name, 0, 0)]
@@ -318,7 +318,7 @@ def slow_topic(cluster: AdminWire) -> Iterator[str]:
 
 
 def test_while_a_partition_moves(cluster: AdminWire, throttled: str) -> None:
-    """CTL-10, kafka-details 1: the replicas are the target's first; what is refused meanwhile; cancelled, it is as it was."""
+    """CTL-10: the replicas are the target's first; what is refused meanwhile; cancelled, it is as it was."""
     a, b, c = cluster.ids
     name = throttled
     assert cluster.reassign(name, {0: [c, a]}) == [(name, 0, 0)]
@@ -364,7 +364,7 @@ def test_a_move_is_completed(cluster: AdminWire) -> None:
 
 
 def test_records_are_deleted(cluster: AdminWire) -> None:
-    """LOG-1, kafka-details 10: below the start it succeeds, -1 is the high watermark, above it is refused."""
+    """LOG-1: below the start it succeeds, -1 is the high watermark, above it is refused."""
     a, b, c = cluster.ids
     name = cluster.create([[a, b, c]])
     produce(cluster, name, 10, 100)

@@ -200,7 +200,7 @@ def test_lists_are_appended_to_and_subtracted_from(wire: Wire, topic: str) -> No
 
 
 def test_the_layers_of_a_setting(wire: Wire, topic: str) -> None:
-    """Topic > this broker > all brokers > static > default; `retention.ms` lists no default (kafka-details 7)."""
+    """Topic > this broker > all brokers > static > default; `retention.ms` lists no default, as in Kafka."""
     key, broker_key = "max.message.bytes", "message.max.bytes"
     default = (broker_key, "1048588", DEFAULT)
     assert layers(wire, TOPIC, topic, key) == [default]
@@ -268,7 +268,7 @@ def test_what_cannot_be_described(wire: Wire, kind: int, name: str, error: Error
 
 
 def test_alter_configs_resets_what_it_does_not_name(wire: Wire, topic: str) -> None:
-    """kafka-details 8."""
+    """As in Kafka. IncrementalAlterConfigs leaves the others as they are."""
     assert alter(wire, TOPIC, topic, ("flush.ms", SET, "1000"), ("retention.ms", SET, "5000"))[0] == 0
     assert replace(wire, TOPIC, topic, segment_bytes="100000") == ErrorCode.NONE
     mine = {row.name: row.value for row in describe(wire, TOPIC, topic).configs if row.config_source == DYNAMIC_TOPIC}

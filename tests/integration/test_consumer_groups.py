@@ -133,7 +133,7 @@ def test_members_join_split_leave_and_come_back(
 
 @pytest.mark.parametrize("client", CAN_BE_STATIC)
 def test_a_static_member_comes_back(cluster: LocalCluster, topic: str, group: str, client: Client) -> None:
-    """KIP-345, kafka-details 18: its partitions wait for it, and nobody else hears of it."""
+    """KIP-345: its partitions wait for it, and nobody else hears of it."""
 
     def join(instance_id: str) -> Member:
         return Member(client, cluster.bootstrap_servers, group, topic, instance_id)

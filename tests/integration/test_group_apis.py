@@ -391,7 +391,7 @@ ADMIN = [
 
 
 def test_groups(cluster: GroupWire) -> None:
-    """Kafka-details 16 and 17."""
+    """An unknown group is `Dead`, without an error; one without offsets and members is gone."""
     check(cluster, ADMIN)
 
 

@@ -195,7 +195,7 @@ def test_a_move_to_wholly_other_brokers(move: Move, capsys: pytest.CaptureFixtur
 
 
 def test_cancelled_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
-    """kafka-details 1 and 3."""
+    """The replicas are again what they were; cancelling once more is refused."""
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
         move.throttle(SLOW)

@@ -1,6 +1,6 @@
 """The right rules of the classic bugs, each taken out of the real code: the model must find that they are gone.
 
-Each function of `REMOVALS` patches one rule away. What the rule says is in reference/reliability.md under "Classic bugs".
+Each function of `REMOVALS` patches one rule away. What the rule says is in docs/RULES.md under "Classic bugs".
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Turns(FakeTime):
 
 @pytest.mark.parametrize("is_check_all", [False, True])
 def test_of_very_many_a_turn_asks_some(is_check_all: bool) -> None:
-    """10,000 fetches that wait for one partition held the loop for each append (issue 12)."""
+    """10,000 fetches that wait for one partition held the loop for each append."""
     turns = Turns()
     purgatory: Purgatory[str] = Purgatory(turns)
     operations = [Waiting() for _ in range(5 * AT_ONCE)]

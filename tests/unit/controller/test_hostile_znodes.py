@@ -1,4 +1,4 @@
-"""Rubbish in ZooKeeper: each bad node is skipped with a line, and harms no topic, broker or controller term beside it (issue 12)."""
+"""Rubbish in ZooKeeper: each bad node is skipped with a line, and harms no topic, broker or controller term beside it."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_step_0_when_the_target_is_in_sync_nothing_is_waited_for() -> None:
 
 
 def test_step_1_the_node_has_target_first_then_those_that_go() -> None:
-    """kafka-details 1."""
+    """CTL-10, as Kafka shows it while a partition moves."""
 
     async def act(cluster: MemoryCluster) -> None:
         steps = Steps(cluster)
@@ -340,7 +340,7 @@ def test_the_same_request_again_changes_nothing() -> None:
 
 
 def test_another_order_moves_no_leader() -> None:
-    """kafka-details 2."""
+    """CTL-10: only ElectLeaders does."""
 
     async def act(cluster: MemoryCluster) -> None:
         await moved_to(cluster, (2, 1))

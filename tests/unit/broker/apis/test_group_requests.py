@@ -87,7 +87,7 @@ JOIN = {
 
 
 def test_a_long_client_id_is_cut_and_a_request_that_waits_keeps_no_frame() -> None:
-    """A client id of 32 KB in each of 3,000 member ids took 92 MB (issue 12)."""
+    """A client id of 32 KB in each of 3,000 member ids took 92 MB."""
     world = GroupWorld()
     world.groups.is_slow = True
     frame = memoryview(messages.encode_request(ApiKey.JOIN_GROUP, 9, 1, "c" * 32_000, JOIN))

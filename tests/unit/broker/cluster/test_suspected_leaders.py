@@ -170,7 +170,7 @@ def test_who_waits_is_answered_when_the_broker_stops() -> None:
 
 
 def test_not_many_wait_and_few_are_answered_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 12: a thousand connections can ask a hundred times each."""
+    """A thousand connections can ask a hundred times each."""
     monkeypatch.setattr(suspected_leaders, "WAITERS_MAX", 5)
     monkeypatch.setattr(suspected_leaders, "TOPICS_MAX", 7)
     monkeypatch.setattr(suspected_leaders, "RELEASED_AT_ONCE", 2)

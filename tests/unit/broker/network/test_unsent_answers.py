@@ -56,7 +56,7 @@ class FetchWorld(World):
 
 
 def test_pipelined_fetches_of_a_client_that_does_not_read_are_not_answered() -> None:
-    """Issue 12, finding 6: 64 of them, 55 MB each."""
+    """NET-2: 64 of them, with answers of 55 MB each, would fill the memory."""
     world = FetchWorld()
     connection, transport = world.connect_stuck()
     receive(connection, transport, b"".join(frame(n) for n in range(64)))

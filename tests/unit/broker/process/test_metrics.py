@@ -32,7 +32,7 @@ def test_the_page_shows_the_turns_of_the_loop() -> None:
 
 
 def test_those_who_only_connect_are_few_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each took a thread, for as long as it liked (issue 12)."""
+    """Each took a thread, for as long as it liked."""
     monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
     server = MetricsServer("127.0.0.1", 0, TurnTimes())
     idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * REQUESTS_MAX)]

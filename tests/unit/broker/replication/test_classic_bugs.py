@@ -1,4 +1,4 @@
-"""The classic bugs of a replicated log, each schedule built exactly, on the real classes (reference/reliability.md).
+"""The classic bugs of a replicated log, each schedule built exactly, on the real classes (docs/RULES.md).
 
 Every test is run a second time with its rule taken out of the code: then it must fail. BUG-11 is in test_idempotence.py,
 BUG-18 in test_crash_points.py, BUG-24 in test_log_producers.py; tests/sim finds the others by random schedules too.

@@ -56,7 +56,7 @@ def test_all_live_replicas_follow_before_the_answer(tmp_path: Path) -> None:
 
 
 def test_up_to_the_high_watermark_and_below_the_start(tmp_path: Path) -> None:
-    """kafka-details 10."""
+    """LOG-1: below the start it succeeds, -1 is the high watermark."""
 
     async def scenario(cluster: Cluster) -> None:
         await with_records(cluster)

@@ -1,4 +1,4 @@
-"""Waiting for the metadata cache ends, whatever the request says (issue 12)."""
+"""Waiting for the metadata cache ends, whatever the request says."""
 
 from __future__ import annotations
 

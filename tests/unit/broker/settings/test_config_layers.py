@@ -70,7 +70,7 @@ def test_synonyms_are_the_layers_in_order() -> None:
 
 @pytest.mark.parametrize("key", ["retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms"])
 def test_what_kafka_has_an_older_key_for_lists_no_default(key: str) -> None:
-    """kafka-details 7: `retention.ms` lists only itself."""
+    """As in Kafka, `retention.ms` lists only itself."""
     row = topic_row(ConfigLayers(STATIC), key)
     assert (row.source, row.synonyms) == (Source.DEFAULT_CONFIG, ())
     own = topic_row(ConfigLayers(STATIC), key, **{key.replace(".", "_"): "77"})

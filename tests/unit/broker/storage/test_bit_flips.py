@@ -1,4 +1,4 @@
-"""One flipped bit at some thousand places of a broker's directory, found after an unclean stop (FLT-27; issue 5 point 2).
+"""One flipped bit at some thousand places of a broker's directory, found after an unclean stop (FLT-27).
 
 OTTLA_FLIPS=n tries n places besides all headers; each start must give the logs, or say clearly why not. What is served:
 

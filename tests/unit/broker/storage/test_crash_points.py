@@ -1,4 +1,4 @@
-"""Power lost after every call to the disk, in every way (INV-21, FLT-24, BUG-18; issue 5 point 1).
+"""Power lost after every call to the disk, in every way (INV-21, FLT-24, BUG-18).
 
 OTTLA_CRASH_SEEDS=n tries n seeds (other tears, other crashes during recovery); without it one.
 """

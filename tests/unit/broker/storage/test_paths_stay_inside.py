@@ -1,4 +1,4 @@
-"""No name leads out of a log directory, whoever asks the log manager (issue 12: LeaderAndIsr for `../../x`)."""
+"""No name leads out of a log directory, whoever asks the log manager (LeaderAndIsr for `../../x`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where replicas are to be made that are not here: anybody may say so, of any name (issue 12)."""
+"""Where replicas are to be made that are not here: anybody may say so, of any name."""
 
 from __future__ import annotations
 

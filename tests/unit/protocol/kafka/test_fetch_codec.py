@@ -291,7 +291,7 @@ def test_absurd_counts_allocate_nothing(version: int, body: bytes) -> None:
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_a_request_has_so_many_partitions_at_the_most(version: int) -> None:
-    """300,000 of them took 0.3 s to decode, and 0.5 s more to take in (issue 12)."""
+    """300,000 of them took 0.3 s to decode, and 0.5 s more to take in."""
     flexible = version >= 12
     head = struct.pack(">iiiib", -1, 0, 0, 0, 0) + (struct.pack(">ii", 0, -1) if flexible else b"")
     size = 33 if flexible else 16

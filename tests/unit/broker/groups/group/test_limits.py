@@ -1,4 +1,4 @@
-"""What clients can make groups keep is bounded (BAD-32, issue 12)."""
+"""What clients can make groups keep is bounded (BAD-32)."""
 
 from __future__ import annotations
 

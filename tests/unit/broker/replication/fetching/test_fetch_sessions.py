@@ -237,7 +237,7 @@ def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
 
 
 def test_partitions_that_do_not_exist_are_kept_in_small_numbers() -> None:
-    """300,000 of them in one session were 80 MB (issue 12)."""
+    """300,000 of them in one session were 80 MB."""
     world = World(partitions=10 * UNKNOWN_PARTITIONS_MAX)
     many = list(range(UNKNOWN_PARTITIONS_MAX))
     session = world.open(0, 0, {"nowhere": many})

@@ -1,4 +1,4 @@
-"""A client that invents a producer id for each batch does not fill the memory (issue 12); others are remembered."""
+"""A client that invents a producer id for each batch does not fill the memory; others are remembered."""
 
 from __future__ import annotations
 

@@ -1,0 +1,93 @@
+"""The tables of the pages say what the code says: APIs and versions, dependencies, events, time-outs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+
+import pytest
+
+from broker.settings.config import BrokerConfig, attribute
+from controller import partition_states, replica_states
+from protocol.kafka.api_keys import SUPPORTED
+from tests.unit.docs.pages import ROOT, rows, section, text_of
+from tools.cluster.run_directory import local_profile
+
+README = text_of(ROOT / "README.md")
+OPERATING = text_of(ROOT / "docs" / "OPERATING.md")
+CONTROLLER = text_of(ROOT / "docs" / "CONTROLLER.md")
+DEPENDENCIES = text_of(ROOT / "docs" / "DEPENDENCIES.md")
+PROJECT = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+TIMEOUTS = rows(section(OPERATING, "Time-outs"))
+
+
+def test_the_apis_are_those_that_are_served() -> None:
+    written = [tuple(row[:3]) for row in rows(section(README, "What it can and cannot do"))]
+    served = [
+        (key.name.title().replace("_", ""), str(key.value), "-".join(map(str, sorted({versions.min, versions.max}))))
+        for key, versions in SUPPORTED.items()
+    ]
+    assert written == served
+
+
+def names(requirements: list[str]) -> set[str]:
+    found = {re.split(r"[<>=\[]", requirement)[0] for requirement in requirements}
+    return found - {PROJECT["name"]}
+
+
+@pytest.mark.parametrize(
+    ("heading", "extra"),
+    [
+        ("A broker (`pip install ottla`)", None),
+        ("The commands (extra `tools`)", "tools"),
+        ("Spark jobs, demo, embedded ZooKeeper (extra `replay`)", "replay"),
+        ("Development (extra `dev`)", "dev"),
+        ("Fuzzing (extra `fuzz`)", "fuzz"),
+    ],
+)
+def test_each_dependency_has_its_reason(heading: str, extra: str | None) -> None:
+    wanted = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    written = {name for row in rows(section(DEPENDENCIES, heading)) for name in row[0].split(", ")}
+    assert written == names(wanted)
+    assert set(PROJECT["optional-dependencies"]) == {"tools", "replay", "dev", "fuzz"}
+
+
+def test_events_to_watch_are_written() -> None:
+    kinds = {kind for row in rows(section(OPERATING, "What to watch")) for kind in re.findall(r"`(\w+)`", row[0])}
+    texts = {
+        node.value
+        for package in ("broker", "controller")
+        for module in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(text_of(module)))
+        if isinstance(node, ast.Constant)
+    }
+    assert len(kinds) > 20
+    assert kinds - texts == set()
+
+
+@pytest.mark.parametrize("row", TIMEOUTS, ids=lambda row: str(row[0]))
+def test_time_outs_are_those_of_the_code(row: list[str]) -> None:
+    key, default, local, containers = (cell.replace(",", "").strip("`") for cell in row[:4])
+    assert int(default) == getattr(BrokerConfig(), attribute(key))
+    assert local == local_profile(3).get(key, "")
+    compose = text_of(ROOT / "docker-compose.yml")
+    variable = "KAFKA_" + key.upper().replace(".", "_")
+    found = re.search(rf'^ *{variable}: "?(\d+)"?$', compose, re.MULTILINE)
+    assert containers == (found[1] if found else "")
+
+
+def test_the_states_of_the_controller_are_those_of_the_code() -> None:
+    written = {(row[0], target) for row in rows(section(CONTROLLER, "States")) for target in row[1].split(", ")}
+    tables = (("Partition", partition_states.ALLOWED_FROM), ("Replica", replica_states.ALLOWED_FROM))
+    assert written == {
+        (source.value.removesuffix(kind), target.value.removesuffix(kind))
+        for kind, table in tables
+        for target, sources in table.items()
+        for source in sources
+    }
+
+
+def test_every_reaction_of_the_controller_is_listed() -> None:
+    modules = {module.stem for module in (ROOT / "controller" / "reactions").glob("*.py")} - {"__init__"}
+    assert {row[0].strip("`") for row in rows(section(CONTROLLER, "One queue, four steps"))} == modules
