@@ -7,7 +7,6 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
@@ -212,8 +211,8 @@ def test_a_member_leaves_in_a_rebalance_that_it_has_not_been_told_of(
 class GroupTool:
     """ConsumerGroupCommand, asked about one group."""
 
-    def __init__(self, peer_kafka: Path, cluster: LocalCluster, group: str) -> None:
-        self._tools = KafkaTools(peer_kafka)
+    def __init__(self, kafka_tools: KafkaTools, cluster: LocalCluster, group: str) -> None:
+        self._tools = kafka_tools
         self._servers = cluster.bootstrap_servers
         self._group = group
 
@@ -227,11 +226,11 @@ class GroupTool:
 
 
 @pytest.fixture
-def tool(peer_kafka: Path, cluster: LocalCluster, group: str) -> GroupTool:
-    return GroupTool(peer_kafka, cluster, group)
+def tool(kafka_tools: KafkaTools, cluster: LocalCluster, group: str) -> GroupTool:
+    return GroupTool(kafka_tools, cluster, group)
 
 
-@pytest.mark.peer
+@pytest.mark.kafka
 def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: str, tool: GroupTool) -> None:
     produce(cluster, topic)
     with Member("confluent", cluster.bootstrap_servers, group, topic, "instance") as member:
@@ -251,7 +250,7 @@ def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: 
         assert "GroupNotEmptyException" in refused
 
 
-@pytest.mark.peer
+@pytest.mark.kafka
 def test_consumer_group_command_changes(
     cluster: LocalCluster, admin: AdminClient, topic: str, group: str, tool: GroupTool
 ) -> None:

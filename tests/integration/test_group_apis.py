@@ -48,7 +48,7 @@ def kafka(shared_kafka: Cli) -> str:
     return shared_kafka.bootstrap_servers
 
 
-@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
+@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.kafka)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[GroupWire]:
     """Groups of this test's own, in either cluster."""
     with GroupWire(request.getfixturevalue(request.param), BROKERS) as wire:
@@ -407,7 +407,7 @@ def test_the_topic_of_the_groups(cluster: GroupWire) -> None:
     assert own == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 * 1024**2)}
 
 
-@pytest.mark.peer
+@pytest.mark.kafka
 def test_whole_answers_are_kafkas(ottla: str, kafka: str) -> None:
     tables = (FINDING, JOINING, SYNCING, BEATING, LEAVING, COMMITTING, FETCHING, FORGETTING, ADMIN)
     with GroupWire(ottla, BROKERS) as ours, GroupWire(kafka, BROKERS) as theirs:
