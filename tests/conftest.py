@@ -14,7 +14,10 @@ import pytest
 from tools.cluster.ownership import own_servers
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
     from tests.support.cli import Cli
+    from tests.support.invariants import ZooKeeperView
     from tests.support.kafka_tools import KafkaTools
     from tools.cluster.local_cluster import LocalCluster
 
@@ -65,11 +68,36 @@ def new_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
         yield start
 
 
+@pytest.fixture(scope="module")
+def new_module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
+    """The same for a cluster that all tests of a module share: its fixture `cluster` calls this."""
+    with running_clusters(tmp_path_factory.mktemp("module-cluster")) as start:
+        yield start
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers for all tests that harm none of them; each test makes topics of its own."""
     with running_clusters(tmp_path_factory.mktemp("shared-cluster")) as start:
         yield start(brokers=3)
+
+
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    """What is in the ZooKeeper of the module's fixture `cluster`."""
+    from tests.support.invariants import ZooKeeperView
+
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> AdminClient:
+    """A client of the module's fixture `cluster`."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +128,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.thorough)
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures of the session have cleaned up
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the run when a broker or ZooKeeper of a test still runs, and ends it."""
     factory = getattr(session.config, "_tmp_path_factory", None)

@@ -6,13 +6,13 @@ import contextlib
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.conftest import running_clusters
+from tests.conftest import ClusterFactory
 from tests.support.group_members import CLIENTS, HEARTBEAT_MS, Client, Member
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
@@ -33,14 +33,8 @@ CAN_BE_STATIC: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafk
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_clusters(tmp_path_factory.mktemp("groups")) as start:
-        yield start(brokers=3, overrides=SETTINGS)
-
-
-@pytest.fixture
-def admin(cluster: LocalCluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides=SETTINGS)
 
 
 @pytest.fixture

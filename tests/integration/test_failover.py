@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, assert_once_and_in_order, read_everything
 from tests.support.wire import Wire
@@ -30,21 +30,8 @@ PAUSE_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("failover"))
-    try:
-        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 @pytest.fixture

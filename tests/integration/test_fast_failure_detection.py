@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.network_cluster import NetworkCluster, why_not
@@ -45,21 +46,8 @@ needs_network = pytest.mark.skipif(NETWORK is not None, reason=str(NETWORK))
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("fast-failure"))
-    try:
-        running.create(brokers=3, overrides=SETTINGS)
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides=SETTINGS)
 
 
 def new_topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:

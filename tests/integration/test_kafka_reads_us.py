@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch, iter_batches, parse_header
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
 from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
@@ -45,14 +46,8 @@ OFFSET = re.compile(r"^\| offset: (\d+)", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def cluster(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("kafka-reads-us"))
-    try:
-        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+def cluster(kafka_tools: KafkaTools, new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 @contextmanager

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, assert_known_alike, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
@@ -23,21 +24,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module")
-def cluster(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("kafka-tools"))
-    try:
-        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(kafka_tools: KafkaTools, new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 def unique(name: str) -> str:

@@ -21,6 +21,7 @@ from protocol import types
 from protocol.errors import ErrorCode
 from protocol.types import Assignment
 from protocol.zk.znodes import ReassignPartitionsZNode
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tools.cluster.local_cluster import LocalCluster
@@ -36,22 +37,8 @@ RATE = "follower.replication.throttled.rate"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("reassignment"))
-    try:
-        running.create(brokers=4, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        running.wait_ready()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=4, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 def _code(error: Any) -> ErrorCode:

@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.conftest import ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -29,14 +30,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("single"))
-    try:
-        running.create(brokers=1)
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=1)
 
 
 def run_broker(config: Path, *overrides: str, timeout_s: float = 30) -> tuple[int, str]:
