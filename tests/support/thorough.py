@@ -16,3 +16,7 @@ def thorough(*values: Any) -> Any:
 def first_in_quick_run(values: Iterable[Any], count: int = 1) -> list[Any]:
     """The cases of a `parametrize` with one argument: all but the first `count` have the marker `thorough`."""
     return [value if index < count else thorough(value) for index, value in enumerate(values)]
+
+
+exhaustive = pytest.mark.parametrize("one_in", [20, thorough(1)], ids=["sample", "all"])
+"""For a test that tries every place: `one_in` is 20 in the quick run, which takes one place in twenty, and 1 in the thorough run."""
