@@ -14,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import BatchHeader, build_batch, with_compression
 from tests.support.canary import Canary, create_topic, produce_body
+from tests.support.thorough import thorough
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -72,7 +73,7 @@ def tiny_records(count: int, compression: int) -> bytes:
     return with_compression(header, bytes(payload), compression)
 
 
-@pytest.mark.parametrize("compression", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("compression", [1, thorough(2), thorough(3), 4], ids=["gzip", "snappy", "lz4", "zstd"])
 def test_one_bomb_for_each_partition(cluster: LocalCluster, canary: Canary, compression: int) -> None:
     """All batches of a request together unpack to 64 MiB."""
     size = UNPACKED if compression != 2 else UNPACKED // 4  # snappy: max.message.bytes

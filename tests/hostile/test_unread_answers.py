@@ -18,6 +18,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.support.canary import Canary, create_topic, produce_body, resident_mib
 from tests.support.invariants import eventually
+from tests.support.thorough import thorough
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -67,7 +68,7 @@ def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-@pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1), (300, 2**31 - 1)], ids=["at-once", "parked"])
+@pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1), thorough(300, 2**31 - 1)], ids=["at-once", "parked"])
 def test_answers_that_nobody_reads(cluster: LocalCluster, max_wait_ms: int, min_bytes: int) -> None:
     """Memory stays within twice `queued.max.response.bytes`; a canary goes on; who reads nothing is disconnected."""
     pid = cluster.pid(1)
