@@ -44,22 +44,20 @@ def tests(name: str, *paths: str, only: str) -> Group:
     return Group(name, (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths, "-m", only, *options))
 
 
-IN_ONE_PROCESS = ("tests/unit", "tests/sim", "tests/fuzz")
 Lanes = tuple[tuple[Group, ...], ...]
 
 
 def lanes_of(run: str) -> Lanes:
+    """The lanes take about the same time."""
+    only = "thorough" if run == "thorough" else "not thorough"
+    unit = tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only)
+    hostile = tests("hostile", "tests/hostile", only=only)
+    integration = tests("integration", "tests/integration", only=only)
     if run == "quick":
-        only = "not thorough"
-        return (
-            (Group("checks", ("make", "--no-print-directory", "check")), tests("unit", *IN_ONE_PROCESS, only=only)),
-            (tests("processes", "tests/integration", "tests/hostile", only=only),),
-        )
-    only = "thorough"
-    return (
-        (tests("unit", *IN_ONE_PROCESS, only=only), tests("compose", "tests/compose", only=only)),
-        (tests("processes", "tests/integration", "tests/hostile", only=only),),
-    )
+        checks = Group("checks", ("make", "--no-print-directory", "check"))
+        return (checks, unit, hostile), (integration,)
+    compose = tests("compose", "tests/compose", only=only)
+    return (unit, hostile, compose), (integration,)
 
 
 class Runner:
