@@ -9,13 +9,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.conftest import ClusterFactory
 from tests.support.canary import Canary, create_topic, produce_body, resident_mib
 from tests.support.invariants import eventually
 from tests.support.thorough import thorough
@@ -35,19 +35,14 @@ WORST_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("unread"))
-    try:
-        running.create(brokers=1, overrides={"queued.max.response.bytes": str(BUDGET)})
-        running.start()
-        with Wire(running.port(1)) as wire:
-            create_topic(wire, "large", 1)
-            batch = build_batch([(None, os.urandom(900_000), (), 1000)])
-            for _ in range(BATCHES):
-                wire.call(ApiKey.PRODUCE, 9, produce_body("large", [(0, batch)]))
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    running = new_module_cluster(brokers=1, overrides={"queued.max.response.bytes": str(BUDGET)})
+    with Wire(running.port(1)) as wire:
+        create_topic(wire, "large", 1)
+        batch = build_batch([(None, os.urandom(900_000), (), 1000)])
+        for _ in range(BATCHES):
+            wire.call(ApiKey.PRODUCE, 9, produce_body("large", [(0, batch)]))
+    return running
 
 
 def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:

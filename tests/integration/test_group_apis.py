@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tests.conftest import SHARED_KAFKA_SETTINGS, running_clusters
+from tests.conftest import SHARED_KAFKA_SETTINGS, ClusterFactory
 from tests.support.cli import Cli
 from tests.support.group_wire import GroupWire, Row, errors_of
 
@@ -37,10 +37,9 @@ Make = Callable[[GroupWire], Row]
 
 
 @pytest.fixture(scope="module")
-def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def ottla(new_module_cluster: ClusterFactory) -> str:
     """The address of a cluster of our own."""
-    with running_clusters(tmp_path_factory.mktemp("groups")) as start:
-        yield start(brokers=BROKERS, overrides=SETTINGS).bootstrap_servers
+    return new_module_cluster(brokers=BROKERS, overrides=SETTINGS).bootstrap_servers
 
 
 @pytest.fixture
