@@ -2,11 +2,13 @@
 #   make setup    the virtual environment .venv, with the command .venv/bin/ottla
 #   make demo     a cluster, a replayed event stream, a killed leader, a report
 #   make check    formatting, lints, types, import contracts
-#   make test     check, then all tests
+#   make test     check, and the tests that take ten minutes together
+#   make test-thorough  the other tests: long runs, many examples, a real Kafka, Docker
+#   make kafka    the jars of a real Kafka in .kafka, which `make test-thorough` compares with; needs Maven and a JDK
 #   make fuzz     hostile bytes for every decoder; MINUTES=10, DECODER=all
 #   make clean    as freshly cloned; keeps ./ottla-cluster
 #   make lock     requirements/*.txt anew: exact versions with hashes, for the images and for CI (UPGRADE=--upgrade: the newest)
-# LOCKED=1 (with setup, demo, check, test) installs exactly those versions instead of what pyproject.toml allows.
+# LOCKED=1 (with setup, demo, check, test, test-thorough) installs exactly those versions instead of what pyproject.toml allows.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,10 +18,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LOCKED ?=
 UPGRADE ?=
 
-.PHONY: help setup demo check test fuzz clean lock
+.PHONY: help setup demo check test test-thorough kafka fuzz clean lock
 
 help:
-	@sed -n '2,9s/^# *//p' Makefile
+	@sed -n '2,11s/^# *//p' Makefile
 
 setup: .venv/installed-dev
 	@echo "Ready: $(BIN)/ottla --help"
@@ -33,11 +35,22 @@ check: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The unit tests need a processor, the others mostly wait for time-outs and starts: both at once, one's output after the other's.
-test: check
-	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/sim tests/fuzz $(PYTEST_OPTIONS) >.unit-tests.log 2>&1 & unit=$$!; \
-	trap 'kill $$unit' INT TERM; status=0; $(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/sim --ignore=tests/fuzz $(PYTEST_OPTIONS) || status=$$?; \
-	wait $$unit || status=$$?; cat .unit-tests.log; exit $$status
+# `tests/run.py` says what runs side by side. PYTEST_OPTIONS='-k retention' chooses among the tests.
+test: .venv/installed-dev
+	@$(BIN)/python -m tests.run quick
+
+test-thorough: .venv/installed-dev
+	@$(MAKE) --no-print-directory kafka || echo "make: the tests against a real Kafka WILL BE SKIPPED: see above" >&2
+	@$(BIN)/python -m tests.run thorough
+
+kafka: .kafka/fetched
+
+.kafka/fetched: tests/kafka/pom.xml
+	@command -v mvn >/dev/null || { echo "make: mvn is not there: install Maven and a JDK, 17 or newer (on Debian: apt-get install maven default-jdk-headless)" >&2; exit 1; }
+	@java --list-modules 2>/dev/null | grep -q '^jdk.compiler' || { echo "make: java is not there, or not of a JDK (on Debian: apt-get install default-jdk-headless)" >&2; exit 1; }
+	rm -rf .kafka
+	mvn --quiet --batch-mode --file tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory='$(CURDIR)/.kafka/libs'
+	@touch $@
 
 # What is found lies in .fuzz, with a command that repeats it. `python -m tests.fuzz.corpus` keeps what was new, made small.
 fuzz: .venv/installed-fuzz
@@ -45,7 +58,7 @@ fuzz: .venv/installed-fuzz
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-out replay-out spark-warehouse metastore_db
-	rm -rf .unit-tests.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
+	rm -rf .test-logs .kafka .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -14,11 +14,13 @@ import pytest
 from tools.cluster.ownership import own_servers
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
     from tests.support.cli import Cli
+    from tests.support.invariants import ZooKeeperView
+    from tests.support.kafka_tools import KafkaTools
     from tools.cluster.local_cluster import LocalCluster
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-PEER_KAFKA = REPOSITORY.parent / "shared" / "bin" / "peer-kafka"
 START_TIMEOUT_S = 60.0
 SHARED_KAFKA_SETTINGS = {
     "group.max.size": "2",
@@ -28,6 +30,9 @@ SHARED_KAFKA_SETTINGS = {
 """Of `shared_kafka`, as test_group_apis.py needs them; they are the same to the other tests."""
 
 own_servers()  # also when the tests are killed
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and commands that the tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ClusterFactory = Callable[..., "LocalCluster"]
 
@@ -63,6 +68,13 @@ def new_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
         yield start
 
 
+@pytest.fixture(scope="module")
+def new_module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFactory]:
+    """The same for a cluster that all tests of a module share: its fixture `cluster` calls this."""
+    with running_clusters(tmp_path_factory.mktemp("module-cluster")) as start:
+        yield start
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers for all tests that harm none of them; each test makes topics of its own."""
@@ -70,23 +82,53 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
         yield start(brokers=3)
 
 
-@pytest.fixture(scope="session")
-def peer_kafka() -> Path:
-    """The script that runs a real Kafka, where this workplace has it; the test is skipped elsewhere."""
-    if not PEER_KAFKA.exists():
-        pytest.skip(f"no real Kafka to compare with: {PEER_KAFKA.name} is not at this workplace")
-    return PEER_KAFKA
+@pytest.fixture
+def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
+    """What is in the ZooKeeper of the module's fixture `cluster`."""
+    from tests.support.invariants import ZooKeeperView
+
+    view = ZooKeeperView(cluster.zookeeper_connect)
+    yield view
+    view.close()
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> AdminClient:
+    """A client of the module's fixture `cluster`."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
 
 @pytest.fixture(scope="session")
-def shared_kafka(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def kafka_tools() -> KafkaTools:
+    """The command line tools of a real Kafka. A test that uses them has the marker `kafka`."""
+    from tests.support.kafka_tools import KafkaTools
+    from tests.support.real_kafka import skip_without_kafka
+
+    skip_without_kafka()
+    return KafkaTools()
+
+
+@pytest.fixture(scope="session")
+def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """A real Kafka of three brokers for all tests that harm none of them; names of topics and groups are each test's own."""
-    from tests.support.cli import running_kafka
+    from tests.support.real_kafka import running_kafka, skip_without_kafka
 
-    with running_kafka(peer_kafka, tmp_path_factory.mktemp("shared-kafka"), overrides=SHARED_KAFKA_SETTINGS) as cli:
+    skip_without_kafka()
+    with running_kafka(tmp_path_factory.mktemp("shared-kafka"), overrides=SHARED_KAFKA_SETTINGS) as cli:
         yield cli
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` needs neither a real Kafka nor Docker: what does, is in `make test-thorough`."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("kafka", "compose")):
+            item.add_marker(pytest.mark.thorough)
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the session have cleaned up
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the run when a broker or ZooKeeper of a test still runs, and ends it."""
     factory = getattr(session.config, "_tmp_path_factory", None)

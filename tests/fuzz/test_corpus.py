@@ -11,6 +11,7 @@ from tests.fuzz import corpus, harm
 from tests.fuzz.decoder import Decoder
 from tests.fuzz.decoders import all_decoders
 from tests.fuzz.mended import MENDED
+from tests.support.thorough import thorough
 
 DECODERS = all_decoders()
 LOOKED_AT_CLOSELY = 3
@@ -44,8 +45,9 @@ def test_no_harm(decoder: Decoder) -> None:
         assert found is None, f"{found}\n{data!r}"
 
 
-@pytest.mark.parametrize("name", MENDED)
+@pytest.mark.parametrize("name", [thorough(name) if DECODERS[name].is_slow else name for name in MENDED])
 def test_what_is_mended(name: str) -> None:
+    """Those of slow decoders are in the thorough run; `test_no_harm` takes some of them."""
     for data in MENDED[name]:
         found = harm.of(DECODERS[name], data)[0] or harm.too_large(DECODERS[name], data)
         assert found is None, f"{found}\n{data!r}"

@@ -75,13 +75,6 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
     return new_cluster(brokers=3)
 
 
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
-
-
 def control_port(zk: ZooKeeperView, broker: int) -> tuple[int, int]:
     """Where it listens, and its broker epoch: all that an attacker could know."""
     data, stat = zk.client.get(f"/brokers/ids/{broker}")

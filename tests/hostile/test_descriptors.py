@@ -24,6 +24,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.topic_ids import new_topic_id
 from protocol.types import Assignment
 from protocol.zk.znodes import TopicZNode
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.wire import Wire
@@ -39,15 +40,8 @@ MANY = 20
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("descriptors"))
-    try:
-        running.create(brokers=2, overrides={"min.insync.replicas": "2", "default.replication.factor": "2"})
-        running.start()
-        running.wait_ready()
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=2, overrides={"min.insync.replicas": "2", "default.replication.factor": "2"})
 
 
 @pytest.fixture

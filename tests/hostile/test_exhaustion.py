@@ -17,7 +17,7 @@ from tests.hostile.attacks import ATTACKS, Target, connections, new_topic_works
 from tests.hostile.live import live_run
 from tests.support.invariants import assert_healed
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 WAIT_MAX_S = 3.0
 CONNECTIONS = 10_000

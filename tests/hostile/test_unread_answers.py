@@ -9,15 +9,16 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.conftest import ClusterFactory
 from tests.support.canary import Canary, create_topic, produce_body, resident_mib
 from tests.support.invariants import eventually
+from tests.support.thorough import thorough
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -34,19 +35,14 @@ WORST_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("unread"))
-    try:
-        running.create(brokers=1, overrides={"queued.max.response.bytes": str(BUDGET)})
-        running.start()
-        with Wire(running.port(1)) as wire:
-            create_topic(wire, "large", 1)
-            batch = build_batch([(None, os.urandom(900_000), (), 1000)])
-            for _ in range(BATCHES):
-                wire.call(ApiKey.PRODUCE, 9, produce_body("large", [(0, batch)]))
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    running = new_module_cluster(brokers=1, overrides={"queued.max.response.bytes": str(BUDGET)})
+    with Wire(running.port(1)) as wire:
+        create_topic(wire, "large", 1)
+        batch = build_batch([(None, os.urandom(900_000), (), 1000)])
+        for _ in range(BATCHES):
+            wire.call(ApiKey.PRODUCE, 9, produce_body("large", [(0, batch)]))
+    return running
 
 
 def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:
@@ -67,7 +63,7 @@ def fetch(*, max_wait_ms: int, min_bytes: int) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-@pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1), (300, 2**31 - 1)], ids=["at-once", "parked"])
+@pytest.mark.parametrize(("max_wait_ms", "min_bytes"), [(0, 1), thorough(300, 2**31 - 1)], ids=["at-once", "parked"])
 def test_answers_that_nobody_reads(cluster: LocalCluster, max_wait_ms: int, min_bytes: int) -> None:
     """Memory stays within twice `queued.max.response.bytes`; a canary goes on; who reads nothing is disconnected."""
     pid = cluster.pid(1)

@@ -48,7 +48,7 @@ def kafka(shared_kafka: Cli) -> Iterator[AdminWire]:
         yield wire
 
 
-@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
+@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.kafka)])
 def cluster(request: pytest.FixtureRequest) -> AdminWire:
     found: AdminWire = request.getfixturevalue(request.param)
     return found

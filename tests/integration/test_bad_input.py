@@ -19,6 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.record_batch import build_batch, crc32c
+from tests.conftest import ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -34,19 +35,13 @@ LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, CONTROLLED_SHUTDOWN = 4, 5, 6, 7
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("bad-input"))
-    try:
-        overrides = {
-            "socket.request.max.bytes": str(FRAME_BYTES_MAX),
-            "socket.frame.timeout.ms": str(FRAME_TIMEOUT_MS),
-            "message.max.bytes": str(MESSAGE_BYTES_MAX),
-        }
-        running.create(brokers=BROKERS, overrides=overrides)
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    overrides = {
+        "socket.request.max.bytes": str(FRAME_BYTES_MAX),
+        "socket.frame.timeout.ms": str(FRAME_TIMEOUT_MS),
+        "message.max.bytes": str(MESSAGE_BYTES_MAX),
+    }
+    return new_module_cluster(brokers=BROKERS, overrides=overrides)
 
 
 @pytest.fixture

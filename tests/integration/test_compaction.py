@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -149,10 +148,11 @@ def test_every_replica_keeps_the_last_value_of_each_key(new_cluster: Callable[..
         assert table_of(stored(cluster, broker)) == writer.table
 
 
-@pytest.mark.peer
-def test_kafkas_tool_reads_compacted_segments(new_cluster: Callable[..., LocalCluster], peer_kafka: Path) -> None:
+@pytest.mark.kafka
+def test_kafkas_tool_reads_compacted_segments(
+    new_cluster: Callable[..., LocalCluster], kafka_tools: KafkaTools
+) -> None:
     """DumpLogSegments finds nothing wrong but the holes in the offsets; indexes agree; tombstones show their horizon."""
-    tools = KafkaTools(peer_kafka)
     # Tombstones stay: with a short time the next compaction may have taken all of them before anybody looks.
     cluster = compacted_cluster(new_cluster, TOPIC_SETTINGS | {"delete.retention.ms": "3600000"})
     writer = KeyedWriter(cluster.bootstrap_servers)
@@ -163,13 +163,13 @@ def test_kafkas_tool_reads_compacted_segments(new_cluster: Callable[..., LocalCl
     cluster.stop_broker(cluster.broker_ids[0])
     replica = replica_directory(cluster, cluster.broker_ids[0], TOPIC, 0)
     logs = sorted(replica.glob("*.log"))
-    output = tools.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, logs)))
+    output = kafka_tools.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, logs)))
     complaints = [line for line in output.splitlines() if any(word in line for word in LOG_COMPLAINTS)]
     assert all("Non-consecutive" in line for line in complaints)
     assert output.count("| offset:") == len(stored(cluster, cluster.broker_ids[0]))
     assert "deleteHorizonMs: OptionalLong[" in output
     indexes = [*replica.glob("*.index"), *replica.glob("*.timeindex")]
-    sane = tools.dump(indexes, "--index-sanity-check")
+    sane = kafka_tools.dump(indexes, "--index-sanity-check")
     assert sane.count("passed sanity check") + sane.count("is empty") == len(indexes) == 2 * len(logs)
-    tools.dump(indexes, "--verify-index-only")
-    assert "expected" not in tools.dump(sorted(replica.glob("*.snapshot")))
+    kafka_tools.dump(indexes, "--verify-index-only")
+    assert "expected" not in kafka_tools.dump(sorted(replica.glob("*.snapshot")))

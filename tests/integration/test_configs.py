@@ -20,6 +20,7 @@ from kafka.admin import ConfigResourceType
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -34,26 +35,10 @@ Row = tuple[str, int, str | None]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("configs"))
-    try:
-        running.create(brokers=2, overrides={"log.segment.bytes": "1000000", "auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
-
-
-@pytest.fixture
-def admin(cluster: LocalCluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(
+        brokers=2, overrides={"log.segment.bytes": "1000000", "auto.leader.rebalance.enable": "false"}
+    )
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ import contextlib
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.conftest import running_clusters
+from tests.conftest import ClusterFactory
 from tests.support.group_members import CLIENTS, HEARTBEAT_MS, Client, Member
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
@@ -34,14 +33,8 @@ CAN_BE_STATIC: tuple[Client, ...] = ("confluent", "confluent cooperative", "kafk
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_clusters(tmp_path_factory.mktemp("groups")) as start:
-        yield start(brokers=3, overrides=SETTINGS)
-
-
-@pytest.fixture
-def admin(cluster: LocalCluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides=SETTINGS)
 
 
 @pytest.fixture
@@ -212,8 +205,8 @@ def test_a_member_leaves_in_a_rebalance_that_it_has_not_been_told_of(
 class GroupTool:
     """ConsumerGroupCommand, asked about one group."""
 
-    def __init__(self, peer_kafka: Path, cluster: LocalCluster, group: str) -> None:
-        self._tools = KafkaTools(peer_kafka)
+    def __init__(self, kafka_tools: KafkaTools, cluster: LocalCluster, group: str) -> None:
+        self._tools = kafka_tools
         self._servers = cluster.bootstrap_servers
         self._group = group
 
@@ -227,11 +220,11 @@ class GroupTool:
 
 
 @pytest.fixture
-def tool(peer_kafka: Path, cluster: LocalCluster, group: str) -> GroupTool:
-    return GroupTool(peer_kafka, cluster, group)
+def tool(kafka_tools: KafkaTools, cluster: LocalCluster, group: str) -> GroupTool:
+    return GroupTool(kafka_tools, cluster, group)
 
 
-@pytest.mark.peer
+@pytest.mark.kafka
 def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: str, tool: GroupTool) -> None:
     produce(cluster, topic)
     with Member("confluent", cluster.bootstrap_servers, group, topic, "instance") as member:
@@ -251,7 +244,7 @@ def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: 
         assert "GroupNotEmptyException" in refused
 
 
-@pytest.mark.peer
+@pytest.mark.kafka
 def test_consumer_group_command_changes(
     cluster: LocalCluster, admin: AdminClient, topic: str, group: str, tool: GroupTool
 ) -> None:

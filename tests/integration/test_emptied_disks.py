@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
             cluster.restart_broker(broker)
         cluster.wait_ready()
     return cluster
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
 
 
 def make_topic(cluster: LocalCluster, name: str, *replicas: int) -> None:

@@ -55,13 +55,6 @@ def cluster(tmp_path: Path, faults: FailingCalls, monkeypatch: pytest.MonkeyPatc
             running.destroy()
 
 
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
-
-
 def directories_of(cluster: LocalCluster, broker: int) -> list[Path]:
     return [cluster.broker_directory(broker) / name for name in ("disk-a", "disk-b")]
 

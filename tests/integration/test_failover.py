@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,8 +15,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, assert_once_and_in_order, read_everything
+from tests.support.thorough import thorough
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
@@ -30,21 +31,8 @@ PAUSE_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("failover"))
-    try:
-        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 @pytest.fixture
@@ -71,7 +59,7 @@ def victim_of(role: str, cluster: LocalCluster, zk: ZooKeeperView, topic: str) -
     return int(controller)
 
 
-@pytest.mark.parametrize("role", ["leader", "controller", "both"])
+@pytest.mark.parametrize("role", [thorough("leader"), thorough("controller"), "both"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_nothing_is_lost(
     cluster: LocalCluster,
@@ -114,7 +102,7 @@ def test_nothing_is_lost(
         )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])
 def test_an_idempotent_producer_writes_each_record_once_and_in_order(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, how: signal.Signals
 ) -> None:
@@ -208,7 +196,7 @@ def test_a_deleted_controller_znode_elects_again(cluster: LocalCluster, zk: ZooK
     admin.create_topics([NewTopic(f"{topic}-after", 1, 3)])[f"{topic}-after"].result(30)
 
 
-@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("acks", [1, thorough(-1)])
 def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, acks: int
 ) -> None:

@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.network_cluster import NetworkCluster, why_not
+from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
 
@@ -45,21 +47,8 @@ needs_network = pytest.mark.skipif(NETWORK is not None, reason=str(NETWORK))
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("fast-failure"))
-    try:
-        running.create(brokers=3, overrides=SETTINGS)
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides=SETTINGS)
 
 
 def new_topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
@@ -117,7 +106,7 @@ def longest_gaps(producer: BackgroundProducer) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("role", ["leader", "controller and leader"])
-@pytest.mark.parametrize("client", ["tuned", "defaults"])
+@pytest.mark.parametrize("client", ["tuned", thorough("defaults")])
 def test_a_killed_broker_is_replaced_at_once(
     cluster: LocalCluster, zk: ZooKeeperView, role: str, client: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +167,7 @@ def test_two_of_five_die_in_one_moment(tmp_path: Path) -> None:
         cluster.destroy()
 
 
-@pytest.mark.parametrize("role", ["leader", "controller and leader"])
+@pytest.mark.parametrize("role", [thorough("leader"), "controller and leader"])
 def test_a_paused_broker_is_not_judged_dead(cluster: LocalCluster, zk: ZooKeeperView, role: str) -> None:
     """FLT-5: its kernel goes on listening. No election, no ISR change; it only delays."""
     topic = new_topic(cluster, zk)
@@ -198,7 +187,7 @@ def test_a_paused_broker_is_not_judged_dead(cluster: LocalCluster, zk: ZooKeeper
         }
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, thorough(2), thorough(3)])
 def test_a_broker_restarted_in_that_very_moment(cluster: LocalCluster, zk: ZooKeeperView, seed: int) -> None:
     """FLT-23, BUG-16: killed and started again before, while, or after it is judged; every time it rejoins with everything."""
     chance = random.Random(seed)
@@ -244,6 +233,7 @@ def test_a_broker_wrongly_judged_dead_rejoins(cluster: LocalCluster, zk: ZooKeep
         assert zk.live_brokers() == sorted(cluster.broker_ids)
 
 
+@pytest.mark.thorough
 def test_switched_off_it_waits_for_the_session(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "off")
     settings = SETTINGS | {"zookeeper.session.timeout.ms": "4000", "broker.fast.failure.detection": "false"}
@@ -285,7 +275,7 @@ def network(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, st
 
 
 @needs_network
-@pytest.mark.parametrize("role", ["leader", "controller and leader"])
+@pytest.mark.parametrize("role", ["leader", thorough("controller and leader")])
 def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str) -> None:
     """FLT-9, FLT-10: silence proves nothing, whoever is cut off; only the session decides."""
     with network(tmp_path) as (cluster, zk, topic), load(cluster, zk, topic):
@@ -302,6 +292,7 @@ def test_a_broker_that_was_cut_off_is_not_judged_dead(tmp_path: Path, role: str)
 
 
 @needs_network
+@pytest.mark.thorough
 def test_a_firewall_that_refuses_in_its_name_is_believed_once(tmp_path: Path) -> None:
     """FLT-15: the broker registers again and is left alone from then on; when the firewall is gone it rejoins."""
     with network(tmp_path) as (cluster, zk, topic), load(cluster, zk, topic) as producer:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tests.conftest import SHARED_KAFKA_SETTINGS, running_clusters
+from tests.conftest import SHARED_KAFKA_SETTINGS, ClusterFactory
 from tests.support.cli import Cli
 from tests.support.group_wire import GroupWire, Row, errors_of
 
@@ -37,10 +37,9 @@ Make = Callable[[GroupWire], Row]
 
 
 @pytest.fixture(scope="module")
-def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def ottla(new_module_cluster: ClusterFactory) -> str:
     """The address of a cluster of our own."""
-    with running_clusters(tmp_path_factory.mktemp("groups")) as start:
-        yield start(brokers=BROKERS, overrides=SETTINGS).bootstrap_servers
+    return new_module_cluster(brokers=BROKERS, overrides=SETTINGS).bootstrap_servers
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def kafka(shared_kafka: Cli) -> str:
     return shared_kafka.bootstrap_servers
 
 
-@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.peer)])
+@pytest.fixture(params=["ottla", pytest.param("kafka", marks=pytest.mark.kafka)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[GroupWire]:
     """Groups of this test's own, in either cluster."""
     with GroupWire(request.getfixturevalue(request.param), BROKERS) as wire:
@@ -407,7 +406,7 @@ def test_the_topic_of_the_groups(cluster: GroupWire) -> None:
     assert own == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 * 1024**2)}
 
 
-@pytest.mark.peer
+@pytest.mark.kafka
 def test_whole_answers_are_kafkas(ottla: str, kafka: str) -> None:
     tables = (FINDING, JOINING, SYNCING, BEATING, LEAVING, COMMITTING, FETCHING, FORGETTING, ADMIN)
     with GroupWire(ottla, BROKERS) as ours, GroupWire(kafka, BROKERS) as theirs:

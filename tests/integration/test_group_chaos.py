@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import chaos, group_chaos
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 ROUNDS = 30
 SEED_VARIABLE = "GROUP_CHAOS_SEED"

@@ -262,14 +262,13 @@ def test_nothing_answers() -> None:
 
 
 @OURS_AND_KAFKAS
-@pytest.mark.peer
-def test_kafkas_own_command_sees_the_same(cli: GroupCli, topic: str, peer_kafka: Path) -> None:
+@pytest.mark.kafka
+def test_kafkas_own_command_sees_the_same(cli: GroupCli, topic: str, kafka_tools: KafkaTools) -> None:
     group = new_group()
     commit(cli, group, topic, {0: 3, 1: 10})
-    tools = KafkaTools(peer_kafka)
 
     def kafkas(*arguments: str) -> str:
-        return tools.run(KAFKA_GROUPS, "--bootstrap-server", cli.bootstrap_servers, *arguments)
+        return kafka_tools.run(KAFKA_GROUPS, "--bootstrap-server", cli.bootstrap_servers, *arguments)
 
     def words(said: str) -> list[list[str]]:
         """Of the lines about the group; where there is no value, 3.9 prints nothing and 4 a `-`."""

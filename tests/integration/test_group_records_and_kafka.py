@@ -33,7 +33,7 @@ from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import Kind, PeerBroker
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 RECORD = re.compile(r" key: (\{.*\}) payload: (.*)$", re.MULTILINE)
 ROUNDS = 120
@@ -46,11 +46,6 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-
-
-@pytest.fixture(scope="module")
-def tools(peer_kafka: Path) -> KafkaTools:
-    return KafkaTools(peer_kafka)
 
 
 class StraightToTheLog:
@@ -173,7 +168,7 @@ def decoded(output: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_kafkas_decoder_reads_our_records(tools: KafkaTools, tmp_path: Path, seed: int) -> None:
+def test_kafkas_decoder_reads_our_records(kafka_tools: KafkaTools, tmp_path: Path, seed: int) -> None:
     async def write() -> Writer:
         manager = LogManager([str(tmp_path)], TopicConfig(), FileSystem(), SystemClock())
         await manager.start()
@@ -185,7 +180,7 @@ def test_kafkas_decoder_reads_our_records(tools: KafkaTools, tmp_path: Path, see
         return writer
 
     writer = asyncio.run(write())
-    output = tools.dump(sorted((tmp_path / f"{OFFSETS_TOPIC}-0").glob("*.log")), "--offsets-decoder")
+    output = kafka_tools.dump(sorted((tmp_path / f"{OFFSETS_TOPIC}-0").glob("*.log")), "--offsets-decoder")
     assert decoded(output) == writer.expected
 
 
@@ -273,9 +268,9 @@ def in_transactions(bootstrap_servers: str) -> None:
     consumer.close()
 
 
-def test_we_read_what_kafka_wrote(tools: KafkaTools, tmp_path: Path) -> None:
+def test_we_read_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """Its groups and offsets, in the partitions where we look for them."""
-    with PeerBroker(tmp_path, tools, SETTINGS) as broker:
+    with PeerBroker(tmp_path, kafka_tools, SETTINGS) as broker:
         broker.start("Kafka")
         committed = commit_as_groups_do(broker.bootstrap_servers, transactions=True)
         broker.stop(signal.SIGTERM)
@@ -312,16 +307,16 @@ def states(bootstrap_servers: str) -> dict[str, tuple[str, bool]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("writer", ["ottla", "Kafka"])
-def test_each_goes_on_with_the_others_groups(tools: KafkaTools, tmp_path: Path, writer: Kind) -> None:
+def test_each_goes_on_with_the_others_groups(kafka_tools: KafkaTools, tmp_path: Path, writer: Kind) -> None:
     """The same offsets, the same groups; what the other commits then is there when the first one is back."""
     reader: Kind = "Kafka" if writer == "ottla" else "ottla"
-    with PeerBroker(tmp_path, tools, SETTINGS) as broker:
+    with PeerBroker(tmp_path, kafka_tools, SETTINGS) as broker:
         servers = broker.bootstrap_servers
         broker.start(writer)
         committed = commit_as_groups_do(servers, transactions=False)
         shown = states(servers)
         assert set(shown) == set(committed)
-        formatted = offsets_formatted(tools, servers)
+        formatted = offsets_formatted(kafka_tools, servers)
         assert "[members,t,0]::OffsetAndMetadata(offset=4, leaderEpoch=Optional.empty, metadata=müta" in formatted
         assert "[deleted,t,0]::NULL" in formatted
         broker.stop(signal.SIGTERM)
@@ -344,9 +339,9 @@ def commit_one(bootstrap_servers: str, group_id: str, offset: int) -> None:
     consumer.close()
 
 
-def offsets_formatted(tools: KafkaTools, bootstrap_servers: str) -> str:
+def offsets_formatted(kafka_tools: KafkaTools, bootstrap_servers: str) -> str:
     """What Kafka's console consumer shows of the topic."""
-    return tools.run(
+    return kafka_tools.run(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         "--bootstrap-server",
         bootstrap_servers,

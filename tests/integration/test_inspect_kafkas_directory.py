@@ -29,7 +29,7 @@ from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import PeerBroker
 from tools.cli import main
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL = {"segment.bytes": "12000", "index.interval.bytes": "500"}
@@ -156,8 +156,8 @@ def assert_log_shows_everything(data: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_verify_finds_nothing_in_what_kafka_wrote(peer_kafka: Path, tmp_path: Path) -> None:
-    with PeerBroker(tmp_path / "cluster", KafkaTools(peer_kafka), OVERRIDES) as broker:
+def test_verify_finds_nothing_in_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
+    with PeerBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
         data = broker.data
         broker.start("Kafka")
         assert findings_while(broker, make) == []

@@ -32,7 +32,7 @@ from tests.support.load import BackgroundProducer, read_everything
 from tests.support.peer_broker import Kind, PeerBroker
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL_SEGMENTS = {"segment.bytes": "20000", "index.interval.bytes": "500"}
@@ -44,11 +44,6 @@ OVERRIDES = {"log.cleaner.backoff.ms": "200", "auto.leader.rebalance.enable": "f
 TORN_BYTES = 7
 LOG_TIMESTAMP = re.compile(r"Index timestamp: [0-9]+, log timestamp: (-?[0-9]+)")
 OTHER: dict[Kind, Kind] = {"Kafka": "ottla", "ottla": "Kafka"}
-
-
-@pytest.fixture(scope="module")
-def tools(peer_kafka: Path) -> KafkaTools:
-    return KafkaTools(peer_kafka)
 
 
 @dataclass
@@ -172,27 +167,31 @@ def tear_last_batch(broker: PeerBroker, topic: str) -> BatchHeader:
     return headers[-1]
 
 
-def dump_everything(broker: PeerBroker, tools: KafkaTools, plain: str, compacted: str) -> None:
+def dump_everything(broker: PeerBroker, kafka_tools: KafkaTools, plain: str, compacted: str) -> None:
     """DumpLogSegments finds nothing wrong in logs, indexes and producer snapshots."""
     decoders = [f"--{kind}-decoder-class=org.apache.kafka.tools.api.StringDecoder" for kind in ("key", "value")]
     for topic in (plain, compacted):
-        tools.dump(list(broker.files(topic, ".log")), "--deep-iteration", "--print-data-log", *decoders)
+        kafka_tools.dump(list(broker.files(topic, ".log")), "--deep-iteration", "--print-data-log", *decoders)
         indexes, time_indexes = (list(broker.files(topic, suffix)) for suffix in (".index", ".timeindex"))
-        tools.dump([*indexes, *time_indexes], "--index-sanity-check")
-        tools.dump(indexes, "--verify-index-only")
+        kafka_tools.dump([*indexes, *time_indexes], "--index-sanity-check")
+        kafka_tools.dump(indexes, "--verify-index-only")
         # Of a batch that compaction emptied the tool sees no time, in what Kafka itself compacted as well.
-        found = tools.dump(time_indexes, "--verify-index-only", allowed=("mismatch",) if topic == compacted else ())
+        found = kafka_tools.dump(
+            time_indexes, "--verify-index-only", allowed=("mismatch",) if topic == compacted else ()
+        )
         assert set(LOG_TIMESTAMP.findall(found)) <= {"-1"}
-        assert "producerId: " in tools.dump(list(broker.files(topic, ".snapshot")))
+        assert "producerId: " in kafka_tools.dump(list(broker.files(topic, ".snapshot")))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=["stopped cleanly", "killed, last batch torn"])
 @pytest.mark.parametrize("writer", ["Kafka", "ottla"])
-def test_each_serves_what_the_other_left(tools: KafkaTools, tmp_path: Path, writer: Kind, stop: signal.Signals) -> None:
+def test_each_serves_what_the_other_left(
+    kafka_tools: KafkaTools, tmp_path: Path, writer: Kind, stop: signal.Signals
+) -> None:
     """Then the writer takes its directory back, with what the other added."""
     reader = OTHER[writer]
-    with PeerBroker(tmp_path, tools, OVERRIDES) as broker:
+    with PeerBroker(tmp_path, kafka_tools, OVERRIDES) as broker:
         broker.start(writer)
         topics = make_topics(broker)
         plain, compacted = topics
@@ -235,4 +234,4 @@ def test_each_serves_what_the_other_left(tools: KafkaTools, tmp_path: Path, writ
         assert sequences.send(sequences.next_sequence - 2) == (ErrorCode.NONE, last)
         assert sequences.send()[0] == ErrorCode.NONE
         broker.stop(signal.SIGTERM)
-        dump_everything(broker, tools, plain, compacted)
+        dump_everything(broker, kafka_tools, plain, compacted)

@@ -46,7 +46,7 @@ from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import PeerBroker
 from tools.inspect.disk_files import time_index
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 SEED = "OTTLA_COMPACTION_SEED"
 OVERRIDES = {
@@ -255,11 +255,11 @@ def assert_alike(data: Path, peer_data: Path, source: Contents) -> Counter[str]:
 
 
 @pytest.mark.timeout(180)
-def test_kafka_and_ottla_leave_the_same_log(peer_kafka: Path, tmp_path: Path) -> None:
+def test_kafka_and_ottla_leave_the_same_log(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     seed = int(os.environ.get(SEED) or randrange(10**9))
     print(f"{SEED}={seed}")
     data, peer_data = tmp_path / "ours", tmp_path / "kafkas"
-    with PeerBroker(tmp_path / "cluster", KafkaTools(peer_kafka), OVERRIDES) as broker:
+    with PeerBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
         broker.start("ottla")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 2})
         wanted = [NewTopic(scenario.name, 1, 1, config=scenario.config) for scenario in SCENARIOS]

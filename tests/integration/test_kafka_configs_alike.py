@@ -17,7 +17,7 @@ from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import Kind, PeerBroker
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 TOPIC, BROKER = 2, 4
 PAGE = Path(__file__).parents[2] / "docs" / "CONFIGS.md"
@@ -163,9 +163,9 @@ def ask(peer: PeerBroker, kind: Kind) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def both(peer_kafka: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Seen, Seen]]:
+def both(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Seen, Seen]]:
     """(Kafka's, ours)"""
-    with PeerBroker(tmp_path_factory.mktemp("configs"), KafkaTools(peer_kafka), OVERRIDES) as peer:
+    with PeerBroker(tmp_path_factory.mktemp("configs"), kafka_tools, OVERRIDES) as peer:
         yield ask(peer, "Kafka"), ask(peer, "ottla")
 
 

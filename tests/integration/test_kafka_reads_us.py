@@ -21,13 +21,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch, iter_batches, parse_header
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
 from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.real_kafka import java_command
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 PARTITIONS = 2
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -44,19 +46,8 @@ OFFSET = re.compile(r"^\| offset: (\d+)", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def tools(peer_kafka: Path) -> KafkaTools:
-    return KafkaTools(peer_kafka)
-
-
-@pytest.fixture(scope="module")
-def cluster(tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("kafka-reads-us"))
-    try:
-        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+def cluster(kafka_tools: KafkaTools, new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 @contextmanager
@@ -126,7 +117,7 @@ def write_what_will_be_cut(cluster: LocalCluster, topic: str, leader: int) -> No
 
 
 @pytest.mark.parametrize("event", ["nothing", "SIGKILL", "SIGTERM", "truncation"])
-def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, tools: KafkaTools, event: str) -> None:
+def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, kafka_tools: KafkaTools, event: str) -> None:
     """Also after a leader was killed or handed over and came back, while records of every compression were produced."""
     with zookeeper_of(cluster) as zk:
         topic = new_topic(cluster.bootstrap_servers, 3)
@@ -154,15 +145,15 @@ def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, tools: KafkaTo
     assert sum(message.value() == CUT for message in found) < 10, "what only the old leader had was cut off"
     counts = Counter(message.partition() for message in found)
     for partition in range(PARTITIONS):
-        look_at(cluster, tools, topic, partition, counts[partition])
+        look_at(cluster, kafka_tools, topic, partition, counts[partition])
 
 
-def look_at(cluster: LocalCluster, tools: KafkaTools, topic: str, partition: int, count: int) -> None:
+def look_at(cluster: LocalCluster, kafka_tools: KafkaTools, topic: str, partition: int, count: int) -> None:
     """Dumps every replica of a partition, which has `count` records."""
     replicas = [replica_directory(cluster, broker, topic, partition) for broker in cluster.broker_ids]
     logs = [path for replica in replicas for path in sorted(replica.glob("*.log"))]
     assert len(logs) > 3 * len(replicas), "the segments rolled"
-    dumped = tools.dump(logs, "--deep-iteration", "--print-data-log", *STRING_DECODERS)
+    dumped = kafka_tools.dump(logs, "--deep-iteration", "--print-data-log", *STRING_DECODERS)
     assert dumped.count(" payload: record-") >= count * len(replicas) - 10 * len(replicas)
     offsets = [int(offset) for offset in OFFSET.findall(dumped)]
     assert offsets == list(range(count)) * len(replicas)
@@ -180,14 +171,16 @@ def look_at(cluster: LocalCluster, tools: KafkaTools, topic: str, partition: int
     full = [path for replica in replicas for path in sorted(replica.glob("*.log"))[:-1]]
     assert {path.with_suffix(".index") for path in full} <= set(indexes)
     assert {path.with_suffix(".timeindex") for path in full} <= set(time_indexes)
-    sane = tools.dump([*indexes, *time_indexes], "--index-sanity-check")
+    sane = kafka_tools.dump([*indexes, *time_indexes], "--index-sanity-check")
     assert sane.count("passed sanity check") + sane.count("is empty") == len(indexes) + len(time_indexes)
-    tools.dump([*indexes, *time_indexes], "--verify-index-only")
-    assert tools.dump(indexes).count("offset: ") >= len(logs) - len(replicas), "each full segment has an index entry"
-    look_at_producers(tools, replicas)
+    kafka_tools.dump([*indexes, *time_indexes], "--verify-index-only")
+    assert kafka_tools.dump(indexes).count("offset: ") >= len(logs) - len(replicas), (
+        "each full segment has an index entry"
+    )
+    look_at_producers(kafka_tools, replicas)
 
 
-def look_at_producers(tools: KafkaTools, replicas: list[Path]) -> None:
+def look_at_producers(kafka_tools: KafkaTools, replicas: list[Path]) -> None:
     """Kafka sees in each snapshot what the batches below its offset say: the last of each producer (LOG-5, BUG-24)."""
     for replica in replicas:
         snapshots = sorted(replica.glob("*.snapshot"))
@@ -196,7 +189,8 @@ def look_at_producers(tools: KafkaTools, replicas: list[Path]) -> None:
         for snapshot in snapshots[-2:]:
             last = {h.producer_id: h for h in headers if h.base_offset < int(snapshot.stem)}
             found = {
-                int(row[1]): tuple(map(int, row.groups()[1:])) for row in PRODUCER.finditer(tools.dump([snapshot]))
+                int(row[1]): tuple(map(int, row.groups()[1:]))
+                for row in PRODUCER.finditer(kafka_tools.dump([snapshot]))
             }
             assert found == {
                 producer: (h.producer_epoch, h.base_sequence + h.last_offset_delta, h.last_offset)
@@ -208,11 +202,12 @@ def replica_bytes(replica: Path) -> bytes:
     return b"".join(segment.read_bytes() for segment in sorted(replica.glob("*.log")))
 
 
-def test_kafkas_topic_command_lists_our_topics(cluster: LocalCluster, tools: KafkaTools) -> None:
+def test_kafkas_topic_command_lists_our_topics(cluster: LocalCluster, kafka_tools: KafkaTools) -> None:
     """It describes them in the test below: while we do not serve DescribeConfigs it refuses, and says why."""
     topic = new_topic(cluster.bootstrap_servers, 3)
     eventually(
-        lambda: topic in tools.topics(cluster.bootstrap_servers, "--list").splitlines(), "the broker asked lists it"
+        lambda: topic in kafka_tools.topics(cluster.bootstrap_servers, "--list").splitlines(),
+        "the broker asked lists it",
     )
 
 
@@ -244,12 +239,10 @@ def shapes(zk: ZooKeeperView, topic: str) -> dict[str, Any]:
 
 
 @contextmanager
-def kafka_broker(tools: KafkaTools, config: Path, bootstrap_servers: str, topic: str) -> Iterator[None]:
+def kafka_broker(kafka_tools: KafkaTools, config: Path, bootstrap_servers: str, topic: str) -> Iterator[None]:
     """Kafka itself, started on a broker's configuration; it serves `topic`."""
     with (config.parent / "kafka.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*tools.command, "kafka.Kafka", str(config)], stdout=log, stderr=log, env=tools.environment
-        )
+        process = subprocess.Popen(java_command("kafka.Kafka", str(config)), stdout=log, stderr=log)
     try:
         admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
         eventually(lambda: process.poll() is not None or serves(admin, topic), "Kafka serves", KAFKA_START_TIMEOUT_S)
@@ -276,7 +269,7 @@ def contents(bootstrap_servers: str, topic: str) -> list[tuple[int, int, bytes]]
     return sorted((m.partition(), m.offset(), m.value()) for m in read_everything(bootstrap_servers, topic, PARTITIONS))
 
 
-def test_kafka_takes_over_and_gives_back(tools: KafkaTools, tmp_path: Path) -> None:
+def test_kafka_takes_over_and_gives_back(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """Our broker stops, Kafka serves its directory and its topics from the same ZooKeeper, and then we serve what Kafka left."""
     cluster = LocalCluster(tmp_path)
     try:
@@ -292,9 +285,9 @@ def test_kafka_takes_over_and_gives_back(tools: KafkaTools, tmp_path: Path) -> N
             our_shapes = shapes(zk, ours)
             topic_id = json.loads(zk.client.get(f"/brokers/topics/{ours}")[0])["topic_id"]
             cluster.stop_broker(1)
-            with kafka_broker(tools, cluster.broker_directory(1) / "server.properties", servers, ours):
+            with kafka_broker(kafka_tools, cluster.broker_directory(1) / "server.properties", servers, ours):
                 assert contents(servers, ours) == written
-                heading, *partitions = tools.topics(servers, "--describe", "--topic", ours).splitlines()
+                heading, *partitions = kafka_tools.topics(servers, "--describe", "--topic", ours).splitlines()
                 assert f"TopicId: {topic_id}\tPartitionCount: {PARTITIONS}\tReplicationFactor: 1" in heading
                 assert all(f"{key}={value}" in heading for key, value in TOPIC_SETTINGS.items())
                 assert [line.split("\t")[1:6] for line in partitions] == [

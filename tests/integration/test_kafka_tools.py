@@ -8,41 +8,24 @@ from __future__ import annotations
 import json
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, assert_known_alike, eventually, replica_directory
 from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tools.cluster.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.peer]
+pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module")
-def tools(peer_kafka: Path) -> KafkaTools:
-    return KafkaTools(peer_kafka)
-
-
-@pytest.fixture(scope="module")
-def cluster(tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("kafka-tools"))
-    try:
-        running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(kafka_tools: KafkaTools, new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 def unique(name: str) -> str:
@@ -50,68 +33,70 @@ def unique(name: str) -> str:
 
 
 def created(
-    tools: KafkaTools, cluster: LocalCluster, zk: ZooKeeperView, name: str, assignment: str, **configs: str
+    kafka_tools: KafkaTools, cluster: LocalCluster, zk: ZooKeeperView, name: str, assignment: str, **configs: str
 ) -> str:
     """Makes a topic with replicas such as `1:2,2:3`; all brokers know it when this returns."""
     topic = unique(name)
     servers = cluster.bootstrap_servers
     settings = [word for key, value in configs.items() for word in ("--config", f"{key.replace('_', '.')}={value}")]
-    printed = tools.topics(servers, "--create", "--topic", topic, "--replica-assignment", assignment, *settings)
+    printed = kafka_tools.topics(servers, "--create", "--topic", topic, "--replica-assignment", assignment, *settings)
     assert printed == f"Created topic {topic}.\n"
     assert_known_alike(cluster, zk, topic)
     return topic
 
 
-def described(tools: KafkaTools, servers: str, topic: str) -> tuple[str, list[list[str]]]:
+def described(kafka_tools: KafkaTools, servers: str, topic: str) -> tuple[str, list[list[str]]]:
     """(heading, the fields of each partition's line) of TopicCommand."""
-    heading, *partitions = tools.topics(servers, "--describe", "--topic", topic).splitlines()
+    heading, *partitions = kafka_tools.topics(servers, "--describe", "--topic", topic).splitlines()
     return heading, [line.strip().split("\t") for line in partitions]
 
 
-def configs_when(tools: KafkaTools, servers: str, entity: Sequence[str], part: str, *, is_shown: bool = True) -> str:
+def configs_when(
+    kafka_tools: KafkaTools, servers: str, entity: Sequence[str], part: str, *, is_shown: bool = True
+) -> str:
     """What ConfigCommand says when the broker that it asks has heard of a change."""
 
     def described() -> str | None:
-        text = tools.configs(servers, "--describe", *entity)
+        text = kafka_tools.configs(servers, "--describe", *entity)
         return text if (part in text) == is_shown else None
 
     return str(eventually(described, f"{part} described: {is_shown}"))
 
 
 def test_topics_are_created_described_grown_and_deleted(
-    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
+    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView
 ) -> None:
     servers = cluster.bootstrap_servers
     topic = unique("made-by-kafka")
     new = ["--create", "--topic", topic, "--partitions", "3", "--replication-factor", "2"]
-    assert tools.topics(servers, *new, "--config", "retention.ms=100000") == f"Created topic {topic}.\n"
+    assert kafka_tools.topics(servers, *new, "--config", "retention.ms=100000") == f"Created topic {topic}.\n"
     assert_known_alike(cluster, zk, topic)
-    heading, partitions = described(tools, servers, topic)
+    heading, partitions = described(kafka_tools, servers, topic)
     assert f"Topic: {topic}\tTopicId: " in heading
     assert heading.endswith("\tPartitionCount: 3\tReplicationFactor: 2\tConfigs: retention.ms=100000")
     assert [fields[1] for fields in partitions] == ["Partition: 0", "Partition: 1", "Partition: 2"]
-    assert tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5") == ""
+    assert kafka_tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5") == ""
     assert_known_alike(cluster, zk, topic)
-    assert len(described(tools, servers, topic)[1]) == 5
-    refused = tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5", expected_exit_code=1)
+    assert len(described(kafka_tools, servers, topic)[1]) == 5
+    refused = kafka_tools.topics(servers, "--alter", "--topic", topic, "--partitions", "5", expected_exit_code=1)
     assert "Error while executing topic command : Topic already has 5 partitions." in refused
-    assert tools.topics(servers, "--delete", "--topic", topic) == ""
+    assert kafka_tools.topics(servers, "--delete", "--topic", topic) == ""
     eventually(lambda: topic not in zk.topics(), "its znodes are gone")
-    eventually(lambda: topic not in tools.topics(servers, "--list").split(), "no broker lists it")
-    again = tools.topics(servers, "--delete", "--topic", topic, expected_exit_code=1)
+    eventually(lambda: topic not in kafka_tools.topics(servers, "--list").split(), "no broker lists it")
+    again = kafka_tools.topics(servers, "--delete", "--topic", topic, expected_exit_code=1)
     assert "does not exist as expected" in again
 
 
-def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView) -> None:
+def test_configs_are_altered_and_described(cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView) -> None:
     servers = cluster.bootstrap_servers
-    topic = created(tools, cluster, zk, "configured", "1:2", retention_ms="100000")
+    topic = created(kafka_tools, cluster, zk, "configured", "1:2", retention_ms="100000")
     of_topic = ["--entity-type", "topics", "--entity-name", topic]
     values = "max.message.bytes=70000,cleanup.policy=[compact,delete]"
     assert (
-        tools.configs(servers, "--alter", *of_topic, "--add-config", values)
+        kafka_tools.configs(servers, "--alter", *of_topic, "--add-config", values)
         == f"Completed updating config for topic {topic}.\n"
     )
-    assert configs_when(tools, servers, of_topic, "max.message.bytes").splitlines() == [
+    assert configs_when(kafka_tools, servers, of_topic, "max.message.bytes").splitlines() == [
         f"Dynamic configs for topic {topic} are:",
         (
             "  cleanup.policy=compact,delete sensitive=false "
@@ -123,69 +108,71 @@ def test_configs_are_altered_and_described(cluster: LocalCluster, tools: KafkaTo
         ),
         "  retention.ms=100000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=100000}",
     ]
-    bad = tools.configs(servers, "--alter", *of_topic, "--add-config", "max.message.bytes=abc", expected_exit_code=1)
+    bad = kafka_tools.configs(
+        servers, "--alter", *of_topic, "--add-config", "max.message.bytes=abc", expected_exit_code=1
+    )
     assert "InvalidConfigurationException" in bad
-    tools.configs(servers, "--alter", *of_topic, "--delete-config", "max.message.bytes,cleanup.policy")
-    assert "cleanup.policy" not in configs_when(tools, servers, of_topic, "max.message.bytes", is_shown=False)
+    kafka_tools.configs(servers, "--alter", *of_topic, "--delete-config", "max.message.bytes,cleanup.policy")
+    assert "cleanup.policy" not in configs_when(kafka_tools, servers, of_topic, "max.message.bytes", is_shown=False)
 
 
-def test_broker_configs(cluster: LocalCluster, tools: KafkaTools) -> None:
+def test_broker_configs(cluster: LocalCluster, kafka_tools: KafkaTools) -> None:
     servers = cluster.bootstrap_servers
     of_broker = ["--entity-type", "brokers", "--entity-name", "1"]
     of_all = ["--entity-type", "brokers", "--entity-default"]
     assert (
-        tools.configs(servers, "--alter", *of_broker, "--add-config", "log.retention.ms=3000000")
+        kafka_tools.configs(servers, "--alter", *of_broker, "--add-config", "log.retention.ms=3000000")
         == "Completed updating config for broker 1.\n"
     )
     assert (
-        tools.configs(servers, "--alter", *of_all, "--add-config", "message.max.bytes=2000000")
+        kafka_tools.configs(servers, "--alter", *of_all, "--add-config", "message.max.bytes=2000000")
         == "Completed updating default config for brokers in the cluster.\n"
     )
-    shown = configs_when(tools, servers, of_broker, "log.retention.ms")
+    shown = configs_when(kafka_tools, servers, of_broker, "log.retention.ms")
     assert (
         "  log.retention.ms=3000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.retention.ms=3000000" in shown
     )
-    assert configs_when(tools, servers, of_all, "message.max.bytes").splitlines() == [
+    assert configs_when(kafka_tools, servers, of_all, "message.max.bytes").splitlines() == [
         "Default configs for brokers in the cluster are:",
         "  message.max.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}",
     ]
-    static = tools.configs(
+    static = kafka_tools.configs(
         servers, "--alter", *of_broker, "--add-config", "zookeeper.connect=elsewhere", expected_exit_code=1
     )
     assert "InvalidRequestException" in static
     of_other = ["--entity-type", "brokers", "--entity-name", "2"]
-    tools.configs(servers, "--alter", *of_other, "--add-config", "log.cleaner.threads=2")
+    kafka_tools.configs(servers, "--alter", *of_other, "--add-config", "log.cleaner.threads=2")
     threads = (
         "log.cleaner.threads=2 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:"
     )
-    assert threads in configs_when(tools, servers, of_other, "log.cleaner.threads")
-    everything = tools.configs(servers, "--describe", "--all", *of_other)
+    assert threads in configs_when(kafka_tools, servers, of_other, "log.cleaner.threads")
+    everything = kafka_tools.configs(servers, "--describe", "--all", *of_other)
     assert "log.retention.hours=168 sensitive=false synonyms={DEFAULT_CONFIG:log.retention.hours=168}" in everything
-    tools.configs(servers, "--alter", *of_other, "--delete-config", "log.cleaner.threads")
-    tools.configs(servers, "--alter", *of_broker, "--delete-config", "log.retention.ms")
-    tools.configs(servers, "--alter", *of_all, "--delete-config", "message.max.bytes")
+    kafka_tools.configs(servers, "--alter", *of_other, "--delete-config", "log.cleaner.threads")
+    kafka_tools.configs(servers, "--alter", *of_broker, "--delete-config", "log.retention.ms")
+    kafka_tools.configs(servers, "--alter", *of_all, "--delete-config", "message.max.bytes")
 
 
-def test_elections(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView) -> None:
+def test_elections(cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView) -> None:
     servers = cluster.bootstrap_servers
-    topic = created(tools, cluster, zk, "elected", "1:2")
+    topic = created(kafka_tools, cluster, zk, "elected", "1:2")
     partition = ["--topic", topic, "--partition", "0"]
-    needless = tools.elections(servers, "--election-type", "preferred", *partition)
+    needless = kafka_tools.elections(servers, "--election-type", "preferred", *partition)
     assert needless.strip() == f"Valid replica already elected for partitions {topic}-0"
     cluster.stop_broker(1)
     eventually(lambda: zk.state(topic, 0).leader == 2, "broker 2 leads")
     cluster.start_broker(1)
     cluster.wait_ready()
     assert_healed(cluster, zk, topic)
-    done = tools.elections(servers, "--election-type", "preferred", *partition)
+    done = kafka_tools.elections(servers, "--election-type", "preferred", *partition)
     assert done.strip() == f"Successfully completed leader election (PREFERRED) for partitions {topic}-0"
     assert zk.state(topic, 0).leader == 1
 
 
 def test_an_unclean_election_only_where_nobody_else_can_lead(
-    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
+    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView
 ) -> None:
-    topic = created(tools, cluster, zk, "unclean", "1:2")
+    topic = created(kafka_tools, cluster, zk, "unclean", "1:2")
     partition = ["--topic", topic, "--partition", "0"]
     cluster.stop_broker(2)
     eventually(lambda: zk.state(topic, 0).isr == (1,), "broker 2 has left the ISR")
@@ -194,7 +181,7 @@ def test_an_unclean_election_only_where_nobody_else_can_lead(
     eventually(lambda: zk.state(topic, 0).leader == -1 and 2 in zk.live_brokers(), "no leader: broker 2 may not")
     eventually(lambda: 2 not in cluster.problems(), "broker 2 answers")
     address = f"127.0.0.1:{cluster.port(2)}"
-    done = tools.elections(address, "--election-type", "unclean", *partition)
+    done = kafka_tools.elections(address, "--election-type", "unclean", *partition)
     assert done.strip() == f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0"
     assert (zk.state(topic, 0).leader, zk.state(topic, 0).isr) == (2, (2,))
     cluster.start_broker(1)
@@ -202,13 +189,13 @@ def test_an_unclean_election_only_where_nobody_else_can_lead(
     assert_healed(cluster, zk, topic)
 
 
-def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path) -> None:
+def test_reassignment(cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path) -> None:
     """generate, execute with a throttle, list, verify, cancel; under load, with the leader among those that move."""
     servers = cluster.bootstrap_servers
-    topic = created(tools, cluster, zk, "moved", "1:2,2:1", min_insync_replicas="1")
+    topic = created(kafka_tools, cluster, zk, "moved", "1:2,2:1", min_insync_replicas="1")
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
-    proposed = tools.reassign(
+    proposed = kafka_tools.reassign(
         servers, "--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3"
     )
     current, proposal = (json.loads(line) for line in proposed.splitlines() if line.startswith("{"))
@@ -224,24 +211,26 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
     # Records of 2 KB: the first fetch, which no throttle holds up, is far from all.
     with BackgroundProducer(servers, topic, 2, bytes(2000)) as producer:
         producer.wait_for_acks(500)
-        started = tools.reassign(servers, "--execute", *of_plan, "--throttle", "10000000")
+        started = kafka_tools.reassign(servers, "--execute", *of_plan, "--throttle", "10000000")
         assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in started
         assert "The inter-broker throttle limit was set to 10000000 B/s" in started
         eventually(lambda: all(not a.adding and not a.removing for a in zk.assignment(topic).values()), "moved")
         producer.wait_for_acks(500)
         assert_known_alike(cluster, zk, topic)
-        verified = tools.reassign(servers, "--verify", *of_plan)
+        verified = kafka_tools.reassign(servers, "--verify", *of_plan)
         assert f"Reassignment of partition {topic}-0 is completed." in verified
         assert "Clearing broker-level throttles on brokers 1,2,3" in verified
-        configs_when(tools, servers, ["--entity-type", "topics", "--entity-name", topic], "throttled", is_shown=False)
-        assert "No partition reassignments found." in tools.reassign(servers, "--list")
+        configs_when(
+            kafka_tools, servers, ["--entity-type", "topics", "--entity-name", topic], "throttled", is_shown=False
+        )
+        assert "No partition reassignments found." in kafka_tools.reassign(servers, "--list")
         assert {p: a.replicas for p, a in zk.assignment(topic).items()} == {0: (3, 2), 1: (2, 3)}
 
         # More is produced than may be copied, so the way back stays under way.
-        tools.reassign(servers, "--execute", "--reassignment-json-file", str(rollback), "--throttle", "100")
-        listed = tools.reassign(servers, "--list")
+        kafka_tools.reassign(servers, "--execute", "--reassignment-json-file", str(rollback), "--throttle", "100")
+        listed = kafka_tools.reassign(servers, "--list")
         assert f"{topic}-0: replicas: 1,2,3. adding: 1. removing: 3." in listed
-        cancelled = tools.reassign(servers, "--cancel", "--reassignment-json-file", str(rollback))
+        cancelled = kafka_tools.reassign(servers, "--cancel", "--reassignment-json-file", str(rollback))
         assert f"Successfully cancelled partition reassignments for: {topic}-0,{topic}-1" in cancelled
         producer.wait_for_acks(500)
     acknowledged = producer.stop()
@@ -256,17 +245,17 @@ def test_reassignment(cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperVie
 
 
 def test_the_java_producer_is_idempotent_by_default(
-    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView
+    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView
 ) -> None:
     """LOG-5: ProducerPerformance sets nothing but acks; KIP-664: TransactionsCommand finds it."""
     servers = cluster.bootstrap_servers
-    topic = created(tools, cluster, zk, "java-producer", "1:2:3")
+    topic = created(kafka_tools, cluster, zk, "java-producer", "1:2:3")
     # fmt: off
-    printed = tools.run("org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "3000",
+    printed = kafka_tools.run("org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "3000",
                         "--record-size", "100", "--throughput", "-1", "--producer-props", f"bootstrap.servers={servers}",
                         "acks=all", "batch.size=1000")
     assert "3000 records sent" in printed
-    printed = tools.run("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "describe-producers",
+    printed = kafka_tools.run("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "describe-producers",
                         "--topic", topic, "--partition", "0")
     # fmt: on
     heading, row = (line.split() for line in printed.splitlines())
@@ -275,11 +264,11 @@ def test_the_java_producer_is_idempotent_by_default(
 
 
 def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
-    cluster: LocalCluster, tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path
+    cluster: LocalCluster, kafka_tools: KafkaTools, zk: ZooKeeperView, tmp_path: Path
 ) -> None:
     """LOG-5, INV-20, FLT-1."""
     servers = cluster.bootstrap_servers
-    topic = created(tools, cluster, zk, "java-kill", "2:3:1", min_insync_replicas="2")
+    topic = created(kafka_tools, cluster, zk, "java-kill", "2:3:1", min_insync_replicas="2")
     settings = tmp_path / "producer.properties"
     settings.write_text("enable.idempotence=true\nretries=2147483647\nlinger.ms=1\n")
     count = 4000
@@ -288,7 +277,7 @@ def test_the_java_producer_writes_each_record_once_through_a_leaders_death(
                  "--max-messages", str(count), "--throughput", "500", "--producer.config", str(settings)]
     # fmt: on
     with ThreadPoolExecutor(1) as pool:
-        printed = pool.submit(tools.run, *arguments)
+        printed = pool.submit(kafka_tools.run, *arguments)
         eventually(lambda: len(read_everything(servers, topic, 1)) > 500, "the producer at work")
         cluster.signal(2, signal.SIGKILL)
         eventually(lambda: zk.state(topic, 0).leader not in (2, -1), "another leader")

@@ -216,19 +216,18 @@ def test_ottla_reassign_throttles_the_moves_and_verify_removes_it(
     assert places(cluster, broker, topic)[0] == [(target, False, 0)]
 
 
-def test_kafkas_own_tool_moves_a_replica(cluster: LocalCluster, peer_kafka: Path, tmp_path: Path) -> None:
+def test_kafkas_own_tool_moves_a_replica(cluster: LocalCluster, kafka_tools: KafkaTools, tmp_path: Path) -> None:
     """kafka-reassign-partitions with log_dirs, against ottla's brokers."""
     topic = make_topic(cluster)
-    tools = KafkaTools(peer_kafka)
     replicas = assignment_of(cluster, topic)[0]
     targets = [other(cluster, broker, where(cluster, broker, topic, 0)) for broker in replicas]
     row = {"topic": topic, "partition": 0, "replicas": replicas, "log_dirs": targets}
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
-    tools.reassign(cluster.bootstrap_servers, "--execute", "--reassignment-json-file", str(plan))
+    kafka_tools.reassign(cluster.bootstrap_servers, "--execute", "--reassignment-json-file", str(plan))
     for broker, target in zip(replicas, targets, strict=True):
         eventually(
             lambda b=broker, t=target: places(cluster, b, topic)[0] == [(t, False, 0)], f"replica {broker} has moved"
         )
-    said = tools.reassign(cluster.bootstrap_servers, "--verify", "--reassignment-json-file", str(plan))
+    said = kafka_tools.reassign(cluster.bootstrap_servers, "--verify", "--reassignment-json-file", str(plan))
     assert said.count("completed successfully") == len(replicas), said

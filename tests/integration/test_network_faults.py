@@ -17,6 +17,7 @@ from protocol.kafka.record_batch import build_batch
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
 from tests.support.network_cluster import NetworkCluster, why_not
+from tests.support.thorough import thorough
 from tests.support.wire import Wire
 
 REASON = why_not()
@@ -148,7 +149,7 @@ def known_topics(cluster: NetworkCluster, broker: int) -> list[str]:
     return [topic.name for topic in answer.topics]
 
 
-@pytest.mark.parametrize("deaf", ["leader", "follower"])
+@pytest.mark.parametrize("deaf", ["leader", thorough("follower")])
 def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
     """FLT-12: as if it were cut both ways, and the ISR does not flap."""
     with a_cluster(tmp_path) as (cluster, zk, producer):
@@ -178,7 +179,7 @@ def test_a_ring_of_majorities(tmp_path: Path) -> None:
         cluster.heal()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, thorough(2)])
 def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed: int) -> None:
     """FLT-14: it converges."""
     order = random.Random(seed)
@@ -197,7 +198,7 @@ def test_links_go_one_by_one_and_come_back_in_another_order(tmp_path: Path, seed
         producer.wait_for_acks(FEW)
 
 
-@pytest.mark.parametrize("whom", ["controller and broker", "leader and follower", "all"])
+@pytest.mark.parametrize("whom", [thorough("controller and broker"), thorough("leader and follower"), "all"])
 def test_a_storm_of_resets(tmp_path: Path, whom: str) -> None:
     """FLT-15: a firewall resets and refuses everything between brokers that live. Nothing is lost, and it ends with the storm."""
     with a_cluster(tmp_path) as (cluster, zk, producer):

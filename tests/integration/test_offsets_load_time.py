@@ -84,6 +84,7 @@ class Turns:
         return sorted(self.lasted)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("per_batch", [PARTITIONS, 1], ids=["commits of 100 partitions", "commits of one partition"])
 def test_a_million_offsets(tmp_path: Path, per_batch: int) -> None:

@@ -21,8 +21,10 @@ from protocol import types
 from protocol.errors import ErrorCode
 from protocol.types import Assignment
 from protocol.zk.znodes import ReassignPartitionsZNode
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -36,22 +38,8 @@ RATE = "follower.replication.throttled.rate"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("reassignment"))
-    try:
-        running.create(brokers=4, overrides={"auto.leader.rebalance.enable": "false"})
-        running.start()
-        running.wait_ready()
-        yield running
-    finally:
-        running.destroy()
-
-
-@pytest.fixture
-def zk(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    yield view
-    view.close()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=4, overrides={"auto.leader.rebalance.enable": "false"})
 
 
 def _code(error: Any) -> ErrorCode:
@@ -172,7 +160,7 @@ def loaded(move: Move) -> BackgroundProducer:
     return BackgroundProducer(move.cluster.bootstrap_servers, move.topic, PARTITIONS, PADDING)
 
 
-@pytest.mark.parametrize("way", ["API", "znode"])
+@pytest.mark.parametrize("way", ["API", thorough("znode")])
 def test_a_move_of_the_leader_under_load(move: Move, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     target = (move.coming, move.staying)
     with loaded(move) as producer:
@@ -213,6 +201,7 @@ def test_cancelled_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str])
         finish(move, producer, (move.leaving, move.staying), capsys)
 
 
+@pytest.mark.thorough
 def test_another_target_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
     with loaded(move) as producer:
         producer.wait_for_acks(3000)
@@ -237,8 +226,8 @@ def test_what_is_refused(move: Move) -> None:
     move.assert_at((move.leaving, move.staying))
 
 
-@pytest.mark.parametrize("role", ["controller", "leaving", "staying", "coming"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("role", ["controller", "coming", thorough("leaving"), thorough("staying")])
+@pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])
 def test_a_broker_bounces_in_the_middle(
     move: Move, role: str, how: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,7 +254,7 @@ def test_a_broker_bounces_in_the_middle(
         finish(move, producer, target, capsys)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("how", [thorough(signal.SIGKILL), signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_it_is_over_while_the_removed_broker_is_away(
     move: Move, how: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:

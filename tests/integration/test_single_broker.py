@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import signal
 import socket
 import subprocess
@@ -19,6 +17,7 @@ from kazoo.client import KazooClient
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.conftest import ClusterFactory
 from tests.support.invariants import eventually
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
@@ -29,28 +28,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("single"))
-    try:
-        running.create(brokers=1)
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    return new_module_cluster(brokers=1)
 
 
-def run_broker(config: Path, *overrides: str, timeout_s: float = 30) -> tuple[int, str]:
+def run_broker(config: Path, timeout_s: float = 30) -> tuple[int, str]:
     """(exit code, last line of stderr) of a broker that ends by itself."""
     command = [sys.executable, "-m", "broker", "--config", str(config)]
-    for override in overrides:
-        command += ["--override", override]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stderr.strip().splitlines()[-1]
-
-
-def config_of(cluster: LocalCluster) -> Path:
-    return cluster.directory / "broker-1" / "server.properties"
 
 
 def free_port() -> int:
@@ -74,7 +61,7 @@ def other_broker(cluster: LocalCluster, tmp_path: Path, **settings: str) -> Path
 
 
 class TestCannotStart:
-    """Exit code 1 and one line that names the trouble; the running broker is not harmed."""
+    """Exit code 1 and one line that names the trouble; the running broker is not harmed. More of them: test_cluster_cli.py."""
 
     @pytest.fixture(autouse=True)
     def unharmed(self, cluster: LocalCluster) -> Iterator[None]:
@@ -84,22 +71,6 @@ class TestCannotStart:
         with Wire(cluster.port(1)) as wire:
             answer = wire.call(ApiKey.METADATA, 9, {"topics": [], "allow_auto_topic_creation": False})
         assert [b.node_id for b in answer.brokers] == [1]
-
-    def test_directory_in_use(self, cluster: LocalCluster) -> None:
-        code, line = run_broker(config_of(cluster))
-        assert code == 1
-        assert "is in use by a running broker" in line
-
-    def test_port_in_use(self, cluster: LocalCluster, tmp_path: Path) -> None:
-        port = cluster.port(1)
-        code, line = run_broker(other_broker(cluster, tmp_path, listeners=f"PLAINTEXT://127.0.0.1:{port}"))
-        assert code == 1
-        assert f"port {port} is in use" in line
-
-    def test_id_in_use(self, cluster: LocalCluster, tmp_path: Path) -> None:
-        code, line = run_broker(other_broker(cluster, tmp_path, broker_id="1"))
-        assert code == 1
-        assert "broker id 1 is registered by a live broker at 127.0.0.1:" in line
 
     def test_id_and_advertised_address_in_use(self, cluster: LocalCluster, tmp_path: Path) -> None:
         """It takes the live broker for its own earlier life, until that one registers again: then it ends."""
@@ -130,24 +101,6 @@ class TestCannotStart:
             client.stop()
             client.close()
         eventually(lambda: produces(cluster, new_topic(cluster)), "it leads again")
-
-    def test_zookeeper_unreachable(self, cluster: LocalCluster, tmp_path: Path) -> None:
-        nobody = f"127.0.0.1:{free_port()}"
-        config = other_broker(cluster, tmp_path, zookeeper_connect=nobody, zookeeper_connection_timeout_ms="1000")
-        code, line = run_broker(config)
-        assert code == 1
-        assert nobody in line
-
-    def test_bad_value(self, cluster: LocalCluster, tmp_path: Path) -> None:
-        code, line = run_broker(other_broker(cluster, tmp_path), "num.partitions=none")
-        assert code == 1
-        assert "num.partitions" in line
-        assert "'none'" in line
-
-    def test_no_such_file(self, tmp_path: Path) -> None:
-        code, line = run_broker(tmp_path / "nothing.properties")
-        assert code == 1
-        assert "nothing.properties" in line
 
     def test_another_clusters_directory(self, cluster: LocalCluster, tmp_path: Path) -> None:
         config = other_broker(cluster, tmp_path)
@@ -222,53 +175,9 @@ def produces(cluster: LocalCluster, topic: str) -> list[int]:
         return []
 
 
-def test_out_of_file_descriptors_is_survived(cluster: LocalCluster) -> None:
-    """FLT-30"""
-    pid = cluster.pid(1)
-    assert pid is not None
-    in_use = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use + 5, limits[1]))
-    crowd = []
-    try:
-        for _ in range(30):
-            connection = socket.create_connection(("127.0.0.1", cluster.port(1)), timeout=5)
-            crowd.append(connection)
-    finally:
-        for connection in crowd:
-            connection.close()
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-    def serves() -> bool:
-        try:
-            with Wire(cluster.port(1), timeout_s=2) as wire:
-                return bool(wire.call(ApiKey.API_VERSIONS, 0, {}).api_keys)
-        except OSError:
-            return False
-
-    eventually(serves, "connections accepted again")
-    assert cluster.pid(1) == pid
-
-
 def test_the_event_log_tells_of_registration(cluster: LocalCluster) -> None:
     """RUN-3"""
     lines = (cluster.directory / "broker-1" / "events.jsonl").read_text().splitlines()
     events: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert "registered" in {event["kind"] for event in events}
     assert all(isinstance(event["time_ms"], int) for event in events)
-
-
-def test_settings_from_the_environment(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A bad one is named with its variable."""
-    config = other_broker(cluster, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "broker", "--config", str(config)],
-        cwd=REPOSITORY,
-        env={**os.environ, "KAFKA_NUM_PARTITIONS": "x"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "KAFKA_NUM_PARTITIONS" in done.stderr

@@ -19,6 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.topic_ids import topic_id_text
 from protocol.types import TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PartitionStateZNode, TopicZNode
+from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, read_everything
 from tools.cluster.local_cluster import LocalCluster
@@ -30,16 +31,10 @@ CHECKPOINTS = ("replication-offset-checkpoint", "recovery-point-offset-checkpoin
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("topic-deletion"))
-    try:
-        # What a killed broker had in its checkpoints is in them until they are written the next time.
-        often = {"log.flush.offset.checkpoint.interval.ms": "1000"}
-        running.create(brokers=3, overrides={"auto.create.topics.enable": "false", **often})
-        running.start()
-        yield running
-    finally:
-        running.destroy()
+def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
+    # What a killed broker had in its checkpoints is in them until they are written the next time.
+    often = {"log.flush.offset.checkpoint.interval.ms": "1000"}
+    return new_module_cluster(brokers=3, overrides={"auto.create.topics.enable": "false", **often})
 
 
 @pytest.fixture

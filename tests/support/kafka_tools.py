@@ -1,8 +1,7 @@
-"""Kafka's own command line tools, run by the workplace's `peer-kafka`."""
+"""Kafka's own command line tools."""
 
 from __future__ import annotations
 
-import os
 import select
 import struct
 import subprocess
@@ -11,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.real_kafka import SETTINGS, java_command
+
 TOOL_TIMEOUT_S = 60
-QUICK_START = "-XX:TieredStopAtLevel=1"
-"""A JVM that lives for a test saves a third of its CPU time without the optimizing compiler."""
-SERVER = Path(__file__).with_name("KafkaToolServer.java")
+SERVER = SETTINGS / "KafkaToolServer.java"
 SERVED = frozenset(
     {
         "kafka.admin.ConfigCommand",
@@ -45,22 +44,13 @@ LOG_COMPLAINTS = (
 class KafkaTools:
     """Classes of Kafka's distribution, run to their end."""
 
-    def __init__(self, peer_kafka: Path) -> None:
-        self.command = [str(peer_kafka), "run"]
-        self.environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK_START}
-
     def run(self, *arguments: str, expected_exit_code: int = 0) -> str:
         """Both outputs; fails unless the exit code is the expected one."""
         if arguments[0] in SERVED:
-            exit_code, output = tool_server(tuple(self.command)).run(arguments)
+            exit_code, output = tool_server().run(arguments)
         else:
             done = subprocess.run(
-                [*self.command, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=TOOL_TIMEOUT_S,
-                env=self.environment,
-                check=False,
+                java_command(*arguments), capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
             )
             exit_code, output = done.returncode, done.stdout + done.stderr
         assert exit_code == expected_exit_code, output
@@ -118,13 +108,9 @@ class KafkaTools:
 class ToolServer:
     """One JVM that runs tools one after another; it ends with this process, whose pipe it reads."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [*command, str(SERVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
+            java_command(str(SERVER)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         self._lock = threading.Lock()
 
@@ -156,11 +142,11 @@ class ToolServer:
         return bytes(found)
 
 
-def tool_server(command: tuple[str, ...]) -> ToolServer:
+def tool_server() -> ToolServer:
     """The session's; another one after one that has ended."""
-    if command not in SERVERS or SERVERS[command].ended:
-        SERVERS[command] = ToolServer(command)
-    return SERVERS[command]
+    if not SERVERS or SERVERS[-1].ended:
+        SERVERS.append(ToolServer())
+    return SERVERS[-1]
 
 
-SERVERS: dict[tuple[str, ...], ToolServer] = {}
+SERVERS: list[ToolServer] = []

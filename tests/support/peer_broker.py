@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
+from tests.support.real_kafka import java_command
 from tools.cluster.local_cluster import LocalCluster
 
 Kind = Literal["ottla", "Kafka"]
@@ -64,12 +65,7 @@ class PeerBroker:
         if kind == "Kafka":
             config = self.cluster.broker_directory(BROKER) / "server.properties"
             with self.kafka_log.open("ab") as log:
-                self._kafka = subprocess.Popen(
-                    [*self.tools.command, "kafka.Kafka", str(config)],
-                    stdout=log,
-                    stderr=log,
-                    env=self.tools.environment,
-                )
+                self._kafka = subprocess.Popen(java_command("kafka.Kafka", str(config)), stdout=log, stderr=log)
         else:
             self.cluster.start_broker(BROKER)
             self.cluster.wait_ready()

@@ -1,4 +1,4 @@
-"""What must survive when leaders change, brokers bounce and answers come late: INV-1, INV-5, INV-13, INV-14, BUG-1..15."""
+"""What must survive when leaders change, brokers bounce and answers come late: INV-1, INV-5, INV-14. See also test_classic_bugs.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.replication.following.followed_partitions import Phase
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import LAG_S, TP, Cluster, play, values_of
+from tests.support.replica_cluster import LAG_S, TP, Cluster, play
 
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
@@ -43,29 +43,6 @@ def test_a_lagging_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> Non
         await cluster.replicate(3)
         assert cluster.isr.apply() == [(1, 2, 3)]
         assert cluster.nodes[1].partition().isr == (1, 2, 3)
-
-    play(tmp_path, scenario)
-
-
-def test_expansion_needs_the_start_of_the_leaders_epoch(tmp_path: Path) -> None:
-    """INV-13, BUG-9: 2 leads with "b" acknowledged but a HW of 1; 3, at 1, may not join yet."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 0, (1, 2))
-        await cluster.replicate()
-        cluster.produce(1, "a")
-        await cluster.replicate(rounds=3)
-        cluster.isr.proposals.clear()
-        cluster.cuts = {(3, 1)}
-        cluster.produce(1, "b")
-        await cluster.replicate(2)
-        assert cluster.nodes[2].partition().high_watermark == 1
-        cluster.lead(2, 1, (1, 2))
-        cluster.follower_fetch(2, 3, 1, epoch=1)
-        assert cluster.isr.proposals == []
-        cluster.follower_fetch(2, 3, 2, epoch=1)
-        assert [p.state.isr for p in cluster.isr.proposals] == [(1, 2, 3)]
 
     play(tmp_path, scenario)
 
@@ -157,30 +134,6 @@ def test_a_dead_broker_outside_the_isr_does_not_hold_the_high_watermark_for_ever
     play(tmp_path, scenario)
 
 
-def test_a_follower_with_a_lagging_high_watermark_keeps_its_records(tmp_path: Path) -> None:
-    """BUG-1: it restarts, then leads: truncation is by epochs, never to its own HW."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate()
-        answer = cluster.produce(1, "a")
-        await cluster.replicate(2)
-        cluster.follower_fetch(1, 2, 1, epoch=0)
-        assert answer[0].error == ErrorCode.NONE
-        assert cluster.nodes[2].partition().high_watermark == 0
-        cluster.kill(2)
-        await cluster.start_broker(2)
-        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
-        (fetcher,) = cluster.nodes[2].manager.fetchers()
-        await fetcher.truncate_once()  # and no time to fetch what it might have cut
-        cluster.kill(1)
-        cluster.lead(2, 2, (2,), replicas=(1, 2))
-        assert values_of(cluster.consume(2, 0)[0]) == ["a"]
-
-    play(tmp_path, scenario)
-
-
 def test_the_old_leader_cuts_what_nobody_else_has(tmp_path: Path) -> None:
     """REP-6, INV-5, BUG-13, BUG-15: also an epoch of its own without records."""
 
@@ -204,29 +157,6 @@ def test_the_old_leader_cuts_what_nobody_else_has(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_two_fast_failovers_diverge_in_the_middle(tmp_path: Path) -> None:
-    """BUG-3, BUG-14: truncation is repeated until the epochs match."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 0, (1, 2, 3))
-        await cluster.replicate()
-        cluster.produce(1, "x")
-        await cluster.replicate(rounds=2)
-        cluster.produce(1, "1 alone", "1 alone", acks=1)
-        cluster.lead(2, 1, (2, 3), to=(2,))
-        cluster.produce(2, "2 alone", acks=1)
-        cluster.lead(1, 2, (1,), to=(1,))  # unclean, to make both histories fork
-        cluster.produce(1, "1 again", acks=1)
-        cluster.lead(2, 3, (2,))
-        cluster.produce(2, "2 again", acks=1)
-        await cluster.settle()
-        expected = ["x", "2 alone", "2 again"]
-        assert [cluster.nodes[b].records() for b in (1, 2, 3)] == [expected] * 3
-
-    play(tmp_path, scenario)
-
-
 def test_a_leader_that_missed_an_epoch_forgets_what_its_followers_had(tmp_path: Path) -> None:
     """INV-12: 3 had both records, cut them for 2, and 1 leads again without having heard of 2's epoch."""
 
@@ -246,22 +176,6 @@ def test_a_leader_that_missed_an_epoch_forgets_what_its_followers_had(tmp_path: 
         await cluster.replicate(3, rounds=2)
         assert answer[0].error == ErrorCode.NONE
         assert cluster.nodes[3].records() == ["a", "b"]
-
-    play(tmp_path, scenario)
-
-
-def test_an_answer_that_comes_after_a_leadership_change_is_dropped(tmp_path: Path) -> None:
-    """BUG-12: the fetch was sent, LeaderAndIsr came, the answer arrives."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 0, (1, 2, 3))
-        await cluster.replicate()
-        cluster.produce(1, "late", acks=1)
-        cluster.before_answer = lambda: cluster.lead(3, 1, (3, 2), to=(2, 3))
-        (fetcher,) = cluster.nodes[2].manager.fetchers()
-        await fetcher.fetch_once()
-        assert cluster.nodes[2].records() == []
 
     play(tmp_path, scenario)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,28 +15,12 @@ from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch, parse_header
 from protocol.types import TopicPartition
+from tests.support.kafka_tools import KafkaTools
 from tests.support.logs import check, split
 
-PEER_KAFKA = Path(__file__).resolve().parents[4].parent / "shared" / "bin" / "peer-kafka"
-TIMEOUT_S = 120
-
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.skipif(not PEER_KAFKA.exists(), reason=f"no real Kafka to ask: {PEER_KAFKA} is not there"),
-]
+pytestmark = pytest.mark.kafka
 CONFIG = TopicConfig(segment_bytes=10_000, index_interval_bytes=1_000)
 COMPRESSIONS = (0, 1, 2, 4)
-
-
-def dump(*arguments: str) -> str:
-    command = [str(PEER_KAFKA), "run", "kafka.tools.DumpLogSegments", *arguments]
-    environment = os.environ | {"KAFKA_HEAP": "-Xmx256m"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
-    for complaint in ("Mismatches", "mismatch", "Non-secutive", "Exception", "unreadable", "corrupt", "isvalid: false"):
-        assert complaint not in output, output
-    return output
 
 
 async def write(path: str) -> dict[str, int]:
@@ -71,15 +54,15 @@ async def write(path: str) -> dict[str, int]:
     return sizes
 
 
-def test_segments_and_indexes(tmp_path: Path) -> None:
+def test_segments_and_indexes(tmp_path: Path, kafka_tools: KafkaTools) -> None:
     records = asyncio.run(write(str(tmp_path)))
     assert set(records) == {"leader-0", "follower-0"}
     logs = sorted(tmp_path.glob("*-0/*.log"))
-    dumped = dump("--deep-iteration", "--files", ",".join(map(str, logs)))
+    dumped = kafka_tools.dump(logs, "--deep-iteration")
     assert dumped.count("| offset: ") == sum(records.values())
     assert dumped.count("baseOffset: ") == sum(len(split(path.read_bytes())) for path in logs)
     assert f"baseOffset: {parse_header(logs[-1].read_bytes()).base_offset} " in dumped
-    indexes = ",".join(map(str, sorted([*tmp_path.glob("*-0/*.index"), *tmp_path.glob("*-0/*.timeindex")])))
-    sane = dump("--index-sanity-check", "--files", indexes)
+    indexes = sorted([*tmp_path.glob("*-0/*.index"), *tmp_path.glob("*-0/*.timeindex")])
+    sane = kafka_tools.dump(indexes, "--index-sanity-check")
     assert sane.count("passed sanity check") + sane.count("is empty") == 2 * len(logs)
-    assert "timestamp: 17" in dump("--files", indexes)
+    assert "timestamp: 17" in kafka_tools.dump(indexes)

@@ -21,6 +21,7 @@ from tests.support.compaction import (
 from tests.support.fake_time import FakeTime
 from tests.support.logs import DIRECTORY, check
 from tests.support.memory_disk import MemoryDisk, PowerLost, run
+from tests.support.thorough import exhaustive
 
 
 async def new(**options: Any) -> CompactedLog:
@@ -192,12 +193,13 @@ def look(it: CompactedLog, history: list[Record]) -> None:
     assert all(record.offset in offsets for record in history if record.offset >= untouched)
 
 
-def test_power_lost_at_every_call_of_a_cleaning() -> None:
+@exhaustive
+def test_power_lost_at_every_call_of_a_cleaning(one_in: int) -> None:
     """INV-21, FLT-24: what was unsynced is dropped, kept or torn; the last value of each key is there, and no older one."""
     tried = 0
     calls = 0
     while True:
-        calls += 1
+        calls += one_in
         for seed in range(4):
             random = Random(calls * 1000 + seed)
             disk, is_over = _cleaning_that_stops(random, calls)
@@ -211,7 +213,7 @@ def test_power_lost_at_every_call_of_a_cleaning() -> None:
             continue
         break
     print(f"{tried} crash points of a cleaning tried")
-    assert tried > 300
+    assert tried > 300 // one_in
 
 
 def _writes(random: Random) -> list[tuple[bytes, bytes | None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from broker.storage.producers.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import BatchHeader
 from tests.support.kafka_tools import KafkaTools
+from tests.support.real_kafka import java_command, skip_without_kafka
 
-PEER_KAFKA = Path(__file__).resolve().parents[6] / "shared" / "bin" / "peer-kafka"
 ORACLE = Path(__file__).with_name("ProducerStateOracle.java")
 STEPS = 6000
 ERRORS = {
@@ -24,22 +23,15 @@ ERRORS = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "InvalidProducerEpochException",
 }
 
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.skipif(not PEER_KAFKA.exists(), reason=f"no real Kafka to ask: {PEER_KAFKA} is not there"),
-]
+pytestmark = pytest.mark.kafka
 
 
 class Oracle:
     """The Java process, one question and one answer at a time."""
 
     def __init__(self, directory: Path) -> None:
-        class_path = subprocess.run([str(PEER_KAFKA), "classpath"], capture_output=True, text=True, check=True)
-        command = ["java", "-Xmx256m", "-cp", class_path.stdout.strip(), str(ORACLE), str(directory)]
-        log_settings = f"-Dlog4j.configuration=file:{os.devnull}"
-        self.process = subprocess.Popen(
-            [command[0], log_settings, *command[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = java_command(str(ORACLE), str(directory), heap="-Xmx256m", log_settings="silent")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, *words: object) -> str:
         assert self.process.stdin is not None
@@ -58,6 +50,7 @@ class Oracle:
 
 @pytest.fixture
 def oracle(tmp_path: Path) -> Iterator[Oracle]:
+    skip_without_kafka()
     directory = tmp_path / "kafka"
     directory.mkdir()
     found = Oracle(directory)
@@ -206,8 +199,7 @@ def test_kafka_reads_our_snapshot_and_we_read_kafkas(oracle: Oracle, tmp_path: P
     assert dump(decode(kafkas, log.state.end_offset)) == dump(log.state, batches_per_producer=1)
     last_of = {part.split(":")[0]: part for part in oracle.ask("load", ours / name).split(" ")}
     assert " ".join(last_of.values()) == dump(log.state, batches_per_producer=1)
-    tools = KafkaTools(PEER_KAFKA)
-    dumped = tools.dump([ours / name])
+    dumped = KafkaTools().dump([ours / name])
     assert dumped.count("producerId: ") == sum(len(entry.batches) for entry in log.state.producers.values())
     for producer_id, entry in log.state.producers.items():
         assert f"producerId: {producer_id} producerEpoch: {entry.epoch} " in dumped

@@ -1,0 +1,162 @@
+"""Runs the tests for `make test` (quick) and `make test-thorough` (thorough).
+
+    python -m tests.run quick|thorough
+
+Two lanes run side by side, because half of the tests need a processor and the other half mostly waits for starts and
+time-outs. Each lane runs its groups one after the other, also after one has failed. A group's output is printed when the
+group ends; the summary at the end names every group. The exit code is 1 when one of them failed.
+
+A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
+marker to all tests that need a real Kafka or Docker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+LOGS = REPOSITORY / ".test-logs"
+NO_TESTS_SELECTED = 5
+SILENCE_S_MAX = 60
+SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
+LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands of one name."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def tests(name: str, *paths: str, only: str) -> Group:
+    options = shlex.split(os.environ.get("PYTEST_OPTIONS", ""))
+    return Group(name, (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths, "-m", only, *options))
+
+
+Lanes = tuple[tuple[Group, ...], ...]
+
+
+def lanes_of(run: str) -> Lanes:
+    """The lanes take about the same time."""
+    only = "thorough" if run == "thorough" else "not thorough"
+    unit = tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only)
+    hostile = tests("hostile", "tests/hostile", only=only)
+    integration = tests("integration", "tests/integration", only=only)
+    if run == "quick":
+        checks = Group("checks", ("make", "--no-print-directory", "check"))
+        return (checks, unit, hostile), (integration,)
+    compose = tests("compose", "tests/compose", only=only)
+    return (unit, hostile, compose), (integration,)
+
+
+class Runner:
+    """What runs now, and what came of the rest."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._start = time.monotonic()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._results: list[tuple[Group, int, float]] = []
+        self._lock = threading.Lock()
+        self._is_stopped = False
+
+    def run(self) -> int:
+        LOGS.mkdir(exist_ok=True)
+        threads = [threading.Thread(target=self._run_lane, args=(lane,)) for lane in self._lanes]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(SILENCE_S_MAX)
+                    self._say_progress()
+        except KeyboardInterrupt:
+            self.stop()
+            for thread in threads:
+                thread.join()
+            return 130
+        return self._summarize()
+
+    def stop(self) -> None:
+        """pytest cleans up after SIGINT."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._running.values():
+                process.send_signal(signal.SIGINT)
+
+    def _run_lane(self, lane: tuple[Group, ...]) -> None:
+        for group in lane:
+            start = time.monotonic()
+            with self._lock, log_of(group).open("wb") as log:
+                if self._is_stopped:
+                    return
+                process = subprocess.Popen(group.command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
+                self._running[group.name] = process
+            exit_code = process.wait()
+            with self._lock:
+                del self._running[group.name]
+                if exit_code == NO_TESTS_SELECTED:
+                    exit_code = 0
+                self._results.append((group, exit_code, time.monotonic() - start))
+                print(f"\n=== {group.name}: {shlex.join(group.command)} ===", flush=True)
+                sys.stdout.buffer.write(log_of(group).read_bytes())
+                sys.stdout.flush()
+
+    def _say_progress(self) -> None:
+        with self._lock:
+            parts = []
+            for name in self._running:
+                percents = re.findall(r"\[ *(\d+%)\]", (LOGS / f"{name}.log").read_text(errors="replace"))
+                parts.append(f"{name} {percents[-1] if percents else '...'}")
+            if parts:
+                print(f"after {time.monotonic() - self._start:.0f} s: {', '.join(parts)}", flush=True)
+
+    def _summarize(self) -> int:
+        """Prints what failed or was skipped, and a line for each group. -> the exit code"""
+        has_failed = any(exit_code for _, exit_code, _ in self._results)
+        print("\n" + "=" * 100)
+        for group, exit_code, seconds in self._results:
+            lines = log_of(group).read_text(errors="replace").splitlines()
+            counts = [found[1] for line in lines if (found := LAST_LINE.search(line))]
+            verdict = f"FAILED ({exit_code})" if exit_code else "passed"
+            print(f"{verdict:<12} {group.name:<12} {seconds:4.0f} s   {counts[-1] if counts else ''}")
+            for line in lines:
+                if SUMMARY_LINES.match(line):
+                    print(f"    {line}")
+        verdict = "FAILED" if has_failed else "PASSED"
+        print(f"{verdict} after {time.monotonic() - self._start:.0f} s; the whole output is in {LOGS.name}/")
+        print("=" * 100, flush=True)
+        return int(has_failed)
+
+
+def log_of(group: Group) -> Path:
+    return LOGS / f"{group.name}.log"
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in ("quick", "thorough"):
+        print("usage: python -m tests.run quick|thorough", file=sys.stderr)
+        return 2
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # A shell starts what runs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+    return Runner(lanes_of(arguments[0])).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""A real Kafka to compare with: the jars that `make kafka` fetches, a JVM with them, and clusters of its brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli
+from tools.cluster import ownership
+from tools.cluster.java import find_java
+from tools.cluster.ports import accepts_connections, free_ports, is_free
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FETCHED = REPOSITORY / ".kafka" / "fetched"
+CLASS_PATH = f"{REPOSITORY}/.kafka/libs/*"
+SETTINGS = REPOSITORY / "tests" / "kafka"
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 120.0
+QUICK_START = "-XX:TieredStopAtLevel=1"
+"""A JVM that lives for a test saves a third of its CPU time without the optimizing compiler."""
+
+
+def skip_without_kafka() -> None:
+    """Skips the test that runs, or all tests of a fixture."""
+    if not FETCHED.exists():
+        pytest.skip("no real Kafka to compare with: run `make kafka`, which needs Maven and a JDK")
+
+
+def java_command(*arguments: str, heap: str = "-Xmx512m", log_settings: str = "tool") -> list[str]:
+    """A JVM that runs a class of Kafka's, or a source file that uses them."""
+    log4j = f"-Dlog4j.configuration=file:{SETTINGS}/{log_settings}.log4j.properties"
+    return [find_java(), *heap.split(), QUICK_START, log4j, "-cp", CLASS_PATH, *arguments]
+
+
+@contextlib.contextmanager
+def running_kafka(directory: Path, brokers: int = 3, overrides: Mapping[str, str] | None = None) -> Iterator[Cli]:
+    """A Kafka whose brokers have the ids from 0, and its ZooKeeper; `overrides` are settings of all brokers.
+
+    It is killed at the end: nobody looks at its files afterwards.
+    """
+    first_port = first_of_free_ports(brokers)
+    zookeeper_port = first_port - 1
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, main_class: str, file: str, settings: Mapping[str, object]) -> None:
+            home = directory / name
+            home.mkdir()
+            (home / file).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+            log = stack.enter_context((home / "server.log").open("wb"))
+            command = java_command(main_class, str(home / file), heap="-Xms256m -Xmx400m", log_settings="server")
+            process = ownership.start(
+                lambda preexec: subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=preexec)
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+
+        def wait(name: str, port: int) -> None:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not accepts_connections(HOST, port, 1.0):
+                said = (directory / name / "server.log").read_text()[-3000:]
+                assert time.monotonic() < deadline, f"{name} of the real Kafka does not listen:\n{said}"
+                time.sleep(0.1)
+
+        data = directory / "zookeeper" / "data"
+        start("zookeeper", "org.apache.zookeeper.server.quorum.QuorumPeerMain", "zoo.cfg", {
+            "tickTime": 500,
+            "minSessionTimeout": 500,
+            "dataDir": data,
+            "clientPort": zookeeper_port,
+            "clientPortAddress": HOST,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+        })  # fmt: skip
+        wait("zookeeper", zookeeper_port)
+        for broker in range(brokers):
+            start(f"broker-{broker}", "kafka.Kafka", "server.properties", {
+                "broker.id": broker,
+                "listeners": f"PLAINTEXT://{HOST}:{first_port + broker}",
+                "log.dirs": directory / f"broker-{broker}" / "data",
+                "zookeeper.connect": f"{HOST}:{zookeeper_port}",
+                "offsets.topic.replication.factor": min(brokers, 3),
+                "transaction.state.log.replication.factor": min(brokers, 3),
+                "transaction.state.log.min.isr": 1,
+                "zookeeper.session.timeout.ms": 6000,
+                "group.initial.rebalance.delay.ms": 0,
+                "auto.create.topics.enable": "false",
+                **(overrides or {}),
+            })  # fmt: skip
+        for broker in range(brokers):
+            wait(f"broker-{broker}", first_port + broker)
+        yield Cli(f"{HOST}:{first_port}", list(range(brokers)), f"{HOST}:{zookeeper_port}")
+
+
+def first_of_free_ports(count: int) -> int:
+    """The second of `count` + 1 free ports in a row: ZooKeeper gets the one before."""
+    while True:
+        (port,) = free_ports(1)
+        if all(is_free(HOST, port + n) for n in range(count + 1)):
+            return port + 1

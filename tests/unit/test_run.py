@@ -1,0 +1,54 @@
+"""`tests/run.py`: every group runs, and one that fails fails the run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import run
+from tests.run import Group, Runner
+
+PASSES = (sys.executable, "-c", "print('=== 3 passed, 1 skipped in 0.5s ==='); print('SKIPPED [1] no kcat')")
+FAILS = (sys.executable, "-c", "print('FAILED test_a'); raise SystemExit(1)")
+SELECTS_NOTHING = (sys.executable, "-c", f"raise SystemExit({run.NO_TESTS_SELECTED})")
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LOGS", tmp_path / "logs")
+
+
+def test_all_pass(capfd: pytest.CaptureFixture[str]) -> None:
+    lanes = ((Group("first", PASSES), Group("second", SELECTS_NOTHING)), (Group("third", PASSES),))
+    assert Runner(lanes).run() == 0
+    said = capfd.readouterr().out
+    assert "PASSED after" in said
+    assert "FAILED" not in said
+    assert said.count("3 passed, 1 skipped\n") == 2
+    assert said.count("    SKIPPED [1] no kcat\n") == 2, "the summary says what was skipped, and why"
+
+
+def test_one_fails_and_the_next_of_its_lane_runs_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    lanes = ((Group("first", FAILS), Group("second", PASSES)), (Group("third", PASSES),))
+    assert Runner(lanes).run() == 1
+    said = capfd.readouterr().out
+    assert "FAILED (1)   first" in said
+    assert "    FAILED test_a\n" in said
+    assert "passed       second" in said
+    assert "FAILED after" in said
+
+
+def test_quick_and_thorough_together_are_everything() -> None:
+    for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
+        commands = [group.command for lane in run.lanes_of(runs) for group in lane if "pytest" in group.command]
+        assert all(command[command.index("-m", 3) + 1] == only for command in commands)
+        paths = {word for command in commands for word in command if word.startswith("tests/")}
+        directories = {f"tests/{path.parent.name}" for path in Path(run.__file__).parent.glob("*/test_*.py")}
+        assert directories <= paths | {"tests/compose"}
+
+
+def test_another_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["all"]) == 2
+    assert "quick|thorough" in capsys.readouterr().err
