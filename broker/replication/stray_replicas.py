@@ -6,7 +6,7 @@ is the metadata that the same controller sent before: that others lead this part
 none of its replicas. It is set aside, as Kafka does, when the topic of this name is another one now or has no node at all, has
 no id to tell it by, or nobody leads the partition now: renamed to `<topic>-<partition>.<hex>-stray` and never removed by us.
 A topic id stands on the disk without a CRC, and in a ZooKeeper that may have been restored from a copy: a wrong one must not
-cost records. In any other case it stays where it is.
+cost records. In any other case it stays where it is, until the next full LeaderAndIsr decides.
 """
 
 from __future__ import annotations

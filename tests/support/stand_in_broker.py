@@ -55,6 +55,11 @@ class StandInBroker:
         self.replicas.clear()
         self.topic_ids.clear()
 
+    def holds(self, tp: TopicPartition, topic_id: str | None) -> bool:
+        """It has a replica, of the topic with that id as far as ids are known."""
+        own_id = self.topic_ids.get(tp)
+        return tp in self.replicas and (own_id == topic_id or own_id is None or topic_id is None)
+
     def follows(self, tp: TopicPartition) -> bool:
         """It has a replica, and was not told to stop it."""
         return tp in self.replicas and tp not in self.stopped
