@@ -85,8 +85,8 @@ def test_a_cluster_from_start_to_destroy(ottla: Ottla, directory: Path) -> None:
     assert status.returncode == 1
     states = {node["id"]: node["state"] for node in json.loads(status.stdout)["nodes"] if node["id"]}
     assert states[2] == "stopped"
-    assert "broker 2 does not run" in refused(ottla("kill", "2"))
-    assert "its brokers are 1, 2, 3" in refused(ottla("kill", "4"))
+    assert "broker 2 is not running" in refused(ottla("kill", "2"))
+    assert "the brokers are 1, 2, 3" in refused(ottla("kill", "4"))
     ports = [cluster.port(broker_id) for broker_id in cluster.broker_ids]
     restarted = ottla("restart-broker", "2")
     assert restarted.returncode == 0, restarted.stderr
@@ -100,7 +100,7 @@ def test_a_cluster_from_start_to_destroy(ottla: Ottla, directory: Path) -> None:
 
     assert ottla("stop").returncode == 0
     assert LocalCluster(directory).running() == []
-    assert "does not run" in ottla("stop").stdout
+    assert "is not running" in ottla("stop").stdout
     config = cluster.broker_directory(1) / "server.properties"
     edited = config.read_text() + "\n# by hand\nnum.partitions=7\n"
     config.write_text(edited)
@@ -139,7 +139,7 @@ def test_another_zookeeper_with_a_chroot_and_overrides(
     ("setting", "says"),
     [
         ("num.partitions=many", "num.partitions='many'"),
-        ("num.partitions", "write KEY=VALUE"),
+        ("num.partitions", "expected KEY=VALUE"),
         ("broker.id=3", "broker.id cannot be the same for all brokers"),
     ],
 )

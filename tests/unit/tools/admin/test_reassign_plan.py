@@ -82,7 +82,7 @@ def test_parse_topics() -> None:
     for text, says in (
         ('{"topics":[]}', "the list of topics is empty"),
         ('{"topics":["b"]}', "topics[0] is not an object"),
-        ('{"topics":[{"topic":"b"},{"topic":"b"}]}', "topic b is there twice"),
+        ('{"topics":[{"topic":"b"},{"topic":"b"}]}', "topic b is listed twice"),
         ('{"partitions":[]}', '{"version": 1, "topics": ['),
     ):
         with pytest.raises(PlanError) as refusal:
