@@ -25,7 +25,7 @@ def whole_number(text: str) -> int:
     """`text` as a whole number, ignoring blanks around it. Raises ValueError."""
     trimmed = text.strip(BLANKS)
     if len(trimmed) > DIGITS_MAX or not _WHOLE.fullmatch(trimmed):
-        raise ValueError("a whole number is needed")
+        raise ValueError("expected a whole number")
     return int(trimmed)
 
 
@@ -33,7 +33,7 @@ def decimal_number(text: str) -> float:
     """`text` as a finite number, ignoring blanks around it. Raises ValueError."""
     trimmed = text.strip(BLANKS)
     if len(trimmed) > DIGITS_MAX or not _DECIMAL.fullmatch(trimmed) or not math.isfinite(value := float(trimmed)):
-        raise ValueError("a number is needed")
+        raise ValueError("expected a number")
     return value
 
 

@@ -143,9 +143,7 @@ def test_configs(cli: Cli) -> None:
         eventually(lambda e=entity: key not in cli.output("config", "describe", *e), f"no {key}")
     assert key in cli.failure("config", "alter", *broker, "--add-config", f"{key}=fast")
     assert "broker.id" in cli.failure("config", "alter", *broker, "--add-config", "broker.id=7")
-    assert "broker 77 is not live" in cli.failure(
-        "config", "describe", "--entity-type", "brokers", "--entity-name", "77"
-    )
+    assert "broker 77 is down" in cli.failure("config", "describe", "--entity-type", "brokers", "--entity-name", "77")
 
 
 def has_config(cli: Cli, entity: list[str], key: str, source: str) -> bool:
@@ -276,10 +274,10 @@ def test_bad_reassignments_are_refused_in_one_line(cli: Cli) -> None:
     first, second, _ = cli.broker_ids
     name = new_topic(cli, [first, second])
     for text, says in (
-        ("{", "standard input: line 1, column 2: no JSON"),
+        ("{", "standard input: line 1, column 2: not JSON"),
         ('{"version":1,"partitions":[]}', "is empty"),
         (plan(name, [first, second]), "nothing to move"),
-        (plan(name, [first, first]), f"broker {first} is doubled"),
+        (plan(name, [first, first]), f"broker {first} is listed twice"),
         (plan(name, [first, 77]), "broker 77 is unknown"),
         (plan(name, [first, second], [first]), f"{name}-1 does not exist"),
         (plan("no-such-topic", [first]), "topic no-such-topic does not exist"),
@@ -392,7 +390,7 @@ def test_inspect_names_a_znode_that_cannot_be_read(new_cluster: ClusterFactory) 
     asyncio.run(write_znode(cluster.zookeeper_connect, f"/config/topics/{name}", b"rubbish"))
     done = cli.run("inspect", "znodes", "--zookeeper", cli.zookeeper)
     assert done.returncode == 1
-    assert f"unreadable: /config/topics/{name}: no JSON" in done.stdout
+    assert f"unreadable: /config/topics/{name}: not JSON" in done.stdout
     assert "0 differences" in done.stdout
 
 

@@ -323,7 +323,7 @@ def test_a_broker_beside_the_one_that_serves(serving: LocalCluster, tmp_path: Pa
         ),
         ({"log.dirs": "/dev/null"}, "no log directory can be used: /dev/null"),
         ({"min.insync.replicas": "lots"}, "server.properties:7: min.insync.replicas='lots'"),
-        ({"min.insync.replicas": "0"}, "allowed is a number from 1"),
+        ({"min.insync.replicas": "0"}, "expected a number of at least 1"),
         ({"listeners": "here"}, "listeners='here'"),
         ({"advertised.listeners": "SSL://here:1"}, "listener.security.protocol.map"),
         ({"zookeeper.connect": ""}, "zookeeper.connect is not set"),
@@ -339,8 +339,8 @@ def test_bad_values_from_elsewhere_than_the_file(
     serving: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     override = refused_broker(serving, tmp_path, {}, "--override", "num.partitions=x")
-    assert "--override: num.partitions='x': a whole number is needed" in override
-    assert "allowed is key=value" in refused_broker(serving, tmp_path, {}, "--override", "num.partitions")
+    assert "--override: num.partitions='x': expected a whole number" in override
+    assert "expected key=value" in refused_broker(serving, tmp_path, {}, "--override", "num.partitions")
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "0")
     assert "environment KAFKA_NUM_PARTITIONS: num.partitions='0'" in refused_broker(serving, tmp_path, {})
 
