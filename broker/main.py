@@ -1,10 +1,10 @@
 """The composition root: builds a broker from its settings, starts and stops its parts in order (STA-1, STA-2).
 
-    start  log directories -> ZooKeeper -> cluster id -> ports bound -> control listener -> znode -> controller -> clients served
-    stop   leaderships moved away -> groups given up -> controller resigns -> waiters answered, clients closed -> logs flushed
-           -> session closed
+start  log directories -> ZooKeeper -> cluster id -> ports bound -> control listener -> znode -> controller -> clients served
+stop   leaderships moved away -> groups given up -> controller resigns -> waiters answered, clients closed -> logs flushed
+       -> session closed
 
-Nothing else makes threads, reads clocks, or chooses what talks to what.
+Only this module creates threads, reads clocks, or connects parts with each other.
 """
 
 from __future__ import annotations
@@ -87,22 +87,22 @@ EVENT_LOG_NAME = "events.jsonl"
 METADATA_TIMEOUT_S = 10.0
 DESCRIPTOR_LIMIT_LOOK_S = 1.0
 FEW_CONNECTIONS = 100
-"""With room for fewer, the operator is warned at the start."""
+"""If there is room for fewer, the start logs a warning."""
 FIRST_ASKED = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
-"""By nearly every client, as soon as it is connected."""
+"""Requests that nearly every client sends as soon as it is connected."""
 UNCLEAN_KEY = "unclean.leader.election.enable"
 GC_THRESHOLDS = (50_000, 5, 200)
-"""Requests make many short-lived objects and no cycles: the default would look for garbage hundreds of times a second. The second
-generation has at most 300,000 objects, which takes 15 ms: a large request makes as many, and they live until it is answered."""
+"""Requests create many short-lived objects and no cycles: the default would look for garbage hundreds of times a second. The second
+generation has at most 300,000 objects, which takes 15 ms: a large request creates as many, and they live until it is answered."""
 THREAD_SWITCH_S = 0.0005
-"""How long a thread that computes may keep the loop from going on, each time that the loop was in a system call. Python's default,
-5 ms, makes tens of milliseconds of a request while a batch is unpacked."""
+"""How long a computing thread may delay the loop each time that the loop returns from a system call. Python's default of 5 ms adds
+tens of milliseconds to a request while a batch is unpacked."""
 UMASK = 0o027
-"""What the owner's group may not write, and others not even read: records, offsets, and who has asked for what."""
+"""The umask: the group cannot write, and others cannot read, records, offsets, and clients' requests."""
 
 
 class PortInUse(Exception):
-    """A listener's port is taken; the text names it."""
+    """A listener's port is in use; the text names it."""
 
 
 class Broker:
@@ -111,7 +111,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, clock: Clock, event_log_path: Path | None, given: Mapping[str, str] = NOTHING_GIVEN
     ) -> None:
-        """`given`: the texts that `config` was read from. Raises ConfigError. Needs a running loop."""
+        """`given`: the texts from which `config` was read. Raises ConfigError. Needs a running loop."""
         self._config = config
         self._clock = clock
         self._listeners = listeners_of(config)
@@ -208,12 +208,12 @@ class Broker:
         self._stop = asyncio.Event()
         self._stop_time = StopTime(config.broker_stop_timeout_ms / 1000, clock.monotonic)
         self.unflushed = False
-        """The stop was over before all logs were flushed."""
+        """The stop's time was over before all logs were flushed."""
         self._fatal: LogDirectoryError | BrokerIdInUse | None = None
 
     @property
     def is_at_work(self) -> bool:
-        """A thread still opens or flushes logs after `run`: the interpreter would wait for it."""
+        """Whether a thread still opens or flushes logs after `run`: the interpreter would wait for it."""
         return self.unflushed or self._log_manager.is_loading
 
     def hurry(self) -> None:
@@ -221,17 +221,17 @@ class Broker:
         self._stop_time.hurry()
 
     def server_log_failed(self, reason: str) -> None:
-        """The server log cannot be written: the event log says so."""
+        """Reports in the event log that the server log cannot be written."""
         self._events.write("server_log_failed", reason=reason)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Starts, serves until `stop` is set, stops. Raises what `main` has a line for when it cannot start or go on."""
+        """Starts, serves until `stop` is set, stops. If it cannot start or continue, raises an exception that `main` reports."""
         self._stop = stop
         try:
             if not await unless_stopped(self._open(), stop):
-                log.info("stopped while it was starting")
+                log.info("stopped during the start")
                 return
             async with asyncio.TaskGroup() as background:
                 tasks = [
@@ -333,8 +333,8 @@ class Broker:
         control = self._listeners.bound[self._listeners.control_plane]
         if self._listeners.is_control_open:
             log.warning(
-                "the control listener is on all addresses, as %s is: who reaches it can command this broker; "
-                "give it an address of the brokers' own network by listeners and control.plane.listener.name",
+                "the control listener is on all addresses, like %s: anyone who reaches it can control this broker; "
+                "give it an address in the brokers' own network with listeners and control.plane.listener.name",
                 self._listeners.inter_broker,
             )
         with _port_errors(control):
@@ -384,7 +384,7 @@ class Broker:
         self._groups.start()
         self._zk.add_listener(self._session_changed)
         await self._registration.start()
-        # Not before: directories of a broker whose id was refused can still be another's.
+        # Not earlier: the directories of a broker whose id was refused may belong to another broker.
         self._log_manager.note_disks(self._registration.epoch)
         self._log_manager.ensure_meta(config.broker_id, self._cluster_id)
         await self._controller.start()
@@ -397,7 +397,7 @@ class Broker:
         server_log.say(f"ottla broker {config.broker_id} ready: {addresses}")
 
     async def _wait_for_metadata(self, stop: asyncio.Event) -> None:
-        """Until the controller has told this broker of the cluster: a client must not be told that there is none."""
+        """Waits for the controller's first metadata: clients must not see an empty cluster."""
         told = asyncio.Event()
         remove = self._metadata.on_change(lambda _: told.set())
         try:
@@ -407,13 +407,14 @@ class Broker:
                     told.clear()
         except TimeoutError:
             log.warning(
-                "no controller has told this broker of the cluster in %g s: serving all the same", METADATA_TIMEOUT_S
+                "no controller has sent this broker the cluster's metadata within %g s: serving clients anyway",
+                METADATA_TIMEOUT_S,
             )
         finally:
             remove()
 
     async def _leave(self) -> None:
-        """Hands over what it leads and answers who waits (STA-2)."""
+        """Hands over its leaderships and answers waiting clients (STA-2)."""
         log.info("stopping")
         self._events.write("stopping")
         self._replicas.begin_stop()
@@ -434,8 +435,8 @@ class Broker:
         await step("stopping the replicas", self._replicas.shutdown())
 
     async def _ask_to_leave(self) -> None:
-        # Over a connection of its own: on the one that the controller in this process has to this very broker, the
-        # LeaderAndIsr that the answer waits for would wait behind the question.
+        # Over a separate connection: on the connection from this process's controller to this broker, the LeaderAndIsr that the
+        # answer waits for would wait behind this request.
         network = self._open_control_client()
         client = ControllerClient(
             self._config, self._zk, ControlClient(network), self._listeners.control_plane, self._broker_epoch
@@ -446,7 +447,7 @@ class Broker:
             network.close()
 
     async def _close(self) -> None:
-        """Gives back whatever was taken, also after a start that failed half-way."""
+        """Releases everything that was acquired, also after an incomplete start."""
         step = self._stop_time.step
         if self._registration is not None:
             self._registration.stop_watching()
@@ -461,7 +462,7 @@ class Broker:
         await step("closing the control listener", self._control.close())
         await step("announcing failed directories", self._log_dir_events.close())
         self._network.close()
-        # From here on the loop serves nobody, and threads that close ten thousand logs may keep it waiting.
+        # From here on the loop serves nobody, and threads that close ten thousand logs may delay it.
         self._watchdog.close()
         flushing = "flushing the logs (the next start recovers those that are not flushed)"
         self.unflushed = not await self._stop_time.flush(flushing, self._log_manager.shutdown())
@@ -473,7 +474,7 @@ class Broker:
         self._events.close()
 
     async def _follow_descriptor_limit(self) -> None:
-        """Announces what the limit has room for, now and when somebody changes it (`prlimit`)."""
+        """Announces the connection limits that fit the limit of open files, now and when it is changed (`prlimit`)."""
         while True:
             shares = self._shares
             log.info(
@@ -496,7 +497,7 @@ class Broker:
             self._filesystem.in_use.share = shares.files
             self._filesystem.spare.keep(shares.spare)
 
-    # -- what the parts ask of each other -------------------------------------------------------------------------------
+    # -- how the parts are connected --------------------------------------------------------------------------------------
 
     def _broker_epoch(self) -> int:
         return self._registration.epoch if self._registration is not None else registration.NO_EPOCH
@@ -507,7 +508,7 @@ class Broker:
             self._controller.on_session_expired()
 
     async def _creation_zxids(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """When the state of each was created. Nothing can be lost of one that is not there."""
+        """When each state was created. Nothing can be lost of a state that does not exist."""
         nodes = await self._zk.get_many([PartitionStateZNode.path(tp) for tp in partitions])
         return {tp: node[1].czxid if node is not None else YOUNGEST for tp, node in zip(partitions, nodes, strict=True)}
 
@@ -546,7 +547,7 @@ class Broker:
         )
 
     def _open_fetch_client(self) -> NetworkClient:
-        """A connection of its own for each fetcher, so that a slow leader delays nobody else."""
+        """A separate connection for each fetcher, so that a slow leader delays nobody else."""
         return NetworkClient(
             self._clock,
             request_timeout_ms=self._config.replica_socket_timeout_ms,
@@ -555,7 +556,7 @@ class Broker:
         )
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
-        """Settings of this broker, or of all, took effect while it runs: hands them to those who go by them."""
+        """Applies settings of this broker, or of all brokers, that changed while it runs."""
         self._log_manager.update_defaults(config.topic_defaults())
         self._log_manager.producer_expiration = _producer_expiration(config)
         self._cleaner.settings = CleanerSettings.of(config)
@@ -576,7 +577,8 @@ def _producer_expiration(config: BrokerConfig) -> ProducerExpiration:
 
 
 def keep_out_of_collections() -> None:
-    """What there is now will mostly stay. Looking through it for garbage took 0.3 to 0.5 s for 10,000 partitions (NET-4)."""
+    """Moves existing objects out of garbage collection, because most will stay. Scanning them took 0.3 to 0.5 s for 10,000
+    partitions (NET-4)."""
     gc.collect(0)
     gc.freeze()
 
@@ -589,7 +591,7 @@ def _port_errors(endpoint: Endpoint) -> Iterator[None]:
         where = f"{endpoint.host or '*'}:{endpoint.port}"
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(
-                f"port {endpoint.port} is in use: {endpoint.listener} cannot listen at {where}; stop what listens there "
+                f"port {endpoint.port} is in use: {endpoint.listener} cannot listen at {where}; stop the program there "
                 "or change listeners"
             ) from None
         raise PortInUse(f"{endpoint.listener} cannot listen at {where}: {error.strerror or error}") from None
@@ -605,7 +607,7 @@ async def serve(
 
     def asked(number: signal.Signals) -> None:
         if stop.is_set():
-            log.info("%s: the broker is stopping already", number.name)
+            log.info("%s: the broker is already stopping", number.name)
             if number is signal.SIGINT:
                 broker.hurry()
         stop.set()
@@ -626,11 +628,15 @@ async def serve(
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m broker", description="One ottla broker in the foreground.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="server.properties; KAFKA_* variables override it")
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="log file, which is rotated; default: stderr")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="server.properties; KAFKA_* variables come after it"
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting that overrides the file and the environment",
     )
-    parser.add_argument("--log-file", type=Path, metavar="FILE", help="where output goes, rotated; default: stderr")
-    parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="a setting that wins")
     return parser.parse_args(arguments)
 
 
@@ -649,7 +655,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         descriptors.raise_limit()
         sys.setswitchinterval(THREAD_SWITCH_S)
         gc.set_threshold(*GC_THRESHOLDS)
-        gc.collect()  # what the imports have left
+        gc.collect()  # garbage of the imports
         uvloop.run(serve(loaded.config, event_log_path, loaded.given, handler))
     except (ConfigError, LogDirectoryError, ZooKeeperUnavailable, ZkError, BrokerIdInUse, PortInUse) as error:
         _fail(str(error))
@@ -659,11 +665,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BaseExceptionGroup as group:
         known, others = group.split((ZkError, BrokerIdInUse, ConfigError, LogDirectoryError))
         if known is None or others is not None:
-            log.critical("the broker ends by errors that nobody has foreseen", exc_info=True)
+            log.critical("the broker ends because of unexpected errors", exc_info=True)
             sys.exit(1)
         _fail(str(_first(known)))
     except Exception:
-        log.critical("the broker ends by an error that nobody has foreseen", exc_info=True)
+        log.critical("the broker ends because of an unexpected error", exc_info=True)
         sys.exit(1)
 
 

@@ -1,7 +1,7 @@
 """Takes requests from the channel and calls the API that serves them (NET-1, BAD-6..8, BAD-29).
 
-Control requests are not in the table: on a listener of clients they are an unknown API. What goes wrong inside a handler
-closes that connection only, with the reason in the log.
+Control requests are not in the table: on a client listener they are an unknown API. An error in a handler closes only that
+connection, with the reason in the log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from protocol.kafka.api_keys import SUPPORTED, ApiKey
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
-"""Of any request but Produce, which carries records. What an admin asks of the largest cluster is a few megabytes."""
+"""Limit of any request except Produce, which carries records. An admin's request for the largest cluster has a few megabytes."""
 
 
 class RequestHandler:
-    """`handle` is what the request channel calls; it never raises and never waits (BUG-26)."""
+    """The request channel calls `handle`, which never raises and never waits (BUG-26)."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -46,17 +46,17 @@ class RequestHandler:
             if header.api_key == ApiKey.API_VERSIONS:
                 refuse_version(request)
             else:
-                request.close(f"{request}: served are v{oldest} to v{newest}")
+                request.close(f"{request}: supported versions are v{oldest} to v{newest}")
             return
         if len(request.frame) > REQUEST_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
-            request.close(f"{request} has {len(request.frame)} bytes, at most {REQUEST_BYTES_MAX} are read")
+            request.close(f"{request} has {len(request.frame)} bytes; the limit is {REQUEST_BYTES_MAX}")
             return
         try:
             waiting = handler(self._context, request)
         except REFUSALS as error:
             close_for(request, error)
         except Exception:
-            # The request's boundary: our bug must not take the broker down.
+            # The request's boundary: our own bug must not end the broker.
             log.exception("%s failed", request)
             request.close(OWN_ERROR)
         else:
@@ -64,7 +64,7 @@ class RequestHandler:
                 self._run(request, waiting)
 
     async def close(self) -> None:
-        """Ends what still awaits."""
+        """Cancels the requests that still await."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

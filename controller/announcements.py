@@ -1,7 +1,7 @@
-"""What the brokers are to be told after a decision: one request per broker and kind, whatever was decided (CTL-5). Pure.
+"""The requests to brokers after a decision: one request per broker and kind, whatever was decided (CTL-5). Pure.
 
-`offline_replicas` has only those on failed log directories (LOG-6): which replicas are on dead brokers follows from the live
-brokers that each UpdateMetadata names, and a broker's return then need not repeat the state of every partition it hosts.
+`offline_replicas` has only replicas on failed log directories (LOG-6). Replicas on dead brokers follow from the live brokers in
+each UpdateMetadata, so the return of a broker does not repeat the state of every partition it hosts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaReq
 ROWS_AT_ONCE = 1000
 NOTHING: tuple[PackedStates, dict[str, str], dict[str, int]] = (PackedStates(()), {}, {})
 TOPIC_DELETED_EPOCH = -2
-"""StopReplica's leader epoch for a partition whose topic is gone: newer than every other (KIP-570)."""
+"""StopReplica's leader epoch for a partition of a deleted topic: newer than every other (KIP-570)."""
 
 
 class Announcement:
-    """Collects; `requests` then gives each live broker's requests in the order in which they must arrive."""
+    """Collects changes; `requests` then returns each live broker's requests in the order in which they must arrive."""
 
     def __init__(self, controller_id: int, cluster: ClusterState) -> None:
         self._controller_id = controller_id
@@ -43,7 +43,7 @@ class Announcement:
         self._deleted: list[PartitionState] = []
 
     def leadership(self, partitions: Iterable[TopicPartition], *, is_new: bool = False) -> None:
-        """Every live replica of these partitions hears who leads; every broker's metadata follows."""
+        """Sends the leadership of these partitions to every live replica, and their metadata to every broker."""
         assignment = self._cluster.assignment
         of_replicas: dict[tuple[int, ...], list[TopicPartition]] = {}
         for tp in partitions:
@@ -56,38 +56,38 @@ class Announcement:
             self.metadata(named)
 
     def new_replicas(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
-        """Of a partition that is told: there is nothing of it yet on these brokers, one may be made on any disk of theirs."""
+        """Marks replicas of an announced partition as new: they do not exist yet, and may be created on any of the brokers' disks."""
         for replica in replicas:
             self._leadership.setdefault(replica, {})[tp] = None
             self._new.setdefault(replica, set()).add(tp)
 
     def repeat_leadership(self, tp: TopicPartition, broker: int) -> None:
-        """That broker did not take what it was told of the partition, and hears it once more."""
+        """Sends that broker the partition's leadership again, because it did not accept the first request."""
         self._leadership.setdefault(broker, {})[tp] = None
 
     def full_leadership(self, brokers: Iterable[int]) -> None:
-        """These brokers hear of every partition that they host."""
+        """Sends these brokers the leadership of every partition that they host."""
         self._full_leadership.update(brokers)
 
     def stop(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
         self._stops.setdefault(broker, {})[tp] = delete
 
     def metadata(self, partitions: Iterable[TopicPartition]) -> None:
-        """All brokers' caches learn of these partitions, and of the live brokers."""
+        """Updates these partitions and the live brokers in all brokers' caches."""
         self._metadata_to_all = True
         self._metadata.update(dict.fromkeys(partitions))
 
     def full_metadata(self, brokers: Iterable[int]) -> None:
-        """These brokers' caches are replaced."""
+        """Replaces these brokers' caches."""
         self._full_metadata.update(brokers)
 
     def deleted(self, partitions: Iterable[TopicPartition]) -> None:
-        """All brokers' caches forget these partitions."""
+        """Removes these partitions from all brokers' caches."""
         self._metadata_to_all = True
         self._deleted += self._deletion_rows(partitions)
 
     def pack_in_slices(self) -> Iterator[None]:
-        """Packs all that `requests` will need, and stops for a breath now and then: of little it stops not at all."""
+        """Packs everything that `requests` will need, with pauses if there is much to pack."""
         wanted: list[Iterable[TopicPartition]] = [self._metadata]
         if self._full_metadata:
             wanted.append(self._cluster.partitions())
@@ -103,19 +103,18 @@ class Announcement:
 
     @property
     def is_large(self) -> bool:
-        """Putting together what one broker is told takes a while."""
+        """Whether building one broker's requests takes long."""
         rows = [self._metadata, self._deleted, *self._leadership.values(), *self._stops.values()]
         return bool(self._full_metadata or self._full_leadership) or sum(map(len, rows)) > ROWS_AT_ONCE
 
     def requests(self) -> dict[int, list[ControllerRequest]]:
-        """broker -> what to send to it: full metadata first, then leadership, stops, and changed metadata."""
+        """broker -> its requests: full metadata first, then leadership, stops, and changed metadata."""
         return dict(self.requests_by_broker())
 
     def requests_by_broker(self) -> Iterator[tuple[int, list[ControllerRequest]]]:
-        """As `requests`, one broker after the other.
+        """Like `requests`, one broker after the other.
 
-        The states are those of this moment, whatever was decided on the way. Each is packed only once: most go to
-        several brokers.
+        The states are the current ones, whatever was decided meanwhile. Each is packed only once, because most go to several brokers.
         """
         cluster = self._cluster
         brokers = tuple(cluster.brokers.values())
@@ -164,20 +163,20 @@ class Announcement:
         return LeaderAndIsrRequest(*head, PackedStates(rows), ids, live_leaders, is_full, others)
 
     def _topics_not_told_of(self) -> tuple[str, ...]:
-        """Topics with a node of which not every partition is told: what lies on a disk of theirs is no stray replica."""
+        """Topics with a znode but without the state of every partition: their logs on a broker's disks are not stray replicas."""
         cluster = self._cluster
         without_state = {tp.topic for tp in cluster.waiting_for_leader() if tp not in cluster.leadership}
         return tuple(sorted(cluster.unreadable_topics | cluster.topics_to_delete | without_state))
 
     def _rows(self, partitions: Iterable[TopicPartition]) -> list[bytes]:
-        """Those of the partitions that have a state."""
+        """The packed states of those partitions that have one."""
         wanted = list(partitions)
         packed = self._cluster.packed_rows
         self.pack([tp for tp in wanted if tp not in packed])
         return list(filter(None, map(packed.get, wanted)))
 
     def pack(self, partitions: Iterable[TopicPartition]) -> None:
-        """Packs what will be told of these partitions ahead of `requests`. One that changes meanwhile is packed anew."""
+        """Packs these partitions' states ahead of `requests`. A state that changes meanwhile is packed again."""
         cluster = self._cluster
         leadership, assignment, failed = cluster.leadership, cluster.assignment, cluster.failed_replicas
         cluster.packed_rows.update(
@@ -194,7 +193,7 @@ class Announcement:
         return pack_state(tp, cluster.leadership[tp], cluster.assignment(tp), is_new=True, offline_replicas=failed)
 
     def _everything(self) -> tuple[PackedStates, dict[str, str], dict[str, int]]:
-        """All partitions, topic ids and counts; and which topics are being deleted, for who missed that they began to be."""
+        """All partitions, topic ids and counts; and the topics being deleted, for brokers that missed the start of the deletion."""
         cluster = self._cluster
         going = cluster.deletions_begun
         gone = self._deletion_rows(TopicPartition(topic, n) for topic in going for n in cluster.topics.get(topic, ()))
@@ -214,7 +213,7 @@ class Announcement:
         return {topic: len(assigned[topic]) for topic in dict.fromkeys(topics) if topic in assigned}
 
     def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Of the topics named; a deleted one has none any more."""
+        """The ids of these topics; a deleted topic has none."""
         ids = self._cluster.topic_ids
         return {topic: ids[topic] for topic in dict.fromkeys(topics) if topic in ids}
 

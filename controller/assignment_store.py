@@ -1,8 +1,8 @@
-"""Writes of `/brokers/topics/<topic>` and `/admin/reassign_partitions` (CTL-10): fenced, and over the version that was read.
+"""Writes of `/brokers/topics/<topic>` and `/admin/reassign_partitions` (CTL-10): fenced, and conditional on the version read.
 
-Others write there too: an admin adds partitions, or asks for another move. So each write changes only what it is about, in
-what is there at that moment, and is decided again when somebody was quicker. What was written already is not written again,
-which also settles the case of a lost answer (BUG-5).
+Others write there too: an admin adds partitions, or requests another move. So each write changes only its own part of the current
+content, and is decided again if another write came first. What was already written is not written again, which also covers a lost
+answer (BUG-5).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Rows = list[tuple[TopicPartition, tuple[int, ...]]]
 async def write_assignments(
     store: ClusterStore, assignments: Mapping[TopicPartition, Assignment], topic_ids: Mapping[str, str]
 ) -> dict[str, str]:
-    """Gives these partitions their assignments, all of a topic in one write.
+    """Writes the new assignments of these partitions, all of a topic in one write.
 
-    Returns the topics that were not written, with the reason: the topic is gone, is another one by now, or not readable.
-    A topic that is deleted and made again has the same version as one that was never changed. But below it nothing is
-    there until a controller, which is us, makes it: so the write is also conditional on the node above the partitions.
+    Returns the topics that were not written, with the reason: the topic was deleted, was created again, or is not readable. A topic
+    that was deleted and created again has the same version as one that never changed. But nothing exists below it until a controller
+    (this one) creates it, so the write is also conditional on the node above the partitions.
     """
     remaining: dict[str, dict[int, Assignment]] = {}
     for tp, assignment in assignments.items():
@@ -55,7 +55,7 @@ async def write_assignments(
         nodes = await store.get_many([TopicZNode.path(topic) for topic in topics])
         for topic, node in zip(topics, nodes, strict=True):
             if node is None:
-                failed[topic] = "the topic does not exist any more"
+                failed[topic] = "the topic no longer exists"
                 continue
             try:
                 found_id, found = TopicZNode.decode(node[0])
@@ -65,7 +65,7 @@ async def write_assignments(
             new = {**found, **remaining[topic]}
             known_id = topic_ids.get(topic)
             if known_id is not None and found_id != known_id:
-                failed[topic] = "the topic was deleted and made again"
+                failed[topic] = "the topic was deleted and created again"
             elif new != found:
                 write = SetOp(TopicZNode.path(topic), TopicZNode.encode(found_id, new), node[1].version)
                 check = CheckOp(_above_partitions(topic), ANY_VERSION)
@@ -74,7 +74,7 @@ async def write_assignments(
         without_states.update(topic for topic, error in unwritten.items() if isinstance(error, NoNode))
         remaining = {topic: remaining[topic] for topic in unwritten}
     for topic, reason in failed.items():
-        log.warning("the assignment of topic %s is not written: %s", topic, reason)
+        log.warning("the assignment of topic %s was not written: %s", topic, reason)
     return failed
 
 
@@ -83,7 +83,7 @@ def _above_partitions(topic: str) -> str:
 
 
 async def _write_each(store: ClusterStore, writes: Mapping[str, Sequence[Op]]) -> dict[str, ZkError]:
-    """Each write on its own account. Returns the keys of those to be decided again: somebody was quicker, or the answer is lost."""
+    """Makes each write independently. Returns the keys to decide again: another write came first, or the answer was lost."""
     again: dict[str, ZkError] = {}
     results = await store.fenced(list(writes.values()))
     for key, result in zip(writes, results, strict=True):
@@ -99,7 +99,7 @@ async def _write_each(store: ClusterStore, writes: Mapping[str, Sequence[Op]]) -
 
 
 async def requested_moves(store: ClusterStore, watch: WatchCallback | None = None) -> tuple[bytes, int] | None:
-    """(content, version) of `/admin/reassign_partitions`, with a watch for its next change; None when it is not there."""
+    """(content, version) of `/admin/reassign_partitions`, with a watch for its next change; None if it does not exist."""
     path = ReassignPartitionsZNode.PATH
     if watch is not None and not await store.exists(path, watch):
         return None
@@ -110,7 +110,7 @@ async def requested_moves(store: ClusterStore, watch: WatchCallback | None = Non
 async def remove_requested_moves(
     store: ClusterStore, is_done: Callable[[TopicPartition, tuple[int, ...]], bool]
 ) -> None:
-    """CTL-10 step 11: takes out what is done or refused; the node goes with the last of them, and when it is not readable."""
+    """CTL-10 step 11: removes what is done or refused; the node is removed with the last entry, and if it is not readable."""
     path = ReassignPartitionsZNode.PATH
     while (found := await requested_moves(store)) is not None:
         data, version = found

@@ -1,8 +1,8 @@
-"""Which brokers registered again since a partition's state was written: what a new controller can tell of the time before it. Pure.
+"""Which brokers registered again since a partition's state was written: a new controller's view of the time before it. Pure.
 
-A broker epoch is the czxid of the broker's registration, and a state's znode has the zxid of its last write (mzxid): the one
-counter of ZooKeeper says what came first. A member of the ISR whose registration is newer has died since, or lost its session,
-and nobody reacted: whoever reacts writes the state, and whoever lets a broker into the ISR does so after it registered.
+A broker epoch is the czxid of the broker's registration, and a state's znode has the zxid of its last write (mzxid). Both come from
+ZooKeeper's one counter, so they show what came first. A member of the ISR with a newer registration has died since, or lost its
+session, and no controller reacted: a reaction writes the state, and a broker enters the ISR only after it registered.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
 
 
 class Bounces:
-    """`note` takes the states as they are loaded; afterwards this has the partitions that somebody bounced in."""
+    """Call `note` with the states as they are loaded; afterwards this contains the partitions with a bounced broker."""
 
     def __init__(self, brokers: Collection[BrokerInfo]) -> None:
         by_epoch = sorted(brokers, key=lambda broker: broker.epoch)
         self._epochs = [broker.epoch for broker in by_epoch]
-        # One set for each number of older brokers: a hundred thousand states are compared without making any.
+        # One set for each number of older brokers, so that a hundred thousand states are compared without creating sets.
         self._newer = [frozenset(broker.id for broker in by_epoch[at:]) for at in range(len(by_epoch) + 1)]
         self._of: dict[TopicPartition, frozenset[int]] = {}
 
     @property
     def newest(self) -> int:
-        """The greatest broker epoch: states that were written later have seen every live broker in its present life."""
+        """The greatest broker epoch: every live broker was already registered when later states were written."""
         return self._epochs[-1] if self._epochs else 0
 
     def note(self, states: Mapping[TopicPartition, LeaderAndIsr], mzxids: Mapping[TopicPartition, int]) -> None:
-        """`mzxids`: of those states that were written before `newest`."""
+        """`mzxids`: those of the states that were written before `newest`."""
         epochs, newer, of = self._epochs, self._newer, self._of
         for tp, mzxid in mzxids.items():
             since = newer[bisect_right(epochs, mzxid)]

@@ -1,8 +1,8 @@
 """One ordered queue of requests for each live broker (CTL-15, BUG-4), and a watch of its process (CTL-16).
 
-One request is under way at a time. One that fails is sent again, unchanged, until it is answered or the broker is gone:
-a dropped LeaderAndIsr would leave a partition without its leader for ever. The requests of a term are numbered, so that a
-broker can tell one that comes late, over a connection that was given up here but still delivers (FLT-18).
+One request is in flight at a time. A failed request is retried unchanged until it is answered or the broker is gone: a dropped
+LeaderAndIsr would leave a partition without its leader for ever. The requests of a term are numbered, so that a broker recognises
+a late one from a connection that was given up here but still delivers (FLT-18).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETRY_S = 0.05
 
 Answered = Callable[[int, ControllerRequest, ControlResponse], None]
 WatchBroker = Callable[[BrokerInfo, tuple[str, int]], Closable | None]
-"""Begins to watch this life of a broker, whose control listener has that address; None when it is not to be watched."""
+"""Starts to watch this life of a broker, whose control listener has that address; None if it cannot be watched."""
 
 
 class _Channel:
@@ -40,7 +40,7 @@ class _Channel:
         self._waiting: deque[tuple[ControllerRequest, asyncio.Future[ControlResponse]]] = deque()
         self._there_is_work = asyncio.Event()
         self.is_failing = False
-        """The oldest request could not be sent, or was not answered, and is sent again."""
+        """The oldest request could not be sent or was not answered, and is being retried."""
         self._task = asyncio.get_running_loop().create_task(self._send_all(), name=f"channel to broker {broker.id}")
 
     def put(self, request: ControllerRequest) -> asyncio.Future[ControlResponse]:
@@ -51,11 +51,11 @@ class _Channel:
 
     @property
     def last_answer(self) -> asyncio.Future[ControlResponse] | None:
-        """To what was put last; None when all is answered."""
+        """The answer to the last queued request; None if all are answered."""
         return self._waiting[-1][1] if self._waiting else None
 
     def close(self) -> None:
-        """What waits is dropped, and the connection too: what it still carries is for a life that is over."""
+        """Drops the queue and the connection, whose requests are for a life that has ended."""
         self._task.cancel()
         self._client.disconnect(self._address)
         for _, answer in self._waiting:
@@ -80,13 +80,13 @@ class _Channel:
                 response = await self._client.send(self._address, request)
                 self.is_failing = False
                 return response
-            except (OSError, ValueError, TypeError) as error:  # a lost connection, silence, or rubbish
-                log.log(level, "%s to broker %d is sent again: %s", type(request).__name__, self._broker.id, error)
+            except (OSError, ValueError, TypeError) as error:  # a lost connection, a timeout, or a malformed answer
+                log.log(level, "retrying %s to broker %d: %s", type(request).__name__, self._broker.id, error)
                 level = logging.DEBUG
                 self.is_failing = True
             except Exception:
-                # The channel's boundary: were it to end before its broker does, that broker would hear nothing any more.
-                log.exception("%s to broker %d is sent again", type(request).__name__, self._broker.id)
+                # The channel's boundary: if it ended before its broker does, that broker would receive nothing any more.
+                log.exception("retrying %s to broker %d", type(request).__name__, self._broker.id)
                 self.is_failing = True
             await asyncio.sleep(RETRY_S)
 
@@ -111,11 +111,11 @@ class BrokerChannels:
         self._is_closed = False
 
     def add(self, broker: BrokerInfo) -> None:
-        """Opens the channel to a broker that came. One without a control listener is not ottla's: told, and left out."""
+        """Opens the channel to a broker that registered. A broker without a control listener is not ottla's: logged, and left out."""
         self.remove(broker.id)
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
-            log.error("broker %d has no listener %s: it cannot be told anything", broker.id, self._listener)
+            log.error("broker %d has no listener %s: the controller cannot reach it", broker.id, self._listener)
         elif not self._is_closed:
             address = (endpoint.host, endpoint.port)
             self._channels[broker.id] = _Channel(broker, address, self._client, self._answered)
@@ -124,7 +124,7 @@ class BrokerChannels:
                 self._watches[broker.id] = watch
 
     def remove(self, broker_id: int) -> None:
-        """The broker, or this life of it, is gone: what waits is dropped."""
+        """Drops the queue of a broker, or life of a broker, that has ended."""
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             channel.close()
@@ -133,17 +133,17 @@ class BrokerChannels:
             watch.close()
 
     def send(self, broker_id: int, request: ControllerRequest) -> asyncio.Future[ControlResponse] | None:
-        """Queues the request. The future has the answer, or is cancelled when the broker goes; None: no such channel."""
+        """Queues the request. The future has the answer, or is cancelled when the broker is removed; None: there is no channel."""
         channel = self._channels.get(broker_id)
         return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
 
     def reached(self, broker_ids: Set[int]) -> Set[int]:
-        """Those of the brokers that the controller reaches, as far as is known. Leadership is moved to no other without need."""
+        """The brokers that the controller can reach, as far as it knows. Leadership moves to others only if necessary."""
         channels = self._channels
         return {broker for broker in broker_ids if broker in channels and not channels[broker].is_failing}
 
     async def answering(self, broker_ids: Collection[int], within_s: float) -> frozenset[int]:
-        """Those that have answered all they were told, within that time: their processes live now."""
+        """The brokers that answered all their requests within that time, which proves that their processes are alive."""
         last = {broker: self._channels[broker].last_answer for broker in broker_ids if broker in self._channels}
         waiting = [answer for answer in last.values() if answer is not None]
         if waiting:
@@ -153,7 +153,7 @@ class BrokerChannels:
         )
 
     def close(self) -> None:
-        """The term is over: nothing more is sent."""
+        """Sends nothing more, because the term is over."""
         self._is_closed = True
         for broker_id in list(self._channels):
             self.remove(broker_id)

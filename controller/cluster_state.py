@@ -1,7 +1,7 @@
-"""What the controller knows of the cluster (Kafka's ControllerContext). Pure: reactions change it after ZooKeeper has agreed.
+"""The controller's model of the cluster (Kafka's ControllerContext). Pure: reactions change it after ZooKeeper has accepted.
 
-Indexes (partitions by leader, by replica, and those that wait for a leader) make the cost of an event that of the partitions
-it concerns. A replica's state is not stored as long as it follows from its broker: online where that is registered, else offline.
+Indexes (partitions by leader, by replica, and those without a leader) limit the cost of an event to the partitions that it
+concerns. A replica's state is stored only if it differs from its broker's: online if that is registered, else offline.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ OF_ONE_LIFE = (ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
 class ClusterState:
     """`epoch` is the controller epoch of this term.
 
-    `reassigning` has every partition that moves. Those in `handed_over` have only the replicas of the target from now on, and
-    wait until the others are deleted: the assignment there is the one that ZooKeeper still has (CTL-10).
-    Of `topics_to_delete` those in `deletions_begun` have no leadership any more: nothing elects, moves or tells of them.
-    `unreadable_topics` have a node that nobody can read.
-    `failed_replicas` are on live brokers, whose log directory for them has failed (LOG-6): sorted broker ids.
-    `emptied_replicas` are those of them that have lost their log: they are in the ISR with nothing (FLT-33). One that has left
-    the ISR begins anew, and is none any more.
-    `isr_before` has, of partitions whose ISR shrank in an election, the leader epoch of that and the ISR before. If the leader
+    `reassigning` has every partition that moves. Those in `handed_over` now have only the replicas of the target, and wait until the
+    others are deleted; the assignment in `reassigning` is the one that ZooKeeper still has (CTL-10).
+    The topics in `deletions_begun`, a part of `topics_to_delete`, have no leadership any more: they are not elected, moved or
+    announced. `unreadable_topics` have a node that cannot be read.
+    `failed_replicas` are on live brokers whose log directory for them has failed (LOG-6): sorted broker ids.
+    `emptied_replicas` are those of them that lost their log while in the ISR (FLT-33). A replica that has left the ISR starts from
+    nothing and is no longer one of them.
+    `isr_before` has, for partitions whose ISR shrank in an election, that election's leader epoch and the ISR before it. If the leader
     turns out to have lost its log, nobody has led in that epoch, and the earlier ISR is still right.
-    `packed_rows` is what the announcement being made has packed of some partitions; a change of a partition removes its row.
+    `packed_rows` has the packed partitions of the announcement in progress; a change of a partition removes its row.
     """
 
     epoch: int = 0
@@ -67,18 +67,18 @@ class ClusterState:
 
     @property
     def live(self) -> frozenset[int]:
-        """Brokers that may lead: registered and not on their way out."""
+        """Brokers that may lead: registered and not shutting down."""
         return frozenset(self.brokers) - self.stopping
 
     def broker_came(self, broker: BrokerInfo) -> None:
-        """A new life: what its replicas were told to stop, or could not delete, in an earlier one is forgotten."""
+        """Starts a new life of the broker: replicas stopped or not deleted in an earlier life are forgotten."""
         self.brokers[broker.id] = broker
         states = self._replica_states.get(broker.id, {})
         for tp in [tp for tp, state in states.items() if state in OF_ONE_LIFE]:
             del states[tp]
 
     def broker_went(self, broker: int) -> None:
-        """What it was told to delete it has perhaps not deleted; which of its disks work its next life will show."""
+        """Its deletions may be incomplete; its next life shows which of its disks work."""
         for tp in self.failed_on(broker):
             self.replica_is_well(tp, broker)
         del self.brokers[broker]
@@ -90,11 +90,11 @@ class ClusterState:
     # -- failed log directories (LOG-6) ---------------------------------------------------------------------------
 
     def is_online(self, tp: TopicPartition, replica: int) -> bool:
-        """Its broker lives, and so does the disk there."""
+        """Whether the broker is live and the disk of this replica works."""
         return replica in self.brokers and replica not in self.failed_replicas.get(tp, ())
 
     def with_disk(self, tp: TopicPartition, brokers: Set[int]) -> Set[int]:
-        """Those of the brokers whose disk for that partition works, as far as is known."""
+        """The brokers whose disk for that partition works, as far as is known."""
         failed = self.failed_replicas.get(tp)
         return brokers if failed is None else brokers - set(failed)
 
@@ -102,19 +102,19 @@ class ClusterState:
         return [tp for tp, failed in self.failed_replicas.items() if broker in failed]
 
     def replica_failed(self, tp: TopicPartition, replica: int) -> None:
-        """The replica is OfflineReplica, unless it is being deleted."""
+        """Makes the replica OfflineReplica, unless it is being deleted."""
         self.failed_replicas[tp] = tuple(sorted({*self.failed_replicas.get(tp, ()), replica}))
         self.packed_rows.pop(tp, None)
         if self.replica_state(tp, replica) is ReplicaState.NEW:
             self.move_replica(tp, replica, ReplicaState.OFFLINE)
 
     def log_is_missing(self, tp: TopicPartition, replica: int) -> None:
-        """The replica has failed because its log is lost."""
+        """Marks the replica as failed because its log is lost."""
         self.emptied_replicas[tp] = tuple(sorted({*self.emptied_replicas.get(tp, ()), replica}))
         self.replica_failed(tp, replica)
 
     def replica_is_well(self, tp: TopicPartition, replica: int) -> None:
-        """Or is no replica any more."""
+        """The replica works again, or is no longer a replica."""
         emptied = tuple(other for other in self.emptied_replicas.pop(tp, ()) if other != replica)
         if emptied:
             self.emptied_replicas[tp] = emptied
@@ -126,7 +126,7 @@ class ClusterState:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def assignment(self, tp: TopicPartition) -> Assignment:
-        """The replicas; none for a partition that is not known."""
+        """The replicas; none for an unknown partition."""
         topic, partition = tp
         partitions = self.topics.get(topic)
         return UNASSIGNED if partitions is None else partitions.get(partition, UNASSIGNED)
@@ -135,11 +135,11 @@ class ClusterState:
         return chain.from_iterable(self._of_topic.values())
 
     def size_of(self, topic: str) -> int:
-        """How many partitions it has."""
+        """The number of its partitions."""
         return len(self.topics.get(topic, ()))
 
     def set_assignment(self, topic: str, topic_id: str | None, assignment: Mapping[int, Assignment]) -> None:
-        """The whole topic, as `/brokers/topics/<topic>` has it."""
+        """Sets the whole topic to the content of `/brokers/topics/<topic>`."""
         for partition, old in self.topics.get(topic, {}).items():
             for replica in old.replicas:
                 self._replicas_on[replica].discard(TopicPartition(topic, partition))
@@ -158,7 +158,7 @@ class ClusterState:
                 self._replicas_on.setdefault(replica, set()).update(partitions)
 
     def remove_topic(self, topic: str) -> dict[TopicPartition, Assignment]:
-        """Forgets the topic. Returns what it had."""
+        """Removes the topic. Returns its assignments."""
         gone = {TopicPartition(topic, p): assignment for p, assignment in self.topics.pop(topic, {}).items()}
         self._of_topic.pop(topic, None)
         self.topic_ids.pop(topic, None)
@@ -180,11 +180,11 @@ class ClusterState:
     # -- moves of replicas (CTL-10) -------------------------------------------------------------------------------
 
     def move_of(self, tp: TopicPartition) -> Assignment:
-        """As ZooKeeper has it: with the replicas that are being removed, also after the handing over."""
+        """The assignment in ZooKeeper: with the replicas that are being removed, also after the hand-over."""
         return self.handed_over.get(tp) or self.assignment(tp)
 
     def begin_move(self, tp: TopicPartition, new: Assignment) -> list[int]:
-        """ZooKeeper has the new assignment of a known partition. Returns the replicas that are to be made: they are NewReplica."""
+        """Applies a new assignment from ZooKeeper to a known partition. Returns the replicas to create: they are NewReplica."""
         before = self.move_of(tp)
         made = [replica for replica in new.replicas if replica not in self.assignment(tp).replicas]
         self.end_move(tp)
@@ -198,7 +198,7 @@ class ClusterState:
         return made
 
     def hand_over(self, tp: TopicPartition, target: Assignment) -> list[int]:
-        """The partition has only the replicas of the target. Returns the live brokers that are to delete the others."""
+        """Leaves the partition only the replicas of the target. Returns the live brokers that must delete the others."""
         before = self.assignment(tp)
         for replica in target.replicas:
             if self.is_online(tp, replica):
@@ -213,17 +213,17 @@ class ClusterState:
         return to_delete
 
     def deletions_awaited(self, tp: TopicPartition) -> list[int]:
-        """Brokers that have not said yet that their replica is gone. One that died, or cannot, is not waited for."""
+        """Brokers that have not confirmed the deletion yet. Dead brokers, and those that failed to delete, are not waited for."""
         assignment = self.handed_over.get(tp, UNASSIGNED)
         return [r for r in assignment.replicas if self.replica_state(tp, r) is ReplicaState.DELETION_STARTED]
 
     def forget_replica(self, tp: TopicPartition, replica: int) -> None:
-        """It is no replica of the partition any more."""
+        """Removes the replica from the partition."""
         self._replica_states.get(replica, {}).pop(tp, None)
         self.replica_is_well(tp, replica)
 
     def end_move(self, tp: TopicPartition) -> None:
-        """ZooKeeper has the assignment without those that were removed, or the partition is gone."""
+        """Ends the move: ZooKeeper has the assignment without the removed replicas, or the partition was deleted."""
         self.reassigning.discard(tp)
         before = self.handed_over.pop(tp, UNASSIGNED)
         for replica in set(before.replicas) - set(self.assignment(tp).replicas):
@@ -240,7 +240,7 @@ class ClusterState:
     # -- deletion (CTL-9) -----------------------------------------------------------------------------------------
 
     def begin_deletion(self, topic: str) -> list[TopicPartition]:
-        """CTL-9: its partitions are no more, its replicas remain until they are deleted. Returns the partitions."""
+        """CTL-9: removes its partitions; its replicas remain until they are deleted. Returns the partitions."""
         self.deletions_begun.add(topic)
         partitions = [TopicPartition(topic, partition) for partition in self.topics.get(topic, {})]
         for tp in partitions:
@@ -262,7 +262,7 @@ class ClusterState:
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def set_leadership(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
-        """What ZooKeeper has for the partition; a leader epoch that goes back is our own mistake (INV-7)."""
+        """Sets the partition's state from ZooKeeper; a leader epoch that goes back is our own bug (INV-7)."""
         old = self.leadership.get(tp)
         if old is not None:
             assert state.leader_epoch >= old.leader_epoch, f"{tp}: {old} -> {state}"
@@ -281,7 +281,7 @@ class ClusterState:
             self._led_by.setdefault(state.leader, set()).add(tp)
 
     def load_leadership(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """As `set_leadership` for each, in the beginning, when nothing is known of them."""
+        """Like `set_leadership` for each, at the start, when no state is known yet."""
         assert self.leadership.keys().isdisjoint(states)
         self.leadership.update(states)
         led_by: dict[int, list[TopicPartition]] = {}
@@ -295,16 +295,16 @@ class ClusterState:
         return frozenset(self._led_by.get(broker, ()))
 
     def waiting_for_leader(self, brokers: Collection[int] | None = None) -> list[TopicPartition]:
-        """New and offline partitions; with `brokers` only those which have a replica there, and may come online with them."""
+        """New and offline partitions; with `brokers` only those with a replica there, which may come online with them."""
         if brokers is None:
             return list(self._waiting)
         return [tp for tp in self._waiting if any(replica in brokers for replica in self.assignment(tp).replicas)]
 
     def finding_imbalanced(self, percentage: int) -> Generator[None, None, list[TopicPartition]]:
-        """CTL-12: partitions of live brokers too many of whose preferred leaderships are elsewhere.
+        """CTL-12: partitions of live brokers that have lost too many of their preferred leaderships to others.
 
-        At the stops others can have their turn, as long as nobody changes this.
-        Partitions that are being reassigned or deleted are counted, as Kafka does, but left out of the answer.
+        Others can run at the pauses, if nobody changes this state. Partitions that are being reassigned or deleted count, as in Kafka, but
+        are left out of the result.
         """
         preferring: dict[int, int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
@@ -329,7 +329,7 @@ class ClusterState:
     # -- the state machines (CTL-4) -------------------------------------------------------------------------------
 
     def start_state_machines(self) -> None:
-        """At the beginning of a term the states follow from what ZooKeeper has."""
+        """Derives the states from ZooKeeper's content at the start of a term."""
         states: dict[TopicPartition, PartitionState] = {}
         brokers, leadership, deletions_begun = self.brokers, self.leadership, self.deletions_begun
         for tp in self.partitions():
@@ -347,7 +347,7 @@ class ClusterState:
         return self._partition_states.get(tp, PartitionState.NON_EXISTENT)
 
     def move_partition(self, tp: TopicPartition, target: PartitionState) -> bool:
-        """Changes the partition's state; False, and logged, when the transition is not allowed."""
+        """Changes the partition's state; returns False, and logs it, if the transition is not allowed."""
         current = self.partition_state(tp)
         if not partition_may_become(current, target):
             log.error("%s: illegal transition from %s to %s refused", tp, current.value, target.value)
@@ -375,12 +375,12 @@ class ClusterState:
         return ReplicaState.ONLINE if self.is_online(tp, replica) else ReplicaState.OFFLINE
 
     def add_replicas(self, tp: TopicPartition) -> None:
-        """The replicas of a partition that was just assigned begin as NewReplica."""
+        """Makes the replicas of a newly assigned partition NewReplica."""
         for replica in self.assignment(tp).replicas:
             self._replica_states.setdefault(replica, {})[tp] = ReplicaState.NEW
 
     def move_replica(self, tp: TopicPartition, replica: int, target: ReplicaState) -> bool:
-        """Changes the replica's state; False, and logged, when the transition is not allowed."""
+        """Changes the replica's state; returns False, and logs it, if the transition is not allowed."""
         current = self.replica_state(tp, replica)
         if not replica_may_become(current, target):
             log.error("%s on %d: illegal transition from %s to %s refused", tp, replica, current.value, target.value)

@@ -1,8 +1,8 @@
-"""What the controller reads from and writes to ZooKeeper. Every write is fenced (INV-9).
+"""The controller's reads and writes in ZooKeeper. Every write is fenced (INV-9).
 
-A write is a multi that begins with a check of `/controller_epoch`'s version: once another controller is elected, nothing of
-this one's can be applied, however late it wakes up (BUG-8). State znodes are written conditional on their version too.
-After a lost connection the nodes are read again: what is mine is adopted with its version, the rest is tried again (BUG-5).
+A write is a multi that starts with a check of `/controller_epoch`'s version: once another controller is elected, no write of this
+one succeeds, however late it comes (BUG-8). State znodes are also written conditional on their own version. After a lost connection
+the nodes are read again: our own writes are adopted with their versions, the others are retried (BUG-5).
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from protocol.zk.znodes import (
 log = logging.getLogger(__name__)
 
 BATCH = 200
-"""Writes in one multi, beside the fence."""
+"""Writes in one multi, in addition to the fence."""
 WRITES_IN_FLIGHT = 32
 STATES_IN_A_SLICE = 2048
 SLICES_READ_AT_ONCE = 8
 STATES_AT_ONCE = 1000
-"""So many are dealt with before the rest of the process gets its turn."""
+"""Items to process before the rest of the process gets its turn."""
 
 LEADER_EPOCH_MAX = INT_MAX - 1_000_000
-"""A state beyond it is rubbish: each election raises the epoch, and 32 bits must have room for it."""
+"""A state with a higher leader epoch is invalid: each election raises it, and it must fit into 32 bits."""
 NAMES_IN_A_LINE = 3
 
 Value = TypeVar("Value")
@@ -68,21 +68,21 @@ Row = tuple[TopicPartition, LeaderAndIsr]
 
 
 class ControllerMoved(Exception):
-    """Another controller was elected, or this session is over: stop at once, and change nothing more."""
+    """Another controller was elected, or the session has ended: stop at once, and change nothing more."""
 
 
 @dataclass(slots=True)
 class Written:
-    """`done` has what ZooKeeper now holds of what was to be written; `conflicts` what it holds instead (None: nothing readable)."""
+    """`done` has the written states as they are in ZooKeeper; `conflicts` has what is there instead (None: nothing readable)."""
 
     done: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     conflicts: dict[TopicPartition, LeaderAndIsr | None] = field(default_factory=dict)
 
 
 class ClusterStore:
-    """For one term: bound to the session and to the version of `/controller_epoch` with which the election was won.
+    """The store of one term: bound to the session and to the version of `/controller_epoch` that won the election.
 
-    Lost connections are waited out here. Everything raises ControllerMoved once the term is over, `close` included.
+    It waits until a lost connection is back. Everything raises ControllerMoved once the term is over, and after `close`.
     """
 
     def __init__(self, zk: ZooKeeperSession, epoch_version: int) -> None:
@@ -98,7 +98,7 @@ class ClusterStore:
         zk.add_listener(self._on_state)
 
     def close(self) -> None:
-        """The term is over: the reaction that still runs ends at its next look here."""
+        """Ends the term: a reaction in progress ends at its next call here."""
         if not self._is_closed:
             self._is_closed = True
             self._zk.remove_listener(self._on_state)
@@ -114,7 +114,7 @@ class ClusterStore:
             raise ControllerMoved("the ZooKeeper session is over")
 
     async def reconnected(self) -> None:
-        """Waits until this very session works again."""
+        """Waits until this same session works again."""
         while True:
             self._check_term()
             if self._zk.state is SessionState.CONNECTED:
@@ -123,14 +123,14 @@ class ClusterStore:
             await self._state_changed.wait()
 
     async def others_turn(self) -> None:
-        """In the midst of a large computation: the broker that this controller lives in must go on too."""
+        """A pause in a long computation, for the broker in which this controller runs."""
         await asyncio.sleep(0)
         self._check_term()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def _patiently(self, read: Callable[[], Awaitable[Value]]) -> Value:
-        """A read, begun again after each lost connection."""
+        """A read, retried after each lost connection."""
         while True:
             self._check_term()
             try:
@@ -146,25 +146,25 @@ class ClusterStore:
     async def get_many(
         self, paths: Sequence[str], watch: WatchCallback | None = None
     ) -> list[tuple[bytes, Stat] | None]:
-        """(content, stat) of each node, None for one that is not there, or that ZooKeeper does not let us read."""
+        """(content, stat) of each node, None for one that does not exist or that ZooKeeper does not let us read."""
         return await self._each_readable(paths, lambda some: self._zk.get_many(some, watch))
 
     async def _each_readable(
         self, paths: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Value | None]]]
     ) -> list[Value | None]:
-        """`read` of all paths at once. One that cannot be read, by its access rights, is told, and keeps no other from being read."""
+        """`read` of all paths at once. A node that cannot be read because of its access rights is logged and does not block the others."""
         found = await each_readable(paths, lambda some: self._patiently(lambda: read(some)))
         for at, node in enumerate(found):
             if isinstance(node, ZkError):
-                log.error("%s is not readable, and left alone: %s", shown(paths[at]), shown(str(node)))
+                log.error("%s is not readable and is ignored: %s", shown(paths[at]), shown(str(node)))
         return [None if isinstance(node, ZkError) else node for node in found]
 
     async def exists(self, path: str, watch: WatchCallback) -> bool:
-        """Whether the node is there; the watch fires when it comes, goes or gets another content."""
+        """Whether the node exists; the watch fires when it is created, removed or written."""
         return await self._patiently(lambda: self._zk.exists(path, watch)) is not None
 
     async def children(self, path: str, watch: WatchCallback | None = None) -> list[str]:
-        """Names below `path`; none when it is not there."""
+        """Names below `path`; none if it does not exist."""
 
         async def read() -> list[str]:
             try:
@@ -175,7 +175,7 @@ class ClusterStore:
         return await self._patiently(read)
 
     async def brokers(self, watch: WatchCallback) -> dict[int, BrokerInfo]:
-        """The live brokers with their epochs; the watch fires at the next change. Rubbish is left out, and told."""
+        """The live brokers with their epochs; the watch fires at the next change. Invalid nodes are logged and left out."""
         names = await self.children(BrokerIdZNode.PARENT, watch)
         ids = BrokerIdZNode.broker_ids(names)
         self._tell_of_names(BrokerIdZNode.PARENT, set(names).difference(map(str, ids)), "the id of a broker")
@@ -189,11 +189,11 @@ class ClusterStore:
         return brokers
 
     async def topic_names(self, watch: WatchCallback) -> list[str]:
-        """What is below `/brokers/topics`, with a watch for the next. A name that no topic can have is told once, and left out."""
+        """The names below `/brokers/topics`, with a watch for changes. An illegal topic name is logged once and left out."""
         return self.valid_names(TopicZNode.PARENT, await self.children(TopicZNode.PARENT, watch))
 
     def valid_names(self, parent: str, names: Iterable[str]) -> list[str]:
-        """Those that topics can have; the others are told, each once in a term."""
+        """The legal topic names; the others are logged, each once in a term."""
         valid = {name: is_valid_topic_name(name) for name in names}
         self._tell_of_names(parent, (name for name, is_valid in valid.items() if not is_valid), "the name of a topic")
         return [name for name, is_valid in valid.items() if is_valid]
@@ -203,12 +203,12 @@ class ClusterStore:
         if new:
             self._told_names.update(new)
             named = ", ".join(shown(path.rpartition("/")[2]) for path in new[:NAMES_IN_A_LINE])
-            log.error("%d nodes below %s are left alone, none is %s: %s", len(new), parent, what, named)
+            log.error("%d nodes below %s are ignored, because none is %s: %s", len(new), parent, what, named)
 
     async def topics(
         self, names: Sequence[str], watch: WatchCallback
     ) -> dict[str, tuple[str | None, dict[int, Assignment]]]:
-        """topic -> (id, assignment), with a watch on each. Topics that are gone or unreadable are left out."""
+        """topic -> (id, assignment), with a watch on each. Missing and unreadable topics are left out."""
         paths = [TopicZNode.path(name) for name in names]
         nodes = await self.get_many(paths, watch)
         topics = {}
@@ -228,7 +228,7 @@ class ClusterStore:
     ) -> AsyncIterator[tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]]:
         """(states, mzxid of those last written before `before_zxid`), for very many partitions.
 
-        While the caller works on one slice, ZooKeeper reads the next.
+        While the caller processes one slice, ZooKeeper reads the next.
         """
         reads: deque[asyncio.Task[tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]]] = deque()
         try:
@@ -245,7 +245,7 @@ class ClusterStore:
             await asyncio.gather(*reads, return_exceptions=True)
 
     async def states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
-        """The state znodes of these partitions; those that are missing or unreadable are left out."""
+        """The state znodes of these partitions; missing and unreadable ones are left out."""
         return (await self._states(partitions, 0))[0]
 
     async def _states(
@@ -264,7 +264,7 @@ class ClusterStore:
                     if state[1] > LEADER_EPOCH_MAX:
                         raise ValueError(f"leader_epoch is {state[1]}")
                 except ValueError as error:
-                    log.error("%s is not readable, and left alone: %s", PartitionStateZNode.path(tp), error)
+                    log.error("%s is not readable and is ignored: %s", PartitionStateZNode.path(tp), error)
                 else:
                     states[tp] = state
                     if mzxid < before_zxid:
@@ -274,7 +274,7 @@ class ClusterStore:
         return states, old
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The overrides of these topics; none for one that has none or rubbish."""
+        """The overrides of these topics; empty for a topic without any, or with invalid ones."""
         names = list(topics)
         paths = [ConfigZNode.path("topics", name) for name in names]
         configs = {}
@@ -305,7 +305,7 @@ class ClusterStore:
         return paths, brokers
 
     async def preferred_election(self, watch: WatchCallback) -> list[TopicPartition] | None:
-        """What `/admin/preferred_replica_election` asks for; None when it is not there. Rubbish asks for nothing."""
+        """The partitions in `/admin/preferred_replica_election`; None if it does not exist, empty if it is invalid."""
 
         async def read() -> bytes | None:
             if await self._zk.exists(PreferredElectionZNode.PATH, watch) is None:
@@ -323,22 +323,22 @@ class ClusterStore:
     # -- writing --------------------------------------------------------------------------------------------------
 
     async def write_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
-        """Writes each state over the version it carries."""
+        """Writes each state, conditional on the version it carries."""
         return await self._write(states, _set_state)
 
     async def create_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
-        """Makes the state znodes of new partitions, with the nodes above them."""
+        """Creates the state znodes of new partitions, with the nodes above them."""
         above = [PartitionStateZNode.parents(tp) for tp in states]
-        # A topic that was deleted meanwhile has no node to make anything below: then its states are conflicts. Those above all
-        # partitions by themselves: the node of a topic with more partitions than are made here is there already.
+        # A topic that was deleted meanwhile has no node below which to create anything; its states are then conflicts. The node above all
+        # partitions is created separately: a topic with more partitions than are created here already has it.
         for parents in (dict.fromkeys(of_topic for of_topic, _ in above), [of_partition for _, of_partition in above]):
             await self._each([CreateOp(path) for path in parents], (NodeExists, NoNode))
         return await self._write(states, _create_state)
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Removes nodes, with what somebody has put below them; one that is gone already is fine.
+        """Removes nodes, with anything that was put below them; a missing node is fine.
 
-        One that ZooKeeper does not let us remove is told, and stays.
+        A node that ZooKeeper does not let us remove is logged and stays.
         """
         refused = await self._each([DeleteOp(path) for path in paths], (ZkError,))
         for path, error in refused.items():
@@ -346,17 +346,17 @@ class ClusterStore:
                 await self.delete_below(path)
                 error = (await self._each([DeleteOp(path)], (ZkError,))).get(path, NoNode())
             if not isinstance(error, NoNode):
-                log.error("%s cannot be removed, and stays: %s", shown(path), shown(str(error)))
+                log.error("%s cannot be removed and stays: %s", shown(path), shown(str(error)))
 
     async def delete_below(self, path: str) -> None:
-        """Removes all that is below a node, as far as ZooKeeper lets us."""
+        """Removes everything below a node, as far as ZooKeeper allows it."""
         await self._each([DeleteOp(found) for found in await self._below(path)], (ZkError,))
 
     async def remove_topics(self, topics: Mapping[str, Collection[int]], topic_ids: Mapping[str, str]) -> None:
-        """CTL-9: removes topics (name -> partitions) whose replicas are all gone.
+        """CTL-9: removes topics (name -> partitions) whose replicas are all deleted.
 
-        First, in bounded multis, all that is below `/brokers/topics/<topic>`. Then that node, the topic's settings and
-        the request to delete it in one multi: whoever makes a topic of that name again finds all of them, or none.
+        First it removes everything below `/brokers/topics/<topic>`, in bounded multis. Then it removes that node, the topic's settings and
+        the request to delete it in one multi, so that whoever creates the topic again finds all of them or none.
         """
         below = []
         for topic, partitions in topics.items():
@@ -379,10 +379,10 @@ class ClusterStore:
                 elif isinstance(result.error, NotEmpty):
                     not_empty.append(topic)
                 else:
-                    log.error("the nodes of topic %s cannot be removed, and stay: %s", topic, shown(str(result.error)))
+                    log.error("the nodes of topic %s cannot be removed and stay: %s", topic, shown(str(result.error)))
                     del remaining[topic]
             for topic in not_empty:
-                # What somebody else has put there.
+                # Nodes that somebody else has put there.
                 for path in remaining[topic]:
                     await self.delete_below(path)
             if was_lost:
@@ -392,7 +392,7 @@ class ClusterStore:
             remaining = {topic: paths for topic, paths in remaining.items() if paths}
 
     async def _below(self, path: str) -> list[str]:
-        """All nodes below `path`, each after those below itself."""
+        """All nodes below `path`, each after the nodes below it."""
         found: list[str] = []
         unseen = [path]
         while unseen:
@@ -403,7 +403,7 @@ class ClusterStore:
         return found[::-1]
 
     async def _gone_or_another(self, topics: Sequence[str], topic_ids: Mapping[str, str]) -> list[str]:
-        """After a lost answer: those that were removed all the same, also if they have been made again since."""
+        """After a lost answer: the topics that were removed nevertheless, even if they have been created again since."""
         nodes = await self.get_many([TopicZNode.path(topic) for topic in topics])
         gone = []
         for topic, node in zip(topics, nodes, strict=True):
@@ -418,7 +418,7 @@ class ClusterStore:
     async def fenced(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed | ConnectionLoss]:
         """Each batch as one multi behind the fence, in order and pipelined. The results are without the fence's.
 
-        The session's own `multi_many` would go on in a later session; here nothing begins after the term's end (BUG-7).
+        The session's own `multi_many` would continue in a later session; here nothing starts after the term's end (BUG-7).
         """
         window = asyncio.Semaphore(WRITES_IN_FLIGHT)
 
@@ -446,7 +446,7 @@ class ClusterStore:
         return results
 
     async def _each(self, operations: Sequence[Op], accepted: tuple[type[ZkError], ...]) -> dict[str, ZkError]:
-        """Applies every operation on its own account. Returns the paths of those that failed with an accepted error."""
+        """Applies every operation independently. Returns the paths of those that failed with an accepted error."""
         refused: dict[str, ZkError] = {}
         batches = _batches(operations)
         while batches:
@@ -509,9 +509,9 @@ class ClusterStore:
         return written
 
     async def _sort_out(self, unwritten: Sequence[Row], culprits: Sequence[Row], written: Written) -> list[Row]:
-        """Looks at what was not written, or perhaps was (BUG-5), and at the rows that a multi failed at.
+        """Examines the rows that were not written, or perhaps were (BUG-5), and the rows at which a multi failed.
 
-        Returns those to try again: nothing stands in their way but their neighbours in the multi.
+        Returns those to retry, which failed only because of other rows in their multi.
         """
         if not unwritten and not culprits:
             return []
@@ -531,11 +531,11 @@ class ClusterStore:
 
 
 def _decoded(path: str, decode: Callable[..., Value], *arguments: Any) -> Value | None:
-    """None, and told, for what a person or a broken tool has left there."""
+    """The decoded value; None, and logged, for content that a person or a broken tool has left there."""
     try:
         return decode(*arguments)
     except ValueError as error:
-        log.error("%s is not readable, and left alone: %s", shown(path), error)
+        log.error("%s is not readable and is ignored: %s", shown(path), error)
         return None
 
 

@@ -1,10 +1,10 @@
 """The controller of one broker process: waits, is elected, reacts, resigns (CTL-1..3).
 
-    waiting --/controller is free, won--> in office --/controller is another's, fenced, session expired, own error--> waiting
+waiting --/controller is free, won--> in office --/controller is another's, fenced, session expired, own error--> waiting
 
-Everything that happens is an event in one queue, handled one at a time in order (CTL-3). ZooKeeper watches, timers and
-requests only put events there. A reaction that finds another controller in office (ControllerMoved) ends the term at once:
-all it has written was fenced by the epoch, and what it has not written was not announced (INV-9).
+Everything that happens is an event in one queue, processed one at a time in order (CTL-3). ZooKeeper watches, timers and requests
+only put events there. A reaction that finds another controller in office (ControllerMoved) ends the term at once: all its writes
+were fenced by the epoch, and what it has not written was not announced (INV-9).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ RETRY_S_MAX = 5.0
 EPOCH_RETRY_S = 0.5
 REPLICA_NOT_AVAILABLE = ErrorCode.REPLICA_NOT_AVAILABLE
 NEW_LEADERS_TOLD_S = 1.0
-"""How long a controlled shutdown waits for the new leaders to have heard before it is answered."""
+"""How long a controlled shutdown waits for the new leaders' answers before it is answered."""
 
 
 class WallClock(Protocol):
@@ -94,7 +94,7 @@ class WallClock(Protocol):
 
 
 class Controller:
-    """One per broker process, active in one of them. `start` after the broker is registered."""
+    """Runs in every broker process, and is active in one of them. Call `start` after the broker is registered."""
 
     def __init__(
         self,
@@ -130,23 +130,23 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """True while this is the controller, as far as it knows."""
+        """Whether this is the controller, as far as it knows."""
         return self._term is not None
 
     @property
     def epoch(self) -> int:
-        """The controller epoch of the current term, 0 when not active."""
+        """The controller epoch of the current term, 0 if not active."""
         return self._term.cluster.epoch if self._term else 0
 
     # -- from outside ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Tries to become controller, and waits for the office to become free otherwise."""
+        """Tries to become controller; otherwise waits until the office becomes free."""
         self._queue.post(Elect())
         self._main = asyncio.get_running_loop().create_task(self._run(), name="controller")
 
     async def stop(self) -> None:
-        """Resigns, and makes way for the next controller at once if ZooKeeper can be told."""
+        """Resigns, and makes the office free at once if ZooKeeper is reachable."""
         was_active = self.is_active
         self._resign("stopped")
         tasks = [*self._replies, *([self._main] if self._main is not None else [])]
@@ -155,12 +155,12 @@ class Controller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._resign("stopped")  # an election may just have been won
+        self._resign("stopped")  # an election may have been won just now
         if was_active:
             await self._leave_office()
 
     def on_session_expired(self) -> None:
-        """The ZooKeeper session is over: the term ends now, what is queued is dropped (STA-4, BUG-7)."""
+        """Ends the term, because the ZooKeeper session is over, and drops the queue (STA-4, BUG-7)."""
         self._has_session = False
         self._queue.clear()
         self._controller_watch.look_at(None)
@@ -173,7 +173,7 @@ class Controller:
         self._queue.post(Elect())
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlResponse:
-        """STA-2. NOT_CONTROLLER when this is not the controller; else the replicated partitions that the broker still leads."""
+        """STA-2. NOT_CONTROLLER if this is not the controller; else the replicated partitions that the broker still leads."""
         try:
             response: ControlResponse = await self._ask(lambda ticket: ControlledShutdownRequested(request, ticket))
         except KafkaError as error:
@@ -183,7 +183,7 @@ class Controller:
     async def elect_leaders(
         self, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-12 by request: None for those that got a leader. With `partitions` None only those that needed one are named.
+        """CTL-12 by request: None for partitions with a new leader. If `partitions` is None, only those that needed one are named.
 
         ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION (being deleted). Raises KafkaError(NOT_CONTROLLER).
@@ -197,7 +197,7 @@ class Controller:
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-10, CTL-11: begins moves to these replicas, cancels those whose target is None; None for what is under way.
+        """CTL-10, CTL-11: starts moves to these replicas, cancels those with target None; the result is None for moves in progress.
 
         INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS. Raises KafkaError(NOT_CONTROLLER).
         """
@@ -208,18 +208,18 @@ class Controller:
         return results
 
     def reassignments(self) -> dict[TopicPartition, Assignment]:
-        """The moves under way. Raises KafkaError(NOT_CONTROLLER)."""
+        """The moves in progress. Raises KafkaError(NOT_CONTROLLER)."""
         if self._term is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
         cluster = self._term.cluster
         return {tp: cluster.move_of(tp) for tp in sorted(cluster.reassigning)}
 
     def unclean_elections_allowed(self, topic: str) -> None:
-        """The topic's own setting allows unclean elections now: its offline partitions may get leaders."""
+        """The topic's own setting now allows unclean elections: its offline partitions may get leaders."""
         self._queue.post(UncleanElectionsAllowed(topic))
 
     def set_unclean_election_default(self, is_allowed: bool) -> None:
-        """What counts for topics without a setting of their own has changed while the broker runs."""
+        """Changes the default for topics without their own setting while the broker runs."""
         before, self._settings = self._settings, replace(self._settings, unclean_leader_election_enable=is_allowed)
         if self._term is not None:
             self._term.settings = self._settings
@@ -227,9 +227,9 @@ class Controller:
             self._queue.post(UncleanElectionsAllowed(None))
 
     async def _ask(self, event: Callable[[int], Event]) -> Any:
-        """Posts what the function makes of a ticket, and waits for the reaction's answer.
+        """Posts the event that the function makes from a ticket, and waits for the reaction's answer.
 
-        Raises KafkaError: NOT_CONTROLLER when this is not the controller or ceases to be it, else the reaction's own.
+        Raises KafkaError: NOT_CONTROLLER if this is not the controller or ceases to be it, else the reaction's own.
         """
         if self._term is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
@@ -250,8 +250,8 @@ class Controller:
                 self._resign(str(moved))
                 self._elect_again()
             except (ConnectionLoss, SessionExpired) as error:
-                # Only an election gets here: a term waits for its connection by itself.
-                log.info("%s waits for ZooKeeper: %s", type(event).__name__, error)
+                # Only an election gets here: a term waits for its connection itself.
+                log.info("%s is waiting for ZooKeeper: %s", type(event).__name__, error)
                 await asyncio.sleep(RETRY_S)
                 self._elect_again()
             except election.EpochUnreadable as error:
@@ -261,8 +261,8 @@ class Controller:
                 await asyncio.sleep(EPOCH_RETRY_S)
                 self._elect_again()
             except Exception:
-                # The boundary of the controller's task: one bad event must not end it. The next election starts afresh.
-                log.exception("the controller failed at %s", event)
+                # The boundary of the controller's task: one bad event must not end it. The next election starts from nothing.
+                log.exception("the controller failed to process %s", event)
                 self._resign("an error of its own")
                 await self._leave_office()
                 await asyncio.sleep(min(RETRY_S * 2**self._failures, RETRY_S_MAX))
@@ -270,12 +270,12 @@ class Controller:
                 self._elect_again()
 
     def _elect_again(self) -> None:
-        """After an expiry the election waits until the broker is registered again."""
+        """Runs for office again. After an expiry, the election waits until the broker is registered again."""
         if self._has_session:
             self._queue.post(Elect())
 
     async def _handle(self, event: Event) -> None:
-        """The routing table. Without a term only an election means something."""
+        """The routing table. Without a term, only an election has an effect."""
         if isinstance(event, Elect):
             await self._elect()
             return
@@ -333,7 +333,7 @@ class Controller:
             self._zk, self._settings.broker_id, self._clock.wall_ms, self._watches.controller
         )
         if session_id != self._zk.session_id:
-            self._elect_again()  # what was found or won is of a session that is over
+            self._elect_again()  # the result is from a session that has ended
             return
         if isinstance(outcome, election.Lost):
             self._resign(f"broker {outcome.controller_id} is the controller")
@@ -341,7 +341,7 @@ class Controller:
             self._controller_watch.look_at(outcome.controller_id)
             return
         if outcome.epoch == self.epoch:
-            return  # the watch told of our own node
+            return  # the watch fired because of our own node
         self._resign("elected again")
         self._set_controller(self._settings.broker_id)
         self._controller_watch.look_at(None)
@@ -377,7 +377,7 @@ class Controller:
         self._set_controller(None)
 
     async def _leave_office(self) -> None:
-        """Removes our own `/controller`, so that somebody can be elected."""
+        """Removes our own `/controller`, so that another broker can be elected."""
         with contextlib.suppress(ZkError):
             found = await self._zk.exists(ControllerZNode.PATH)
             if found is not None and found.ephemeral_owner == self._zk.session_id:
@@ -389,7 +389,7 @@ class Controller:
             self.on_controller_changed(controller_id)
 
     def _watch_broker(self, broker: BrokerInfo, address: Address) -> Closable | None:
-        """CTL-16. This process needs no proof of its own life."""
+        """CTL-16. This process needs no proof that it is alive."""
         if self._watch_connection is None or broker.id == self._settings.broker_id:
             return None
         return self._watch_connection(address, lambda: self._queue.post(BrokerFoundDead(broker.id, broker.epoch)))
@@ -416,7 +416,7 @@ class Controller:
         )
 
         async def reply() -> None:
-            # Not in the queue: a new leader that does not answer must not hold up the controller.
+            # Not in the queue: a new leader that does not answer must not block the controller.
             if told:
                 await asyncio.wait(told, timeout=NEW_LEADERS_TOLD_S)
             self._tickets.answer(ticket, response)
@@ -426,9 +426,9 @@ class Controller:
         task.add_done_callback(self._replies.discard)
 
     def _on_answer(self, broker: int, request: ControllerRequest, response: ControlResponse) -> None:
-        """A broker's answer: errors are told in the timeline. The remedy is always a later epoch, never a repetition.
+        """Handles a broker's answer: errors go to the event log. The remedy is always a later epoch, never a repetition.
 
-        A full LeaderAndIsr repeats what most brokers know: that they refuse an epoch they are in is no news.
+        A full LeaderAndIsr repeats what most brokers know, so a refusal because of an epoch that they already have is not logged.
         """
         if isinstance(request, StopReplicaRequest):
             self._tell_of_deletions(broker, request, response)
@@ -450,7 +450,7 @@ class Controller:
             )
 
     def _tell_of_failed_disks(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:
-        """LOG-6, FLT-33: as events."""
+        """LOG-6, FLT-33: posts them as events."""
         failed = tuple(
             TopicPartition(row.topic, row.partition)
             for row in response.partitions
@@ -464,7 +464,7 @@ class Controller:
             self._queue.post(LogsMissing(broker, request.broker_epoch, missing))
 
     def _tell_of_deletions(self, broker: int, request: StopReplicaRequest, response: ControlResponse) -> None:
-        """What became of the replicas that were to be deleted, as an event (CTL-9 step 5, CTL-10 step 9)."""
+        """Posts the results of deletions of replicas as an event (CTL-9 step 5, CTL-10 step 9)."""
         errors = {TopicPartition(row.topic, row.partition): ErrorCode(row.error) for row in response.partitions}
         results = tuple(
             (stop.topic_partition, response.error or errors.get(stop.topic_partition, ErrorCode.NONE))

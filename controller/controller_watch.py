@@ -1,9 +1,9 @@
 """How every other broker notices that the controller's process died, and makes its office free (CTL-16).
 
-Nobody does that for a controller, since deleting registrations is the controller's own work. So each of the others keeps
-a connection to the controller's control listener. When nobody listens there any more, `/controller` and the dead broker's
-registration are deleted in one multi; the watches on `/controller` then lead to an election as always. All of them may
-try: one succeeds, and the others' multis fail.
+Deleting registrations is the controller's own work, so nobody does it for the controller. Therefore each other broker keeps a
+connection to the controller's control listener. When nobody listens there any more, `/controller` and the dead broker's registration
+are deleted in one multi; the watches on `/controller` then start an election as always. All brokers may try: one succeeds, and the
+others' multis fail.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ RETRY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The controller as it was before its listener refused."""
+    """The controller before its listener refused."""
 
     broker_id: int
     broker_epoch: int
     address: Address
     session_id: int
     epoch_version: int
-    """Of `/controller_epoch`. Every election raises it: while it is the same, `/controller` is the same node."""
+    """The version of `/controller_epoch`. Every election raises it: while it is the same, `/controller` is the same node."""
 
 
 class ControllerWatch:
-    """`look_at` whoever is controller; nobody is looked at when `watch` is None."""
+    """Call `look_at` with the current controller; nothing is watched if `watch` is None."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ControllerWatch:
         self._changed = asyncio.Event()
 
     def look_at(self, controller_id: int | None) -> None:
-        """That broker holds the office now; None: nobody, or this one."""
+        """Watches that broker, which is now controller; None if there is no controller, or it is this broker."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -75,11 +75,11 @@ class ControllerWatch:
                     await self._remove(known)
             except ZkError as error:
                 # Nothing can be decided without ZooKeeper (CTL-14); the session's expiry ends this watch.
-                log.info("the watch of controller %d waits for ZooKeeper: %s", controller_id, error)
+                log.info("the watch of controller %d is waiting for ZooKeeper: %s", controller_id, error)
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self, controller_id: int) -> _Known | None:
-        """None when it is not controller, not registered, or not ottla's. Its registration's changes are watched."""
+        """None if it is not controller, not registered, or not ottla's. Sets a watch on its registration."""
         path = BrokerIdZNode.path(controller_id)
         try:
             _, epoch = await self._zk.get(ControllerEpochZNode.PATH)
@@ -102,7 +102,7 @@ class ControllerWatch:
         self._changed.set()
 
     async def _is_found_dead(self, known: _Known, watch: WatchConnection) -> bool:
-        """False when its registration changed before: there is something else to look at."""
+        """Returns False if its registration changed first, so that it must be read again."""
         is_dead = False
 
         def found_dead() -> None:
@@ -118,7 +118,7 @@ class ControllerWatch:
         return is_dead
 
     async def _remove(self, known: _Known) -> None:
-        """Makes the office free, unless somebody was elected or the broker registered again since it was looked at."""
+        """Makes the office free, unless a controller was elected or the broker registered again in the meantime."""
         path = BrokerIdZNode.path(known.broker_id)
         operations: list[Op] = [
             CheckOp(ControllerEpochZNode.PATH, known.epoch_version),
@@ -132,8 +132,8 @@ class ControllerWatch:
         try:
             await self._zk.multi(operations)
         except MultiFailed as failure:
-            log.info("controller %d is being replaced already: %s", known.broker_id, failure.error)
+            log.info("controller %d is already being replaced: %s", known.broker_id, failure.error)
             return
         self._judgements.note(known.broker_id, known.session_id)
-        log.warning("nobody listens for controller %d any more: its office is free", known.broker_id)
+        log.warning("controller %d no longer listens: its office is free", known.broker_id)
         self._events.write("controller_found_dead", broker=known.broker_id, broker_epoch=known.broker_epoch)

@@ -35,23 +35,23 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """`controller_id` is the controller; None when its znode could not be read or went again meanwhile."""
+    """`controller_id` is the controller; None if its znode could not be read or was removed in the meantime."""
 
     controller_id: int | None
 
 
 class EpochUnreadable(ValueError):
-    """`/controller_epoch` holds no epoch: nobody can be elected until a person has mended it. The text says what to do."""
+    """`/controller_epoch` contains no epoch: no election is possible until a person repairs it. The text says how."""
 
 
 async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int], watch: WatchCallback) -> Won | Lost:
-    """Looks who is controller, and tries to be it when nobody is. `watch` fires when `/controller` changes or goes.
+    """Reads who is controller, and tries to be elected if there is none. `watch` fires when `/controller` changes or is removed.
 
-    Only a registered broker may ask: its id is then its own, so a `/controller` with that id and another session is what a
-    killed earlier life left behind. It is replaced, not waited for until it expires.
+    Only a registered broker may call this: its id is then its own, so a `/controller` with that id and another session was left by an
+    earlier life that was killed. It is replaced without waiting for its expiry.
 
-    Raises ConnectionLoss or SessionExpired: then nobody knows, and the caller asks again (a node that this session
-    made is found to be its own). Raises EpochUnreadable.
+    Raises ConnectionLoss or SessionExpired: the result is then unknown, and the caller tries again (a node that this session created
+    is recognised as its own). Raises EpochUnreadable.
     """
     while True:
         owner = await zk.exists(ControllerZNode.PATH, watch)
@@ -60,7 +60,7 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
             if won is not None:
                 return won
             continue
-        # Before the look at who it is: whoever is elected after that look raises the epoch, and our multi fails.
+        # Before reading who is controller: anyone elected after that read raises the epoch, and our multi fails.
         epoch, version = await _read_epoch(zk)
         left_behind: list[Op] = []
         if owner is not None:
@@ -80,7 +80,7 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
         except MultiFailed as failure:
             if not isinstance(failure.error, NodeExists | NoNode | BadVersion):
                 raise failure.error from failure
-            continue  # somebody was faster: look again
+            continue  # another broker was faster: read again
         stat = results[-1]
         assert isinstance(stat, Stat)
         return Won(epoch + 1, stat.version)
@@ -91,8 +91,8 @@ async def _recover_own_win(zk: ZooKeeperSession, owner: Stat) -> Won | None:
     data, stat = await zk.get(ControllerEpochZNode.PATH)
     if stat.mzxid == owner.czxid:
         return Won(_decoded(data), stat.version)
-    # The epoch was raised by somebody else since: this node is left over, and worthless.
-    log.warning("%s of this session belongs to an earlier term: removed", ControllerZNode.PATH)
+    # The epoch was raised by another broker since then, so this node is obsolete.
+    log.warning("%s of this session belongs to an earlier term and was removed", ControllerZNode.PATH)
     with contextlib.suppress(NoNode, BadVersion):
         await zk.delete(ControllerZNode.PATH, owner.version)
     return None
@@ -109,7 +109,7 @@ async def _read_controller(zk: ZooKeeperSession) -> int | None:
 
 
 async def _read_epoch(zk: ZooKeeperSession) -> tuple[int, int]:
-    """(epoch, version) of `/controller_epoch`, made with 0 when it is not there."""
+    """(epoch, version) of `/controller_epoch`, which is created with 0 if it does not exist."""
     while True:
         try:
             data, stat = await zk.get(ControllerEpochZNode.PATH)

@@ -9,7 +9,7 @@ from controller.events import Event
 
 
 class EventQueue:
-    """In order, and each event only once at a time: looking once answers all who asked to look."""
+    """Keeps the order, and each event only once: one look at the state answers all requests for a look."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -23,7 +23,7 @@ class EventQueue:
             self._is_filled.set()
 
     async def next(self) -> Event:
-        """Waits for an event and takes it out: the same event, posted from now on, comes again."""
+        """Waits for an event and removes it; the same event can then be posted again."""
         while not self._events:
             self._is_filled.clear()
             await self._is_filled.wait()

@@ -1,7 +1,7 @@
-"""What can happen to a controller (CTL-3). Watches, timers and requests only make these; one queue handles them in order.
+"""The events of a controller (CTL-3). Watches, timers and requests only create these; one queue processes them in order.
 
-Most say no more than that something is to be looked at: what is there then is read again, so that an event that comes
-twice, late, or from an earlier term does no harm.
+Most only say that something must be read again. The reaction reads the current state, so an event that is repeated, late, or from
+an earlier term does no harm.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from protocol.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """`/controller` may have changed or gone, or this broker has just (again) got a session: look, and run if it is free."""
+    """`/controller` may have changed or been removed, or this broker has a new session: read it, and run if it is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """A child of `/brokers/ids` came or went."""
+    """A child of `/brokers/ids` was created or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFoundDead:
-    """Nobody listens any more where this life of the broker had its control listener (CTL-16)."""
+    """Nobody listens any more at the control listener of this life of the broker (CTL-16)."""
 
     broker: int
     broker_epoch: int
@@ -33,24 +33,24 @@ class BrokerFoundDead:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """A child of `/brokers/topics` came or went."""
+    """A child of `/brokers/topics` was created or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChanged:
-    """The data of `/brokers/topics/<topic>` changed: partitions were added, or the topic was deleted and made again."""
+    """The data of `/brokers/topics/<topic>` changed: partitions were added, or the topic was deleted and created again."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionsRequested:
-    """A child of `/admin/delete_topics` came or went (CTL-9)."""
+    """A child of `/admin/delete_topics` was created or removed (CTL-9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker, in the life of `broker_epoch`, answered a StopReplica(delete): NONE for each replica that is gone (CTL-9, CTL-10)."""
+    """A broker, in the life of `broker_epoch`, answered a StopReplica(delete): NONE for each deleted replica (CTL-9, CTL-10)."""
 
     broker: int
     broker_epoch: int
@@ -59,7 +59,7 @@ class ReplicasDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ElectionsRequested:
-    """An admin wants leaders elected (CTL-12); `partitions` None: wherever one is needed. The answer goes to `ticket`."""
+    """An admin requests elections (CTL-12); `partitions` None: wherever one is needed. The answer goes to `ticket`."""
 
     unclean: bool
     partitions: frozenset[TopicPartition] | None
@@ -68,7 +68,7 @@ class ElectionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class UncleanElectionsAllowed:
-    """`unclean.leader.election.enable` was switched on, for `topic` or, None, for all: who waits for a leader may get one."""
+    """`unclean.leader.election.enable` was enabled for `topic`, or for all (None): partitions without a leader may get one."""
 
     topic: str | None
 
@@ -80,7 +80,7 @@ class IsrsChanged:
 
 @dataclass(frozen=True, slots=True)
 class LogDirsFailed:
-    """A broker announced below `/log_dir_event_notification` that a log directory of its failed (LOG-6)."""
+    """A broker announced below `/log_dir_event_notification` that one of its log directories failed (LOG-6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ReplicasFailed:
 class LogsMissing:
     """A broker, in the life of `broker_epoch`, is in the ISR of these but has lost their logs (FLT-33).
 
-    Each with the leader epoch of the LeaderAndIsr that it refused so.
+    Each comes with the leader epoch of the LeaderAndIsr that the broker refused.
     """
 
     broker: int
@@ -116,7 +116,7 @@ class ReassignmentsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsAltered:
-    """An admin begins moves, or cancels those whose target is None (CTL-10, CTL-11); the answer goes to `ticket`."""
+    """An admin starts moves, or cancels those with target None (CTL-10, CTL-11); the answer goes to `ticket`."""
 
     targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
     ticket: int
@@ -129,7 +129,7 @@ class RebalanceDue:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequested:
-    """A broker wants to stop (STA-2); the answer goes to the waiter known under `ticket`."""
+    """A broker wants to stop (STA-2); the answer goes to the waiter of `ticket`."""
 
     request: ControlledShutdownRequest
     ticket: int

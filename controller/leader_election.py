@@ -1,7 +1,7 @@
 """Who leads (CTL-5, CTL-6, CTL-12, STA-2; Kafka's Election and PartitionLeaderElectionAlgorithms). Pure.
 
-Each function takes what is known of one partition and gives the state to write: leader epoch one higher, the znode
-version to write over kept; or None when nothing is to be written.
+Each function takes what is known of one partition and returns the state to write, with the leader epoch raised by one and the
+znode version to overwrite kept; or None if nothing is to be written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from protocol.types import NO_LEADER, LeaderAndIsr
 
 
 def first_leader(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """CTL-6: leader and ISR of a new partition; None while none of its replicas lives."""
+    """CTL-6: leader and ISR of a new partition; None while none of its replicas is live."""
     alive = tuple(replica for replica in replicas if replica in live)
     return LeaderAndIsr(alive[0], 0, alive, controller_epoch) if alive else None
 
@@ -25,10 +25,10 @@ def after_failure(
     *,
     unclean_allowed: bool,
 ) -> LeaderAndIsr | None:
-    """CTL-5: the leader is gone. None when there was no leader before and there is none now.
+    """CTL-5: the leader is gone. None if there was no leader before and there is none now.
 
-    The first live replica in the order of the assignment that is in the ISR; the new ISR is the live part of it. With
-    none: any live replica alone, if unclean election is allowed (INV-18), else no leader, and the ISR stays (INV-4).
+    The new leader is the first live replica, in the order of the assignment, that is in the ISR; the new ISR is its live part. If
+    there is none: any live replica alone, if unclean election is allowed (INV-18), else no leader, and the ISR stays (INV-4).
     """
     for replica in replicas:
         if replica in live and replica in state.isr:
@@ -43,12 +43,12 @@ def after_failure(
 
 
 def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
-    """True when the new leader was not in the ISR: what only the old ISR had is lost."""
+    """Whether the new leader was not in the ISR, so that records that only the old ISR had are lost."""
     return after.leader != NO_LEADER and after.leader not in before.isr
 
 
 def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """Followers on dead or stopping brokers leave the ISR; never the leader, and none while there is no leader (INV-4)."""
+    """Removes followers on dead or stopping brokers from the ISR; never the leader, and none while there is no leader (INV-4)."""
     if state.leader == NO_LEADER:
         return None
     isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
@@ -63,19 +63,18 @@ def after_unseen_bounces(
     answering: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """CTL-5 at the beginning of a term: `bounced` registered again after the state was written. They have perhaps lost records.
+    """CTL-5 at the start of a term: `bounced` registered again after the state was written, and may have lost records.
 
-    1. As long as a member lives that did not bounce, the bounced leave the ISR, as after a bounce that was seen. If the
-       leader is one of them, such a member leads. It has to be one of `answering`, which have answered this controller:
-       a session outlives its process, and after a crash of the whole cluster those that are not back yet look steady.
-       To give the partition to them alone would take it offline when their sessions end.
-    2. Without such a member (the whole cluster was restarted) nobody is better than the others. The ISR keeps all its live
-       members: one less would cost availability, below `min.insync.replicas` also that of writes. A bounced leader
-       leads on, but in a new epoch: the others truncate to what it still has, and no record that it lost shares
-       epoch and offset with another (INV-5).
+    1. If a member is live that did not bounce, the bounced members leave the ISR, as after a bounce that was seen. If the leader is
+       one of them, such a member leads. It must be one of `answering`, which have answered this controller: a session outlives its
+       process, and after a crash of the whole cluster, brokers that are not back yet look as if they had not bounced. If only they
+       were left in the ISR, the partition would go offline when their sessions end.
+    2. Without such a member (the whole cluster was restarted) no member is better than the others. The ISR keeps all its live members:
+       fewer would cost availability, and below `min.insync.replicas` also writes. A bounced leader keeps leading, but in a new
+       epoch: the others truncate to what it still has, and no record that it lost shares epoch and offset with another (INV-5).
 
-    None when nothing is to be written, or when the ordinary election is to decide: nobody leads, or the leader is dead and
-    all who could follow it have bounced.
+    None if nothing is to be written, or if the ordinary election must decide: there is no leader, or the leader is dead and all
+    possible successors have bounced.
     """
     if state.leader == NO_LEADER:
         return None
@@ -97,7 +96,7 @@ def before_shutdown(
     stopping: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """STA-2: the leader is about to stop. None when no other member of the ISR can take over: it leads to the end."""
+    """STA-2: the leader is about to stop. None if no other member of the ISR can take over: it then leads to the end."""
     leader = next((r for r in replicas if r in live and r in state.isr and r not in stopping), None)
     if leader is None:
         return None
@@ -108,7 +107,7 @@ def before_shutdown(
 def preferred(
     state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """CTL-12: the first replica leads, if it lives, is in the ISR and does not lead already."""
+    """CTL-12: the first replica leads, if it is live, in the ISR, and not already the leader."""
     wanted = replicas[0] if replicas else NO_LEADER
     if wanted == state.leader or wanted not in live or wanted not in state.isr:
         return None
@@ -118,9 +117,9 @@ def preferred(
 def among(
     state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """CTL-10: the partition is to have no replicas but these. The leader stays if it is one of them, the others leave the ISR.
+    """CTL-10: restricts the partition to these replicas. The leader stays if it is one of them, the others leave the ISR.
 
-    None when nobody would be in the ISR any more, or nobody could lead though there is a leader now (INV-4, INV-18).
+    None if the ISR would become empty, or if there is a leader now and there would be none (INV-4, INV-18).
     """
     isr = tuple(member for member in state.isr if member in replicas)
     if not isr:
@@ -134,7 +133,7 @@ def among(
 
 
 def unchanged(state: LeaderAndIsr, controller_epoch: int) -> LeaderAndIsr:
-    """The same leader and ISR in a new epoch: so that brokers take what else is told with it (BUG-6)."""
+    """The same leader and ISR in a new epoch, so that brokers accept the other contents of the request (BUG-6)."""
     return _next(state, state.leader, state.isr, controller_epoch)
 
 

@@ -1,4 +1,4 @@
-"""The partition's states and the transitions that are allowed (CTL-4, Kafka's PartitionStateMachine). Pure.
+"""The partition's states and the allowed transitions (CTL-4, Kafka's PartitionStateMachine). Pure.
 
 NonExistent -> New -> Online <-> Offline -> NonExistent
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class PartitionState(Enum):
-    """NonExistent: never made, or deleted. New: has replicas, no leader yet. Online: has a leader. Offline: lost its leader."""
+    """NonExistent: never created, or deleted. New: has replicas, no leader yet. Online: has a leader. Offline: lost its leader."""
 
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
@@ -27,7 +27,7 @@ ALLOWED_FROM: Mapping[PartitionState, frozenset[PartitionState]] = MappingProxyT
         PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
     }
 )
-"""target -> the states it may be reached from."""
+"""target -> the states from which it may be reached."""
 
 
 def may_become(current: PartitionState, target: PartitionState) -> bool:

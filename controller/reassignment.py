@@ -1,7 +1,7 @@
 """The arithmetic of a reassignment (CTL-10; Kafka's ReplicaAssignment and KIP-455). Pure.
 
-A partition that moves has all its replicas at once, those of the target first: `[2,0,1]`, adding `[2]`, removing `[1]` is a move
-from `{0,1}` to `[2,0]`. The order that the original ones had is not remembered: cancelled, the partition has `[0,1]`.
+A partition that moves has all its replicas at once, the target's first: `[2,0,1]`, adding `[2]`, removing `[1]` is a move from
+`{0,1}` to `[2,0]`. The original order is not stored: after a cancellation the partition has `[0,1]`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ def is_under_way(assignment: Assignment) -> bool:
 
 
 def target_of(assignment: Assignment) -> tuple[int, ...]:
-    """RAR: what the partition has in the end."""
+    """RAR: the replicas after the move."""
     return tuple(replica for replica in assignment.replicas if replica not in assignment.removing)
 
 
 def origin_of(assignment: Assignment) -> tuple[int, ...]:
-    """OAR: what a cancellation goes back to."""
+    """OAR: the replicas after a cancellation."""
     return tuple(replica for replica in assignment.replicas if replica not in assignment.adding)
 
 
 def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
-    """The assignment while it moves from where `current` came from; of an earlier target only what both have remains."""
+    """The assignment during the move from the original of `current`; of an earlier target only the common replicas remain."""
     origin = origin_of(current)
     replicas = tuple(dict.fromkeys((*target, *origin)))
     return Assignment(
@@ -38,12 +38,12 @@ def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
 
 
 def no_longer_needed(current: Assignment, new: Assignment) -> tuple[int, ...]:
-    """Replicas of a dropped target: nobody waits for anything before they are deleted."""
+    """Replicas of a dropped target, which can be deleted without waiting."""
     return tuple(replica for replica in current.replicas if replica not in new.replicas)
 
 
 def is_complete(assignment: Assignment, isr: Collection[int]) -> bool:
-    """INV-25: all of the target is in sync. Never true of a target without replicas, which only a hand has written."""
+    """INV-25: whether all of the target are in sync. Never true of an empty target, which only a person can have written."""
     target = target_of(assignment)
     return bool(target) and set(target) <= set(isr)
 
@@ -56,10 +56,10 @@ def plan(
     *,
     is_being_deleted: bool = False,
 ) -> Assignment:
-    """What the partition's assignment becomes; `target` None cancels. `live` are the brokers that may get replicas.
+    """The partition's new assignment; `target` None cancels. `live` are the brokers that may get replicas.
 
-    Brokers that have a replica already may be dead; those that would get one may not. Raises KafkaError, with the codes and
-    in the order of Kafka: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
+    Brokers that already have a replica may be dead; those that would get one may not. Raises KafkaError, with Kafka's codes and in
+    Kafka's order: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
     """
     if target is None:
         if not is_under_way(current):
@@ -81,7 +81,7 @@ def plan(
 
 
 def check_replicas(target: Sequence[int]) -> None:
-    """Raises KafkaError(INVALID_REPLICA_ASSIGNMENT) for a list that no partition can have."""
+    """Raises KafkaError(INVALID_REPLICA_ASSIGNMENT) for an impossible list of replicas."""
     if not target:
         raise _invalid("Empty replica list specified in partition reassignment.")
     if len(set(target)) != len(target):

@@ -1,4 +1,4 @@
-"""One term of office: what an elected controller has at hand, and the steps that all its reactions share."""
+"""One term of office: what an elected controller works with, and the steps that all its reactions share."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ ITEMS_AT_ONCE = 1000
 Item = TypeVar("Item")
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
-"""(partition, what is known of it) -> the state to write, or None for none."""
+"""(partition, its current state) -> the state to write, or None for none."""
 
 DecideSome = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, LeaderAndIsr]]]
-"""Some partitions -> the states to write, of those that get one."""
+"""Some partitions -> the states to write, for those that get one."""
 
 Write = Callable[[Mapping[TopicPartition, LeaderAndIsr]], Coroutine[Any, Any, Written]]
-"""Of the store."""
+"""From the store."""
 
 Prepare = Callable[[Sequence[TopicPartition]], Awaitable[None]]
-"""Gets what a decision about these partitions needs to know."""
+"""Reads what a decision about these partitions needs."""
 
 
 class EventLog(Protocol):
-    """Where the timeline is written (RUN-3)."""
+    """Receives the event log's rows (RUN-3)."""
 
     def write(self, kind: str, **fields: Any) -> None: ...
 
@@ -61,7 +61,7 @@ class ControllerSettings:
 
 
 class Term:
-    """Every reaction is the same four steps: decide, persist, apply, announce. What was not written is never announced."""
+    """Every reaction has the same four steps: decide, persist, apply, announce. What was not written is never announced."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Term:
         self._event_writer: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Nothing is written and nothing is sent any more; a reaction under way gets ControllerMoved."""
+        """Stops all writes and requests; a reaction in progress gets ControllerMoved."""
         self.store.close()
         self.channels.close()
         while self._unwritten_events:
@@ -94,10 +94,10 @@ class Term:
     async def announce(
         self, announcement: Announcement, *, is_repeated: bool = False
     ) -> list[asyncio.Future[ControlResponse]]:
-        """Queues the requests. Returns the answers to come of the LeaderAndIsr among them.
+        """Queues the requests. Returns the future answers to the LeaderAndIsr requests.
 
-        With `is_repeated` much of what is said will be said again in the next announcement. Where there is much to be said, the
-        broker that this controller lives in goes on meanwhile (NET-4). Raises ControllerMoved.
+        `is_repeated`: the next announcement will repeat most of this one. If there is much to send, the broker in which this controller
+        runs gets its turns in between (NET-4). Raises ControllerMoved.
         """
         for _ in announcement.pack_in_slices():
             await self.store.others_turn()
@@ -116,7 +116,7 @@ class Term:
         return answers
 
     async def carry_out(self, steps: Generator[None, None, Item]) -> Item:
-        """The return value of `steps`; others have their turn at each stop. Raises ControllerMoved."""
+        """The return value of `steps`; others can run at each pause. Raises ControllerMoved."""
         while True:
             try:
                 next(steps)
@@ -126,9 +126,9 @@ class Term:
             await self.store.others_turn()
 
     async def in_slices(self, items: Iterable[Item], size: Callable[[Item], int] = lambda _: 1) -> AsyncIterator[Item]:
-        """The items; now and then others have their turn before the next. Nothing but this reaction changes the cluster meanwhile.
+        """Yields the items, with pauses in which others can run. Only this reaction changes the cluster meanwhile.
 
-        `size` is how many partitions an item stands for. Raises ControllerMoved.
+        `size` returns how many partitions an item stands for. Raises ControllerMoved.
         """
         done = 0
         for item in items:
@@ -148,13 +148,13 @@ class Term:
         prepare: Prepare | None = None,
         reads: bool = False,
     ) -> set[TopicPartition]:
-        """Decides, persists and applies a new state for each partition; what was written goes into the announcement.
+        """Decides, persists and applies a new state for each partition, and adds the written ones to the announcement.
 
-        Returns what was written. Where a leader wrote its ISR in between, the decision is made again from what is
-        there now. Raises ControllerMoved.
+        Returns the written states. If a leader wrote its ISR in between, the decision is repeated with the current state. Raises
+        ControllerMoved.
 
-        A leader may also have written its ISR, and nobody has said so yet, where the decision is that nothing is to be done. With
-        `reads` such a decision is made on what ZooKeeper has (CTL-5).
+        A leader may have written its ISR without having announced it, so that a decision to change nothing would be based on an old state.
+        With `reads`, such a decision is made on ZooKeeper's current state (CTL-5).
         """
         waiting = [tp for tp in partitions if tp in self.cluster.leadership]
         changed: set[TopicPartition] = set()
@@ -163,7 +163,7 @@ class Term:
             async for written in self._change(waiting, decide, prepare, reads):
                 self.apply(written.done, reason)
                 announcement.leadership(written.done)
-                announcement.pack(written.done)  # now, while ZooKeeper writes the next
+                announcement.pack(written.done)  # now, while ZooKeeper writes the next slice
                 changed |= written.done.keys()
                 again += self.adopt(written.conflicts)
             waiting = again
@@ -188,7 +188,7 @@ class Term:
     async def write_in_slices(
         self, partitions: Sequence[TopicPartition], decide: DecideSome, write: Write
     ) -> AsyncIterator[Written]:
-        """What was written, slice by slice: while ZooKeeper writes one, the next is decided and the last is applied."""
+        """The written states, slice by slice: while ZooKeeper writes one, the next is decided and the last is applied."""
         writes: deque[asyncio.Task[Written]] = deque()
         try:
             for at in range(0, len(partitions), DECISIONS_AT_ONCE):
@@ -206,7 +206,7 @@ class Term:
             await asyncio.gather(*writes, return_exceptions=True)
 
     def apply(self, states: Mapping[TopicPartition, LeaderAndIsr], reason: str) -> None:
-        """Takes over what ZooKeeper now has because we wrote it."""
+        """Applies our own writes to the cluster state."""
         cluster = self.cluster
         for tp, state in states.items():
             cluster.set_leadership(tp, state)
@@ -220,7 +220,7 @@ class Term:
             self._write_event()
 
     def _write_events_later(self) -> None:
-        """The timeline of a large change is written when the brokers have been told: they wait for leaders."""
+        """Defers the event log of a large change until the brokers have been informed: they wait for leaders."""
         if self._unwritten_events and (self._event_writer is None or self._event_writer.done()):
             self._event_writer = asyncio.get_running_loop().create_task(self._write_events())
 
@@ -235,18 +235,18 @@ class Term:
         self.events.write("leader_elected", reason=reason, controller_epoch=self.cluster.epoch, partitions=rows)
 
     def load(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """Takes over what ZooKeeper has at the beginning of the term. Raises ControllerMoved."""
+        """Loads ZooKeeper's states at the start of the term. Raises ControllerMoved."""
         newest = max(states.items(), key=lambda item: item[1].controller_epoch, default=None)
         if newest is not None and newest[1].controller_epoch > self.cluster.epoch:
             raise ControllerMoved(f"{newest[0]} was written by controller epoch {newest[1].controller_epoch}")
         self.cluster.load_leadership(states)
 
     def adopt(self, found: Mapping[TopicPartition, LeaderAndIsr | None]) -> list[TopicPartition]:
-        """Takes over what others wrote. Returns the partitions that there is something about."""
+        """Adopts states that others wrote. Returns the partitions that have one."""
         adopted = []
         for tp, state in found.items():
             if state is None:
-                log.warning("%s: its state znode is gone or not readable, nothing is written to it", tp)
+                log.warning("%s: its state znode is missing or not readable, so nothing is written to it", tp)
                 continue
             if state.controller_epoch > self.cluster.epoch:
                 raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")

@@ -1,4 +1,4 @@
-"""Requests of this process to its own controller: each waits under a ticket until the event queue has come to it (CTL-3)."""
+"""Requests of this process to its own controller: each waits under a ticket until the controller has processed it (CTL-3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tickets:
         self._last = 0
 
     def issue(self) -> tuple[int, asyncio.Future[Any]]:
-        """A new ticket, and what its holder awaits."""
+        """A new ticket, and the future that its holder awaits."""
         self._last += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._last] = answer
@@ -28,12 +28,12 @@ class Tickets:
             waiter.set_result(value)
 
     def refuse(self, ticket: int, error: KafkaError) -> None:
-        """The holder gets the error raised."""
+        """Raises the error in the holder."""
         waiter = self._waiting.pop(ticket, None)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
     def refuse_all(self) -> None:
-        """The term is over: what was asked of it is for the next controller."""
+        """Refuses all tickets, because the term is over and the next controller is responsible."""
         for ticket in list(self._waiting):
-            self.refuse(ticket, KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller any more"))
+            self.refuse(ticket, KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is no longer the controller"))

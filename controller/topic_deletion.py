@@ -1,10 +1,10 @@
-"""Which topics may be deleted, what is to be done for them now, and what is finished (CTL-9, Kafka's TopicDeletionManager). Pure.
+"""Which topics may be deleted, what to do for them now, and which are finished (CTL-9, Kafka's TopicDeletionManager). Pure.
 
-A topic is queued as soon as an admin asked; from then on nobody reassigns it or adds to it. Its deletion begins when no
-reassignment of it runs. It is finished when every replica has confirmed that it is gone (INV-26): until then each replica is
+A topic is queued when an admin requests its deletion; from then on it is not reassigned or extended. Its deletion starts when no
+reassignment of it is in progress. It is finished when every replica has confirmed its deletion (INV-26). Until then each replica is
 
-    waiting for its broker (ReplicaDeletionIneligible) -> to be told (Offline) -> told (Started) -> gone (Successful)
-            ^-- the broker died, or answered with an error: it is told again in its next life --'
+  waiting for its broker (ReplicaDeletionIneligible) -> to be told (Offline) -> told (Started) -> deleted (Successful)
+       ^-- the broker died, or answered with an error: it is told again in its next life --'
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SETTLED = (
     ReplicaState.DELETION_SUCCESSFUL,
     ReplicaState.DELETION_INELIGIBLE,
 )
-"""A replica in one of these is not told (again) in this life of its broker."""
+"""A replica in one of these states does not get the request (again) in this life of its broker."""
 
 OUT_OF_REACH = (ReplicaState.DELETION_SUCCESSFUL, ReplicaState.DELETION_INELIGIBLE)
-"""Of a replica on a dead broker nothing more is to be noted."""
+"""States in which a replica on a dead broker needs no change."""
 
 
 def replicas_of(cluster: ClusterState, topic: str) -> Iterator[Replica]:
@@ -36,7 +36,7 @@ def replicas_of(cluster: ClusterState, topic: str) -> Iterator[Replica]:
 
 
 def may_begin(cluster: ClusterState) -> list[str]:
-    """Queued topics that no reassignment holds up."""
+    """Queued topics that no reassignment blocks."""
     waiting = cluster.topics_to_delete - cluster.deletions_begun
     if not waiting:
         return []
@@ -45,7 +45,7 @@ def may_begin(cluster: ClusterState) -> list[str]:
 
 
 def finished(cluster: ClusterState) -> list[str]:
-    """INV-26: topics every replica of which has confirmed."""
+    """INV-26: topics whose replicas have all confirmed."""
     return sorted(
         topic
         for topic in cluster.deletions_begun
@@ -57,31 +57,31 @@ def finished(cluster: ClusterState) -> list[str]:
 
 
 def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
-    """Replicas on live brokers that are to be told now."""
+    """Replicas on live brokers that must get the request now."""
     return [replica for replica in being_deleted(cluster) if is_to_be_stopped(cluster, replica)]
 
 
 def being_deleted(cluster: ClusterState) -> Iterator[Replica]:
-    """The replicas of topics whose deletion has begun."""
+    """The replicas of topics whose deletion has started."""
     for topic in sorted(cluster.deletions_begun):
         yield from replicas_of(cluster, topic)
 
 
 def is_to_be_stopped(cluster: ClusterState, replica: Replica) -> bool:
-    """Of `replicas_to_stop`?"""
+    """Whether it is one of `replicas_to_stop`."""
     broker, tp = replica
     return broker in cluster.brokers and cluster.replica_state(tp, broker) not in SETTLED
 
 
 def is_out_of_reach(cluster: ClusterState, replica: Replica) -> bool:
-    """Of `replicas_out_of_reach`?"""
+    """Whether it is one of `replicas_out_of_reach`."""
     broker, tp = replica
     return broker not in cluster.brokers and cluster.replica_state(tp, broker) not in OUT_OF_REACH
 
 
 def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
-    """What may lie on the disks of these live brokers though it is not assigned to them: left by a reassignment that could
-    not reach them. With their topic it goes too, or a later topic of that name would find it."""
+    """Logs that may be on the disks of these live brokers without being assigned to them, because a reassignment could not reach
+    them. They are deleted with their topic; otherwise a later topic of that name would find them."""
     return [
         (broker, TopicPartition(topic, partition))
         for topic in sorted(cluster.deletions_begun)
@@ -92,12 +92,12 @@ def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Repl
 
 
 def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
-    """Replicas on dead brokers that have not confirmed, and are not known to be out of reach."""
+    """Replicas on dead brokers that have not confirmed and are not yet marked as unreachable."""
     return [replica for replica in being_deleted(cluster) if is_out_of_reach(cluster, replica)]
 
 
 def why_ineligible(cluster: ClusterState, topic: str) -> str | None:
-    """What a queued topic waits for, as told to a person; None when nothing holds it up but answers to come."""
+    """What blocks a queued topic, for a person; None if it only waits for answers."""
     moving = sorted(tp.partition for tp in cluster.reassigning if tp.topic == topic)
     if moving and topic not in cluster.deletions_begun:
         return f"partitions {moving} are being reassigned"

@@ -26,7 +26,7 @@ from protocol.zk.session import WatchEvent
 
 @dataclass(frozen=True, slots=True)
 class ZnodeWatch:
-    """Posts `event`. Equal watches on a node are one: the session sees to it."""
+    """Posts `event`. Equal watches on a node are one: the session ensures it."""
 
     post: Callable[[Event], None]
     event: Event
@@ -37,7 +37,7 @@ class ZnodeWatch:
 
 @dataclass(frozen=True, slots=True)
 class TopicWatch:
-    """Posts which topic's node has changed."""
+    """Posts the name of the topic whose node has changed."""
 
     post: Callable[[Event], None]
 

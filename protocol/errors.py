@@ -186,7 +186,7 @@ RETRIABLE = frozenset(
 
 
 def error_name(code: int) -> str:
-    """Also of a code that another broker sends and nobody knows here."""
+    """The name of the code, or a text for an unknown code from another broker."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -194,11 +194,11 @@ def error_name(code: int) -> str:
 
 
 class KafkaError(Exception):
-    """An error that a client is to see as `code`.
+    """An error that a client sees as `code`.
 
-    Raised below the API layer and mapped once, at its boundary, to the error code of a partition, topic or response.
-    `message` goes to the client where the response has room for it, and so do `record_errors`: (index in the batch, why)
-    of the records that a refused batch was refused for.
+    It is raised below the API layer and mapped once, at that layer's boundary, to the error code of a partition, topic or response.
+    If the response has room, the client gets `message` and `record_errors`: (index in the batch, reason) for each record because of
+    which a batch was refused.
     """
 
     def __init__(self, code: ErrorCode, message: str = "", record_errors: Sequence[tuple[int, str]] = ()) -> None:

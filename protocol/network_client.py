@@ -1,12 +1,12 @@
-"""Connections to nodes (NET-3): the client side of brokers and controller, for Kafka frames and control RPC alike.
+"""Connections to nodes (NET-3): the client side of brokers and controller, for Kafka frames and control RPC.
 
-Both protocols put an int32 length before a frame, and an int32 correlation id first in a response. To each node there is
-at most one connection, made when something is to be sent:
+Both protocols put an int32 length before a frame, and an int32 correlation id first in a response. Each node has at most one
+connection, which is opened when there is something to send:
 
-    no connection --send--> back-off wait --> connecting --> connected --request timed out, reset, garbage--> no connection
+  no connection --send--> back-off wait --> connecting --> connected --request timed out, reset, garbage--> no connection
 
-Requests to a node leave in the order of the calls and are answered in that order. A request that could not be answered
-fails with its connection; nothing is sent again by itself, since only the caller knows whether that is safe (CTL-15, BUG-4).
+Requests to a node are sent in the order of the calls and answered in that order. A request without an answer fails with its
+connection. Nothing is retried automatically, because only the caller knows whether that is safe (CTL-15, BUG-4).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from protocol.kafka.framing import Buffer, frame
 
 Address = tuple[str, int]
 Encode = Callable[[int], Sequence[Buffer]]
-"""Makes the buffers of a request, without the length before them, from its correlation id."""
+"""Encodes a request with this correlation id as buffers, without the length."""
 
 RECEIVE_BUFFER_SIZE = 64 * 1024
-"""Bytes. A frame that is not whole in it gets a buffer of its own, which the rest is received into."""
+"""Bytes. A frame that does not fit gets its own buffer, into which the rest is received."""
 
 JITTER = 0.2
-"""Back-off times vary by this share both ways, so that brokers that lost the same node do not return in step."""
+"""Back-off times vary by this share in both directions, so that brokers that lost the same node do not reconnect in step."""
 
 _LENGTH_SIZE = 4
 _CORRELATION_ID_SIZE = 4
@@ -36,11 +36,11 @@ _BACKOFF_DOUBLINGS_MAX = 30
 
 
 class Disconnected(ConnectionError):
-    """There is no connection: refused, reset, unreachable, or closed on our side. The request may have been handled."""
+    """There is no connection: refused, reset, unreachable, or closed on our side. The request may have been processed."""
 
 
 class RequestTimedOut(TimeoutError):
-    """No answer in time; the connection was closed. The request may have been handled."""
+    """There was no answer in time, and the connection was closed. The request may have been processed."""
 
 
 class MonotonicClock(Protocol):
@@ -58,7 +58,7 @@ class _InFlight(NamedTuple):
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection: writes requests, cuts what comes into frames, hands each to the oldest request in flight."""
+    """One connection: writes requests, splits the input into frames, and gives each to the oldest request in flight."""
 
     def __init__(self, client: NetworkClient, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self.slots = asyncio.Semaphore(client.max_in_flight)
@@ -73,7 +73,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
-        self._held = 0  # bytes at the buffer's start that are no whole frame yet
+        self._held = 0  # bytes of an incomplete frame at the buffer's start
         self._frame: memoryview | None = None  # the large frame that is being received
         self._filled = 0
 
@@ -81,7 +81,7 @@ class _Connection(asyncio.BufferedProtocol):
         return f"{self._address[0]}:{self._address[1]}"
 
     def request(self, encode: Encode) -> asyncio.Future[memoryview]:
-        """Writes a request; one of `slots` must be held and is given back when the answer is there or the connection ends."""
+        """Writes a request. The caller must hold one of `slots`, which is released with the answer or the end of the connection."""
         assert self._transport is not None
         correlation_id = self._correlation_id
         self._transport.write(b"".join(frame(encode(correlation_id))))
@@ -94,7 +94,7 @@ class _Connection(asyncio.BufferedProtocol):
         return answer
 
     def end(self, error: Exception) -> None:
-        """Closes the connection; everything in flight fails with `error`. Harmless when it is closed already."""
+        """Closes the connection; everything in flight fails with `error`. Has no effect if it is already closed."""
         self.is_open = False
         self._has_ended = True
         if self._timer is not None:
@@ -110,14 +110,14 @@ class _Connection(asyncio.BufferedProtocol):
     def _settle(self, answer: asyncio.Future[memoryview], outcome: memoryview | Exception) -> None:
         self.slots.release()
         if answer.done():
-            return  # Its caller was cancelled; the place in the order was kept until now.
+            return  # Its caller was cancelled; its place in the order was kept until now.
         if isinstance(outcome, Exception):
             answer.set_exception(outcome)
         else:
             answer.set_result(outcome)
 
     def _check_deadline(self) -> None:
-        """One timer for the oldest request: later ones have later deadlines, so a timer for each is not needed."""
+        """One timer, for the oldest request: later requests have later deadlines."""
         self._timer = None
         if not self._in_flight:
             return
@@ -128,13 +128,13 @@ class _Connection(asyncio.BufferedProtocol):
             seconds = self._client.request_timeout
             self.end(RequestTimedOut(f"{self} did not answer a request within {seconds:g} s"))
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._has_ended:  # Given up while it was being made.
+        if self._has_ended:  # Cancelled while it was connecting.
             cast(asyncio.Transport, transport).abort()
             return
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it.
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -157,7 +157,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._answered(whole)
 
     def _cut_frames(self, end: int) -> None:
-        """Hands on each whole frame in the buffer's first `end` bytes; what is left waits for the rest of it."""
+        """Delivers each whole frame in the buffer's first `end` bytes; the rest waits for more input."""
         at = 0
         while end - at >= _LENGTH_SIZE and self.is_open:
             size = int.from_bytes(self._buffer[at : at + _LENGTH_SIZE], "big", signed=True)
@@ -188,7 +188,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class _Node:
-    """What is known of one address. `ready` is there while a connection is being made: None, or why there is none."""
+    """The state of one address. `ready` exists while connecting: its result is None, or the reason for the failure."""
 
     def __init__(self) -> None:
         self.connection: _Connection | None = None
@@ -199,11 +199,11 @@ class _Node:
 
 
 class NetworkClient:
-    """Sends requests to nodes over one connection each. All times in milliseconds; used from one event loop only.
+    """Sends requests to nodes over one connection each. All times are in milliseconds; used from one event loop only.
 
-    `random` gives numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node which was unreachable
-    is found again soon: the system's own tries of one connection become seconds apart. An answer announced as longer
-    than `response_bytes_max` closes the connection, since its buffer is made at once.
+    `random` returns numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node that was unreachable is found
+    again soon: the system's own retries of one connection become seconds apart. An answer announced as longer than
+    `response_bytes_max` closes the connection, because its buffer is allocated at once.
     """
 
     def __init__(
@@ -230,10 +230,10 @@ class NetworkClient:
         self._is_closed = False
 
     async def send(self, node: Address, encode: Encode) -> memoryview:
-        """The response frame after its length; it begins with the correlation id, which was checked.
+        """The response frame after its length; it starts with the correlation id, which was checked.
 
-        Waits for a connection (and its back-off), then for a place among `max_in_flight`, then for the answer.
-        Raises Disconnected or RequestTimedOut; only the wait for the answer counts towards the request's time-out.
+        Waits for a connection (and its back-off), then for a place among `max_in_flight`, then for the answer. Raises Disconnected or
+        RequestTimedOut; only the wait for the answer counts towards the request's timeout.
         """
         known = self._nodes.get(node)
         connection = known.connection if known is not None else None
@@ -251,7 +251,7 @@ class NetworkClient:
         return await answer
 
     def is_connected(self, node: Address) -> bool:
-        """True while there is an open connection."""
+        """Whether there is an open connection."""
         known = self._nodes.get(node)
         return known is not None and known.connection is not None
 
@@ -269,13 +269,13 @@ class NetworkClient:
             known.ready.set_result(error)
 
     def close(self) -> None:
-        """Closes everything; what waits fails with Disconnected, and so does every later send."""
+        """Closes everything; waiting and later sends fail with Disconnected."""
         self._is_closed = True
         for node in list(self._nodes):
             self.disconnect(node)
 
     def connection_ended(self, address: Address, connection: _Connection) -> None:
-        """Called by a connection, once: the next one to that node is made after a back-off."""
+        """Called once by a connection: the next connection to that node waits for a back-off."""
         node = self._nodes.get(address)
         if node is not None and node.connection is connection:
             node.connection = None
@@ -290,7 +290,7 @@ class NetworkClient:
         node.retry_at = self.clock.monotonic() + delay
 
     async def _connected(self, address: Address) -> _Connection:
-        """The connection to that node, made if there is none. All who wait share one attempt; when it fails, all fail."""
+        """The connection to that node, opened if there is none. All callers share one attempt; if it fails, all fail."""
         if self._is_closed:
             raise Disconnected("this network client is closed")
         node = self._nodes.setdefault(address, _Node())
@@ -298,7 +298,7 @@ class NetworkClient:
             loop = asyncio.get_running_loop()
             node.ready = loop.create_future()
             node.task = loop.create_task(self._connect(address, node, node.ready))
-        # Shielded: a caller that is cancelled must not take the attempt from the others.
+        # Shielded: cancelling one caller must not cancel the attempt of the others.
         error = await asyncio.shield(node.ready)
         if error is not None:
             raise Disconnected(str(error)) from error
@@ -321,7 +321,7 @@ class NetworkClient:
             if self_connection.is_to_itself(transport):
                 raise self_connection.refused(address)
         except asyncio.CancelledError:
-            connection.end(Disconnected(f"connecting to {host}:{port} was given up"))
+            connection.end(Disconnected(f"the attempt to connect to {host}:{port} was cancelled"))
             raise
         except TimeoutError:
             error = Disconnected(f"connecting to {host}:{port} took more than {self._connect_timeout:g} s")
@@ -329,7 +329,7 @@ class NetworkClient:
             error = Disconnected(f"cannot connect to {host}:{port}: {failure}")
             error.__cause__ = failure
         if error is not None:
-            # It may be open all the same: made in the moment of the time-out, and closed by the loop without a word.
+            # It may be open all the same: established at the moment of the timeout, and closed silently by the loop.
             connection.end(error)
         if connection.is_open:
             node.connection = connection

@@ -1,17 +1,17 @@
-"""Text from outside, made fit for one line of a log or a terminal.
+"""Makes text from outside safe for one line of a log or a terminal.
 
-A client chooses its client id, group id and member id, the names it asks for and the values it sets. A newline in one of them would forge
-a line of the log, an escape sequence would command the terminal that shows it, a bidi control would reorder what a person reads.
+A client chooses its client id, group id and member id, the names it requests and the values it sets. A newline in one of them would
+forge a log line, an escape sequence would control the terminal that shows it, a bidi control would reorder the visible text.
 """
 
 from __future__ import annotations
 
 
 def escaped(text: str) -> str:
-    r"""`text` with all that is not printable written as Python does: `\n`, `\x1b`, `\u2028`, `\udc80`.
+    r"""`text` with everything unprintable written as Python does: `\n`, `\x1b`, `\u2028`, `\udc80`.
 
-    Not printable are control characters (C0, DEL, C1), line and paragraph separators, bidi controls and other invisible characters,
-    surrogates, and blanks other than the space. A backslash stays as it is: paths and regular expressions have them.
+    Unprintable are control characters (C0, DEL, C1), line and paragraph separators, bidi controls and other invisible characters,
+    surrogates, and blanks other than the space. Backslashes stay, because paths and regular expressions contain them.
     """
     if text.isprintable():
         return text
@@ -19,7 +19,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """As `escaped`, but newlines stay: for texts that are made of lines, such as a traceback."""
+    """Like `escaped`, but keeps newlines: for texts of several lines, such as a traceback."""
     return "\n".join(map(escaped, text.split("\n")))
 
 

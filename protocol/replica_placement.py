@@ -1,8 +1,8 @@
-"""Which brokers get which replica of a new topic (CTL-7, Kafka's AdminUtils). Pure: the caller brings the random numbers.
+"""Chooses the brokers for the replicas of a new topic (CTL-7, Kafka's AdminUtils). Pure: the caller brings the random numbers.
 
-Without racks: partition i begins at broker (start + i) mod n, its j-th further replica lies `shift` + j brokers on, round the
-ring; the shift grows after each round of partitions, so that followers spread. With a rack for every broker the ring is
-ordered rack by turn, and a replica whose rack or broker already has the partition is passed over while others are free.
+Without racks, partition i starts at broker (start + i) mod n, and its j-th further replica is `shift` + j brokers later on the
+ring. The shift grows after each round of partitions, so that followers spread. If every broker has a rack, the ring alternates
+between racks, and a replica skips a rack or broker that already has the partition while others are free.
 
 Worked example: brokers 0..4, 3 replicas, start 0, shift 0: partition 0 is [0, 1, 2], 1 is [1, 2, 3], ... 5 is [0, 2, 3].
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 
 class PlacementError(ValueError):
-    """The replication factor cannot be had with these brokers."""
+    """The replication factor is impossible with these brokers."""
 
 
 def place(
@@ -48,7 +48,7 @@ def place(
 
 
 def _further(first: int, shift: int, j: int, count: int) -> int:
-    """The ring index of the j-th follower: never that of the first replica."""
+    """The ring index of the j-th follower, which is never that of the first replica."""
     return (first + 1 + (shift + j) % (count - 1)) % count
 
 
@@ -73,7 +73,7 @@ def _rack_aware(
 
 
 def _alternate(racks: Mapping[int, str]) -> list[int]:
-    """The brokers, one of each rack by turn: {0: a, 1: b, 2: a, 3: b} gives [0, 1, 2, 3]."""
+    """The brokers, alternating between racks: {0: a, 1: b, 2: a, 3: b} gives [0, 1, 2, 3]."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)

@@ -1,8 +1,8 @@
-"""A connection to itself: what connecting to a port that nobody listens on can end in.
+"""A TCP connection with itself: a possible result of connecting to a port without a listener.
 
-The system picks the local port of a new connection from its ephemeral range. If the wanted port lies in that range, is on this
-host, and nobody has it, the system may pick that very port. Then TCP's simultaneous open connects the socket with itself. It
-proves the opposite of what it looks like: nobody listens there. And it holds the port, so that whoever wants to listen cannot.
+The system picks the local port of a new connection from its ephemeral range. If the wanted port is in that range, on this host,
+and unused, the system may pick that very port. TCP's simultaneous open then connects the socket with itself. This looks like a
+listener but proves that there is none. It also occupies the port, so that a server cannot listen on it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 
 
 def is_to_itself(transport: asyncio.BaseTransport) -> bool:
-    """Both ends are one socket."""
+    """Whether both ends are the same socket."""
     own, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
     return own is not None and own == peer
 
 
 def refused(address: tuple[str, int]) -> ConnectionRefusedError:
-    """What the system would have said, had it picked another port."""
+    """The error that the system would have returned with another local port."""
     host, port = address
     return ConnectionRefusedError(
-        errno.ECONNREFUSED, f"{os.strerror(errno.ECONNREFUSED)}: {host}:{port} was connected with itself"
+        errno.ECONNREFUSED, f"{os.strerror(errno.ECONNREFUSED)}: {host}:{port} connected with itself"
     )

@@ -1,6 +1,6 @@
-"""What may be the name of a topic, a partition's number, a broker's id: one rule for clients, ZooKeeper, control requests and paths.
+"""The rule for names of topics, numbers of partitions and ids of brokers, for clients, ZooKeeper, control requests and paths.
 
-A partition's directory is called `<topic>-<partition>`. Whatever makes, renames or removes one has asked here first
+A partition's directory is called `<topic>-<partition>`. All code that creates, renames or removes one checks the name here first
 (BAD-26; Kafka's `Topic.validate`). Pure.
 """
 
@@ -16,13 +16,13 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP
 """The broker's own. Clients do not produce to them, as in Kafka."""
 
 TOPIC_NAME_MAX = 249
-"""Characters: with a partition of five digits the directory's name has the 255 that file systems allow."""
+"""Characters: with a partition of five digits, the directory's name has 255, the limit of file systems."""
 
 INT_MAX = 2**31 - 1
 """The largest partition, broker id and epoch: Kafka's protocol has 32 bits for each."""
 
 SHOWN_MAX = 80
-"""Characters of a bad name that a log line shows."""
+"""Characters of a bad name in a log line."""
 
 _LEGAL = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -34,12 +34,12 @@ def is_valid_topic_name(name: object) -> bool:
 
 
 def is_partition_number(number: object) -> bool:
-    """A whole number from 0 to 2^31-1. True is none, though Python takes it for 1."""
+    """Whether it is a whole number from 0 to 2^31-1. True is not, although Python treats it as 1."""
     return type(number) is int and 0 <= number <= INT_MAX
 
 
 def number_of(text: str) -> int | None:
-    """The partition or broker id that `text` is: from 0 to 2^31-1, in ASCII digits without leading zeros. None: it is none."""
+    """The partition or broker id in `text`: 0 to 2^31-1, in ASCII digits without leading zeros. None for other text."""
     if not _NUMBER.fullmatch(text):
         return None
     number = int(text)
@@ -47,7 +47,7 @@ def number_of(text: str) -> int | None:
 
 
 def shown(name: object) -> str:
-    """A name from outside for a log line: quoted, in printable ASCII, not longer than about SHOWN_MAX characters."""
+    """A name from outside for a log line: quoted, in printable ASCII, shortened to about SHOWN_MAX characters."""
     text = name if isinstance(name, str) else repr(name)
     if len(text) <= SHOWN_MAX:
         return ascii(text)

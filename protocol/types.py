@@ -1,4 +1,4 @@
-"""The nouns that broker, controller and tools share. Values only: frozen, without behaviour that needs the world."""
+"""The nouns that broker, controller and tools share: frozen values without I/O."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 NO_LEADER = -1
-"""The `leader` of a partition that has none (Kafka's LeaderAndIsr.NoLeader)."""
+"""The `leader` of a partition without one (Kafka's LeaderAndIsr.NoLeader)."""
 
 LEADER_DURING_DELETE = -2
-"""The `leader` that UpdateMetadata gives a partition whose topic is gone (Kafka's LeaderAndIsr.LeaderDuringDelete)."""
+"""The `leader` in UpdateMetadata of a partition whose topic is deleted (Kafka's LeaderAndIsr.LeaderDuringDelete)."""
 
 NO_EPOCH = -1
 """An unknown leader epoch, controller epoch or broker epoch."""
@@ -26,7 +26,7 @@ class TopicPartition(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens under the name of one listener."""
+    """A broker's address on one listener."""
 
     listener: str
     host: str
@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A live broker as its znode describes it. `epoch` is the znode's czxid (STA-3)."""
+    """A live broker as described by its znode. `epoch` is the znode's czxid (STA-3)."""
 
     id: int
     epoch: int
@@ -47,12 +47,12 @@ class BrokerInfo:
     rack: str | None = None
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The endpoint of that listener, or None when the broker has no such listener."""
+        """The endpoint of that listener; None if the broker does not have the listener."""
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
 class LeaderAndIsr(NamedTuple):
-    """The content of a partition's state znode, with the znode's version (-1: not read from, nor written to, ZooKeeper)."""
+    """The content of a partition's state znode, with the znode's version (-1: neither read from nor written to ZooKeeper)."""
 
     leader: int
     leader_epoch: int
@@ -63,7 +63,7 @@ class LeaderAndIsr(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The replicas of a partition (AR); in a reassignment also those that come and those that go."""
+    """The replicas of a partition (AR); in a reassignment also those being added and those being removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()

@@ -28,17 +28,19 @@ SUBCOMMANDS: Mapping[str, Subcommand] = MappingProxyType(
     {
         "bench": Subcommand("tools.bench.commands", "Measure parts of ottla."),
         "broker": Subcommand("tools.cluster.commands", "Run one broker in the foreground."),
-        "cluster": Subcommand("tools.cluster.commands", "Start, look at, harm and stop a cluster on this machine."),
+        "cluster": Subcommand("tools.cluster.commands", "Start, inspect, disturb and stop a cluster on this machine."),
         "completion": Subcommand("tools.completion", "Print the script that completes commands in bash, zsh or fish."),
         "config": Subcommand("tools.admin.config_commands", "Describe and alter configs of topics and brokers."),
-        "consume": Subcommand("tools.clients.consume_command", "Print the records of a topic, as they come."),
-        "demo": Subcommand("tools.replay.commands", "A cluster, a replayed event stream, a killed leader, a report."),
-        "elect": Subcommand("tools.admin.elect_commands", "Elect leaders: the preferred ones, or unclean."),
+        "consume": Subcommand("tools.clients.consume_command", "Print the records of a topic as they arrive."),
+        "demo": Subcommand(
+            "tools.replay.commands", "Start a cluster, replay events through it, kill a leader and report."
+        ),
+        "elect": Subcommand("tools.admin.elect_commands", "Elect preferred leaders, or elect unclean."),
         "group": Subcommand("tools.groups.commands", "List, describe, reset and delete consumer groups."),
         "inspect": Subcommand(
-            "tools.inspect.commands", "Look into logs on disk, check them, compare ZooKeeper with the brokers."
+            "tools.inspect.commands", "Read and check logs on disk, and compare ZooKeeper with the brokers."
         ),
-        "produce": Subcommand("tools.clients.produce_command", "Write the lines of standard input to a topic."),
+        "produce": Subcommand("tools.clients.produce_command", "Write lines from standard input to a topic."),
         "reassign": Subcommand("tools.admin.reassign_commands", "Move replicas to other brokers."),
         "replay": Subcommand("tools.replay.commands", "Replay a real event stream through a cluster with Spark."),
         "topic": Subcommand("tools.admin.topic_commands", "Create, list, describe, alter and delete topics."),
@@ -59,18 +61,18 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """A Ctrl-C that no command has taken, such as one while modules are imported, is exit code 130 (click's is 1)."""
+        """Exits with 130 on a Ctrl-C that no command handled, for example during imports (click would exit with 1)."""
         try:
             return super().invoke(ctx)
         except click.ClickException as problem:
-            vars(problem)["message"] = escaped_lines(problem.message)  # it may repeat what a cluster has said
+            vars(problem)["message"] = escaped_lines(problem.message)  # it may quote text from the cluster
             raise
         except KeyboardInterrupt:
             echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The subcommands with their lines, without importing any, and the options."""
+        """Completes subcommands, without importing them, and options."""
         commands = [
             CompletionItem(name, help=SUBCOMMANDS[name].help)
             for name in self.list_commands(ctx)

@@ -1,4 +1,4 @@
-"""`ottla completion bash|zsh|fish`: the script with which a shell completes commands, options, topics and broker ids."""
+"""`ottla completion bash|zsh|fish`: prints the script that lets a shell complete commands, options, topics and broker ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 PROGRAM = "ottla"
 VARIABLE = "_OTTLA_COMPLETE"
-"""The script calls `ottla` with it; click answers instead of running a command."""
+"""The script sets this variable when it calls `ottla`; click then prints completions instead of running a command."""
 
 HOW = {
     "bash": 'eval "$(ottla completion bash)"   in ~/.bashrc',
@@ -17,7 +17,7 @@ HOW = {
 
 
 class Bash(BashComplete):
-    """click's own script takes bash's COMP_WORDS, which are cut at each colon: `host:port` would be three words."""
+    """Replaces click's script, which reads COMP_WORDS: bash splits it at colons, so `host:port` would be three words."""
 
     source_template = """\
 %(complete_func)s() {
@@ -45,9 +45,9 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fis
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
 
-    Topics and broker ids are asked of the cluster that --bootstrap-server before them names, else
+    Completion of topics and broker ids asks the cluster in --bootstrap-server, if it comes earlier on the line, else in
     $OTTLA_BOOTSTRAP_SERVER, else the one in ./ottla-cluster.
     """
     script = SHELLS[shell](click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
-    # Its `source()` would start a bash to ask for its version.
+    # click's `source()` would start a bash to find its version.
     click.echo(script.source_template % script.source_vars())

@@ -1,4 +1,4 @@
-"""Where the command `ottla` begins: it says what to install where only a broker was installed."""
+"""Entry point of the command `ottla`. If only the broker is installed, it says what to install."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def main() -> None:
     try:
         import click  # noqa: F401 - what every command needs first
     except ModuleNotFoundError:
-        sys.exit("ottla: the commands need more than a broker does: run `pip install 'ottla[tools]'`")
+        sys.exit("ottla: the tools are not installed: run `pip install 'ottla[tools]'`")
     from tools.cli import main as ottla
 
     ottla()

@@ -1,6 +1,6 @@
-"""Numbers as options and arguments: click's types, but strict as the settings are (`protocol.numbers`).
+"""Number types for options and arguments: click's types, parsed as strictly as settings are (`protocol.numbers`).
 
-Click hands the text to Python's `int` and `float`, which take `1_0`, digits of other scripts, and `nan`, which is inside every range.
+Click uses Python's `int` and `float`, which accept `1_0`, digits of other scripts, and `nan`, which passes every range check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that a command makes: never through a link that somebody has put there, and not for everybody to read."""
+"""Files that a command creates: symbolic links are never followed, and other users cannot read them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 UMASK = 0o027
-"""What the owner's group may not write, and others not even read: the data of servers that a command starts."""
+"""The umask of servers that a command starts: the group cannot write their data, others cannot read it."""
 
 
 def write_anew(path: Path, text: str) -> None:
-    """The file has its old content or the new one. A link that has its name, or that of the temporary file, is replaced. Raises OSError."""
+    """Replaces the file atomically, and a link under its name or that of the temporary file. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -24,12 +24,12 @@ def write_anew(path: Path, text: str) -> None:
 
 
 def open_log(path: Path) -> int:
-    """A descriptor for a server's output, which is added to the file. Raises OSError (ELOOP) for a symbolic link."""
+    """A descriptor that appends a server's output to the file. Raises OSError (ELOOP) for a symbolic link."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
 
 
 def server_umask() -> int:
-    """This process's umask, and `UMASK` with it."""
+    """This process's umask combined with `UMASK`."""
     mine = os.umask(UMASK)
     os.umask(mine)
     return mine | UMASK

@@ -1,1 +1,1 @@
-"""Topics and settings as admins change them, written to ZooKeeper."""
+"""Changes of topics and settings by admins, written to ZooKeeper."""

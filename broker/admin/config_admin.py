@@ -1,7 +1,7 @@
 """Settings in ZooKeeper, as admins see and change them (Kafka's ConfigAdminManager and AdminZkClient).
 
-Any broker may change a topic's settings and those of all brokers; a broker's own are asked of that broker. A change is
-written over the version that was read, and then told to all brokers by a node below `/config/changes`.
+Any broker may change a topic's settings and those of all brokers; a broker's own settings are changed through that broker. A change
+is written conditional on the version that was read, and then announced to all brokers by a node below `/config/changes`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 WRITE_ATTEMPTS = 20
 NAMES_IN_A_SLICE = 500
 TOPICS_IN_A_SLICE = 50
-"""Each slice is a millisecond or two."""
+"""Each slice takes a millisecond or two."""
 TOPICS_READ_AT_ONCE = 1_000
 UNHEARD_OF_MAX = 100
-"""Topics that the metadata cache does not have and that are looked for in ZooKeeper: they may be younger than the newest update. Of
-those that a request names beyond that the cache alone decides, as always in Kafka."""
+"""Limit of topics that are looked up in ZooKeeper because the metadata cache does not have them: they may be newer than its last
+update. For further topics in a request only the cache decides, as it always does in Kafka."""
 BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """As the broker itself would write it, so that one broker is one resource."""
 
@@ -61,14 +61,14 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
-    """Whose settings; a broker without a name is all brokers."""
+    """The owner of settings; a broker without a name means all brokers."""
 
     kind: int
     name: str
 
 
 class _Entity(NamedTuple):
-    """A resource in ZooKeeper. The `guard`, if any, is the node without which it is not."""
+    """A resource in ZooKeeper. If the node `guard` does not exist, the resource does not exist."""
 
     path: str
     entity_path: str
@@ -94,9 +94,9 @@ class ConfigAdmin:
     async def topic_overrides(
         self, topics: Collection[str], slice_of_own: Callable[[], Awaitable[None]]
     ) -> dict[str, Overrides]:
-        """What of the topics' own settings counts; the error for one that there is not. Raises ZkError.
+        """The valid settings of the topics' own; the error for a topic that does not exist. Raises ZkError.
 
-        `slice_of_own()` waits until the caller may have some of the loop's time again.
+        `slice_of_own()` waits until the caller may use some of the loop's time again.
         """
         results: dict[str, Overrides] = {}
         possible = []
@@ -137,8 +137,8 @@ class ConfigAdmin:
         topics: Mapping[str, Overrides],
         described: dict[tuple[tuple[str, str], ...], list[DescribedSetting]],
     ) -> list[DescribedSetting] | KafkaError:
-        """Every setting of the resource. `topics` are those of `topic_overrides`; what is made once for equal ones is kept in
-        `described`."""
+        """Every setting of the resource. `topics` is the result of `topic_overrides`; results that are equal for several topics are
+        cached in `described`."""
         layers = self._configs.layers
         try:
             if resource.kind == ResourceType.TOPIC:
@@ -155,24 +155,26 @@ class ConfigAdmin:
         return list(layers.describe_broker() if resource.name else layers.describe_cluster_default())
 
     async def _check_topic(self, topic: str) -> None:
-        """Raises KafkaError for a topic that there is not, whatever this broker has heard yet."""
+        """Raises KafkaError for a topic that does not exist in ZooKeeper, whatever the metadata cache has."""
         if not self._metadata.partitions_of(topic) and await self._zk.exists(TopicZNode.path(topic)) is None:
             raise _does_not_exist(topic)
 
     def _check_broker(self, resource: Resource) -> None:
-        """Raises KafkaError for a broker that is not this one, and for what is neither topic nor broker."""
+        """Raises KafkaError for another broker, and for anything that is neither topic nor broker."""
         kind, name = resource
         if kind == ResourceType.BROKER_LOGGER:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the log levels of a broker cannot be seen or changed here")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "the log levels of a broker cannot be described or changed here"
+            )
         if kind != ResourceType.BROKER:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"resource type {kind} has no settings here: only 2 (topic), 4 (broker)"
+                ErrorCode.INVALID_REQUEST, f"resource type {kind} has no settings here: use 2 (topic) or 4 (broker)"
             )
         if name and not BROKER_ID.fullmatch(name):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be a whole number, but it is {name[:20]!r}")
         if name and int(name) != self._own_id:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"this is broker {self._own_id}, broker {name} must be asked itself"
+                ErrorCode.INVALID_REQUEST, f"this is broker {self._own_id}: send the request to broker {name}"
             )
 
     # -- changing -------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ class ConfigAdmin:
     async def alter(
         self, resource: Resource, changes: Sequence[Change], *, replaces_all: bool, validate_only: bool
     ) -> None:
-        """Changes single settings, or with `replaces_all` sets these and resets all others. Raises KafkaError, ZkError."""
+        """Changes single settings; with `replaces_all`, sets these and resets all others. Raises KafkaError, ZkError."""
         entity = self._entity(resource)
         effective = self._configs.layers.effective
         defaults = effective.topic_defaults() if entity.config is TopicConfig else effective
@@ -188,7 +190,7 @@ class ConfigAdmin:
         def decide(current: Mapping[str, str]) -> dict[str, str]:
             return changed(entity.config, {} if replaces_all else current, changes, defaults)
 
-        decide({})  # what is wrong with the request itself is the answer, whether ZooKeeper is there or not
+        decide({})  # errors in the request itself are reported even without ZooKeeper
         if entity.guard is not None and await self._zk.exists(entity.guard) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist")
         if validate_only:
@@ -204,7 +206,9 @@ class ConfigAdmin:
         kind, name = resource
         if kind == ResourceType.TOPIC:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "settings of all topics are those of the brokers")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "there are no settings for all topics: change those of the brokers"
+                )
             guard = TopicZNode.path(name)
             if not is_valid_topic_name(name):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
@@ -214,7 +218,7 @@ class ConfigAdmin:
         return _Entity(ConfigZNode.path(BROKERS, entity), f"{BROKERS}/{entity}", BrokerConfig, None)
 
     async def _read(self, entity: _Entity) -> tuple[Mapping[str, str], int | None]:
-        """The settings and the node's version; None: there is no node."""
+        """The settings and the node's version; None if there is no node."""
         try:
             data, stat = await self._zk.get(entity.path)
         except NoNode:
@@ -222,11 +226,11 @@ class ConfigAdmin:
         try:
             return ConfigZNode.decode(data), stat.version
         except ValueError as error:
-            log.warning("%s cannot be read and is written anew: %s", entity.path, error)
+            log.warning("%s cannot be read and is overwritten: %s", entity.path, error)
             return {}, stat.version
 
     async def _write(self, entity: _Entity, decide: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
-        """Over the version that was read, else again. A topic that is deleted meanwhile gets no settings."""
+        """Writes conditional on the version that was read, and retries. A topic that is deleted meanwhile gets no settings."""
         for _ in range(WRITE_ATTEMPTS):
             current, version = await self._read(entity)
             data = ConfigZNode.encode(decide(current))
@@ -240,4 +244,4 @@ class ConfigAdmin:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile") from None
                 if not isinstance(failure.error, BadVersion | NodeExists | NoNode):
                     raise
-        raise ZkError(f"{entity.path} changes all the time")
+        raise ZkError(f"{entity.path} keeps changing")

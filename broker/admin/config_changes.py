@@ -1,6 +1,6 @@
-"""What a request makes of the settings of a topic or a broker (IncrementalAlterConfigs, AlterConfigs). Pure.
+"""Applies a request to the settings of a topic or a broker (IncrementalAlterConfigs, AlterConfigs). Pure.
 
-Only what the request names is checked: a bad value that somebody wrote there by hand does not block the next admin.
+Only settings in the request are checked: an invalid value that was written by hand does not block the next admin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One line of a request; `operation` is a number of `Operation`, or one that there is not."""
+    """One line of a request; `operation` is a number of `Operation`, or an unknown one."""
 
     key: str
     operation: int
@@ -38,9 +38,9 @@ class Change(NamedTuple):
 def changed(
     config: type, current: Mapping[str, str], changes: Sequence[Change], defaults: TopicConfig | BrokerConfig
 ) -> dict[str, str]:
-    """The settings after the changes, of a TopicConfig or a BrokerConfig. `defaults` has what a list is appended to.
+    """The settings after the changes, for a TopicConfig or a BrokerConfig. `defaults` has the values to which lists are appended.
 
-    Raises KafkaError with the code that Kafka gives, and the reason.
+    Raises KafkaError with Kafka's code, and the reason.
     """
     check_request(changes)
     result = dict(current)
@@ -70,7 +70,7 @@ def _check_threads(key: str, wanted: int, current: int) -> None:
 
 
 def _check_lags(overrides: Mapping[str, str], defaults: TopicConfig | BrokerConfig) -> None:
-    """Of a topic; what else somebody has set by hand may be wrong. Raises KafkaError."""
+    """Checks a topic's lags; other settings that were written by hand may be invalid. Raises KafkaError."""
     if not isinstance(defaults, TopicConfig):
         return
     lags, _ = believable(TopicConfig, {key: overrides[key] for key in LAG_KEYS if key in overrides}, {}, "")
@@ -81,19 +81,19 @@ def _check_lags(overrides: Mapping[str, str], defaults: TopicConfig | BrokerConf
 
 
 def check_request(changes: Sequence[Change]) -> None:
-    """What can be wrong with a request as such. Raises KafkaError."""
+    """Checks the request itself. Raises KafkaError."""
     twice = sorted(key for key, count in Counter(change.key for change in changes).items() if count > 1)
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"twice in one request: {', '.join(twice)}")
     for key, operation, value in changes:
         if operation not in Operation.__members__.values():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: there is no operation {operation}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: unknown operation {operation}")
         if value is None and operation != Operation.DELETE:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: no value; DELETE is the operation that resets")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key}: missing value; use DELETE to reset it")
 
 
 def check_key(config: type, key: str) -> None:
-    """Raises KafkaError for a key that there is not, or that cannot change while a broker runs."""
+    """Raises KafkaError for an unknown key, or one that cannot change while a broker runs."""
     if config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS:
         if key in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
             raise KafkaError(
@@ -108,7 +108,7 @@ def _checked(config: type, key: str, value: str) -> str:
     try:
         return config_text(parse_value(config, key, value))
     except ConfigError as error:
-        # As Kafka: a broker's bad value is another code than a topic's.
+        # As in Kafka, a bad value has another code for a broker than for a topic.
         code = ErrorCode.INVALID_REQUEST if config is BrokerConfig else ErrorCode.INVALID_CONFIG
         raise KafkaError(code, str(error)) from None
 
@@ -116,11 +116,9 @@ def _checked(config: type, key: str, value: str) -> str:
 def _with_items(
     config: type, key: str, operation: int, value: str, current: str | None, defaults: TopicConfig | BrokerConfig
 ) -> str:
-    """A list with items appended that it does not have, or without the given ones."""
+    """The list with the given items appended, without duplicates, or with them removed."""
     if not is_list(config, key):
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"{key} is no list: items can be neither appended to it nor subtracted from it"
-        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key} is not a list: items cannot be appended or subtracted")
     items = _items(getattr(defaults, attribute(key)) if current is None else current)
     given = _items(value)
     if operation == Operation.APPEND:

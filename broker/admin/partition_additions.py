@@ -1,7 +1,7 @@
-"""Which partitions a topic gets in addition (CTL-8), and why not, in Kafka's words. Pure.
+"""The new partitions of a topic (CTL-8), or the refusal, in Kafka's words. Pure.
 
-New partitions go on where the placement of the old ones ended (CTL-7): partition n of the grown topic begins at the broker
-`n` places after the one that partition 0 prefers. Old partitions stay where they are.
+New partitions continue the placement of the old ones (CTL-7): partition n of the larger topic starts at the broker `n` places after
+the one that partition 0 prefers. Old partitions stay where they are.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.types import Assignment
 
 TOPIC_PARTITIONS_MAX = 100_000
-"""More do not fit into `/brokers/topics/<topic>`: ZooKeeper takes 1 MiB, and a partition of it about 10 bytes."""
+"""More do not fit into `/brokers/topics/<topic>`: ZooKeeper accepts 1 MiB, and a partition takes about 10 bytes."""
 SHOWN_MAX = 100
-"""Numbers in an error message; a request may name a hundred thousand."""
+"""Limit of numbers in an error message; a request may name a hundred thousand."""
 
 
 def check_count(partitions: int) -> None:
-    """Raises KafkaError when no topic can have that many partitions."""
+    """Raises KafkaError if no topic can have that many partitions."""
     if partitions > TOPIC_PARTITIONS_MAX:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions: a topic can have {TOPIC_PARTITIONS_MAX} at most",
+            f"{partitions} partitions: a topic can have at most {TOPIC_PARTITIONS_MAX}",
         )
 
 
@@ -34,11 +34,11 @@ def plan(
     given: Sequence[tuple[int, ...]] | None,
     brokers: Sequence[tuple[int, str | None]],
 ) -> dict[int, tuple[int, ...]]:
-    """partition -> replicas, of the new partitions only; the topic has `count` with them.
+    """partition -> replicas, only for the new partitions; `count` is the new total.
 
-    `given` are the replicas that the admin chose, one tuple for each new partition; None places them. `brokers` are the
-    live ones, (id, rack) by id. Raises KafkaError: REASSIGNMENT_IN_PROGRESS, INVALID_PARTITIONS,
-    INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, and UNKNOWN_SERVER_ERROR for a topic that is no whole one.
+    `given` has the replicas chosen by the admin, one tuple for each new partition; None places them. `brokers` are the live ones,
+    (id, rack) by id. Raises KafkaError: REASSIGNMENT_IN_PROGRESS, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
+    INVALID_REPLICATION_FACTOR, and UNKNOWN_SERVER_ERROR for a topic with an incomplete node.
     """
     if any(assignment.adding or assignment.removing for assignment in existing.values()):
         raise KafkaError(

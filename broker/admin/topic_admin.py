@@ -1,8 +1,8 @@
-"""Making, enlarging and deleting topics: what is checked, and what is written to ZooKeeper (BAD-26, BAD-27).
+"""Creating, enlarging and deleting topics: the checks, and the writes to ZooKeeper (BAD-26, BAD-27).
 
-Used by CreateTopics, CreatePartitions, DeleteTopics and by Metadata's auto-creation. A topic is made by one multi: its
-settings, then its assignment. The controller sees the new child of `/brokers/topics` (CTL-6), the changed assignment
-(CTL-8), the new child of `/admin/delete_topics` (CTL-9), and does the rest.
+Used by CreateTopics, CreatePartitions, DeleteTopics and by Metadata's auto-creation. One multi creates a topic: its settings, then
+its assignment. The controller sees the new child of `/brokers/topics` (CTL-6), the changed assignment (CTL-8), the new child of
+`/admin/delete_topics` (CTL-9), and does the rest.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
 PARTITIONS_AT_ONCE = 1_000
-"""To check, place and encode one takes 2 us; more are worked on in a thread."""
+"""Checking, placing and encoding one takes 2 us; for more partitions a thread does it."""
 PARTITION_BYTES = 8
-"""At the least, in a topic's znode."""
+"""The minimum size of a partition in a topic's znode."""
 SHOWN_MAX = 100
-"""Numbers in an error message."""
+"""Limit of numbers in an error message."""
 ZNODE_BYTES_MAX = 1_000_000
-"""ZooKeeper takes requests of 1 MiB by default (`jute.maxbuffer`), and ends the session of who sends a larger one."""
+"""ZooKeeper accepts requests of 1 MiB by default (`jute.maxbuffer`), and ends the session for a larger one."""
 
 
 def check_topic_name(name: str) -> None:
@@ -66,7 +66,7 @@ def check_topic_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made; -1 takes the broker's default. With `assignments` (partition -> replicas) both numbers are -1."""
+    """A topic to create; -1 means the broker's default. With `assignments` (partition -> replicas) both numbers are -1."""
 
     name: str
     partitions: int = BROKER_DEFAULT
@@ -77,7 +77,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A checked topic, ready to be written."""
+    """A checked topic, ready to write."""
 
     name: str
     topic_id: uuid.UUID
@@ -90,7 +90,7 @@ class PlannedTopic:
 
 
 class TopicNames:
-    """Which names are taken, by themselves or by one that collides."""
+    """The names that are taken, by a topic itself or by one with a colliding name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
@@ -101,13 +101,13 @@ class TopicNames:
         self._alike.setdefault(name.replace(".", "_"), name)
 
     def check_absent(self, name: str) -> None:
-        """Raises KafkaError when there is the topic, or one whose name collides."""
+        """Raises KafkaError if the topic exists, or one with a colliding name."""
         if name in self._names:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         self.check_collision(name)
 
     def check_collision(self, name: str) -> None:
-        """Raises KafkaError when `name` and another are one where `.` and `_` are the same (metrics)."""
+        """Raises KafkaError if `name` and another are equal when `.` and `_` are the same (metrics)."""
         other = self._alike.get(name.replace(".", "_"), name)
         if other != name:
             raise KafkaError(
@@ -116,12 +116,12 @@ class TopicNames:
 
 
 class TopicAdmin:
-    """Needs the metadata cache for the live brokers and the names there are."""
+    """Uses the metadata cache for the live brokers and the existing names."""
 
     def __init__(
         self, config: BrokerConfig, zk: ZooKeeperSession, metadata: MetadataCache, random_below: Callable[[int], int]
     ) -> None:
-        """`random_below(n)` gives a number from 0 to n - 1, for placing replicas."""
+        """`random_below(n)` returns a number from 0 to n - 1, for placing replicas."""
         self._config = config
         self._zk = zk
         self._metadata = metadata
@@ -129,13 +129,15 @@ class TopicAdmin:
         self._being_made: set[str] = set()
         self._thread = asyncio.Lock()
         self._names: tuple[int, TopicNames] | None = None
-        """Of the metadata cache at that version."""
+        """The names in the metadata cache at that version."""
 
     def plan(self, topic: NewTopic) -> PlannedTopic:
-        """Checks everything that needs no ZooKeeper. Raises KafkaError with the code and reason for the client."""
+        """Checks everything that does not need ZooKeeper. Raises KafkaError with the code and reason for the client."""
         check_topic_name(topic.name)
         if topic.name == CLUSTER_METADATA_TOPIC:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the name of KRaft's log, and of no topic")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{topic.name} is the name of KRaft's log and cannot be a topic"
+            )
         if self._metadata.partitions_of(topic.name):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         self._check_collision(topic.name, self._metadata.topics)
@@ -144,16 +146,16 @@ class TopicAdmin:
         return PlannedTopic(topic.name, _new_topic_id(), assignment, configs)
 
     async def planned(self, topic: NewTopic) -> PlannedTopic:
-        """As `plan`; in a thread for a topic of very many partitions."""
+        """Like `plan`; in a thread for a topic with very many partitions."""
         size = max(topic.partitions, len(topic.assignments), self._config.num_partitions)
         return await self._off_the_loop(size, partial(self.plan, topic))
 
     async def names(self) -> TopicNames:
-        """The topics in ZooKeeper now. Raises ZkError."""
+        """The current topics in ZooKeeper. Raises ZkError."""
         return TopicNames(await self._zk.children(TopicZNode.PARENT))
 
     async def write(self, topic: PlannedTopic, names: TopicNames | None = None) -> None:
-        """Makes the znodes. Raises KafkaError, or ZkError when ZooKeeper is away. `names`: as they were a moment ago."""
+        """Creates the znodes. Raises KafkaError, and ZkError without ZooKeeper. `names`: the names as of a moment ago."""
         self._check_room(len(topic.assignment) * topic.replication_factor)
         if names is None and ("." in topic.name or "_" in topic.name):
             names = await self.names()
@@ -172,7 +174,7 @@ class TopicAdmin:
                 return
             except MultiFailed as failure:
                 if isinstance(failure.error, NoNode) and isinstance(first, SetOp):
-                    # They went with the topic of that name, which was deleted in this moment.
+                    # They were removed with the topic of that name, which was just deleted.
                     first = CreateOp(config_path, config)
                     continue
                 if not isinstance(failure.error, NodeExists):
@@ -180,7 +182,7 @@ class TopicAdmin:
                 if failure.index == 0 and isinstance(first, CreateOp):
                     if await self._zk.exists(made.path) is not None:
                         break
-                    # Settings that a deleted topic, or an admin tool, left there: ours replace them.
+                    # Settings left there by a deleted topic or an admin tool: ours replace them.
                     first = SetOp(config_path, config)
                     continue
                 break
@@ -189,7 +191,7 @@ class TopicAdmin:
     async def add_partitions(
         self, name: str, count: int, given: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> frozenset[int]:
-        """Lets the topic have `count` partitions (CTL-8); returns the numbers of the new ones. See `partition_additions`.
+        """Grows the topic to `count` partitions (CTL-8); returns the numbers of the new ones. See `partition_additions`.
 
         Raises KafkaError, also UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (it is being deleted), or ZkError.
         """
@@ -212,18 +214,18 @@ class TopicAdmin:
             try:
                 await self._zk.set(path, data, stat.version)
             except BadVersion:
-                continue  # A reassignment, or another admin: decided again by what is there now.
+                continue  # A reassignment, or another admin: decide again with the current content.
             except NoNode:
                 raise _unknown(name) from None
             log.info("topic %s gets %d partitions: %.1000s", name, len(added), added)
             return frozenset(added)
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} keeps changing")
 
     async def request_deletion(self, name: str, topic_id: uuid.UUID | None) -> None:
-        """Writes `/admin/delete_topics/<name>` (CTL-9); one that is there already is as good.
+        """Writes `/admin/delete_topics/<name>` (CTL-9); an existing request is fine too.
 
-        With `topic_id` only the topic of that id is meant, not one that was made since. Raises KafkaError:
-        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID; or ZkError.
+        With `topic_id`, only the topic with that id is deleted, not a later one of the same name. Raises KafkaError:
+        UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION; or ZkError.
         """
         path = TopicZNode.path(name)
         for _ in range(WRITE_ATTEMPTS):
@@ -235,7 +237,7 @@ class TopicAdmin:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}") from None
                 if _decoded(name, data)[0] != topic_id_text(topic_id):
                     raise KafkaError(
-                        ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}: {name} was made anew"
+                        ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}: {name} was created again"
                     )
                 version = stat.version
             try:
@@ -251,13 +253,13 @@ class TopicAdmin:
                     case NoNode():
                         raise _unknown(name) from None
                 raise
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} was changed by others all the time")
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the assignment of {name} keeps changing")
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Makes each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`
+        """Creates each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`
         with `transaction.state.log.*`.
 
-        The error for each name: LEADER_NOT_AVAILABLE when it is on its way.
+        Returns the error for each name: LEADER_NOT_AVAILABLE if it is being created.
         """
         return {name: await self._create_automatically(name) for name in dict.fromkeys(names)}
 
@@ -267,19 +269,19 @@ class TopicAdmin:
         self._being_made.add(name)
         try:
             await self.write(self.plan(self._automatic_topic(name)))
-            log.info("made topic %s, asked for by a client", name)
+            log.info("created topic %s, requested by a client", name)
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                log.warning("topic %s is not made: %s", name, error)
+                log.warning("topic %s was not created: %s", name, error)
                 return error.code
         except ZkError as error:
-            log.warning("topic %s is not made: %s", name, error)
+            log.warning("topic %s was not created: %s", name, error)
         finally:
             self._being_made.discard(name)
         return ErrorCode.LEADER_NOT_AVAILABLE
 
     def _automatic_topic(self, name: str) -> NewTopic:
-        """The internal topics as Kafka's AutoTopicCreationManager makes them."""
+        """The internal topics as Kafka's AutoTopicCreationManager creates them."""
         config = self._config
         if name == OFFSETS_TOPIC:
             return NewTopic(
@@ -308,7 +310,7 @@ class TopicAdmin:
         return NewTopic(name)
 
     async def _off_the_loop(self, partitions: int, work: Callable[[], Result]) -> Result:
-        """`work` on so many partitions: at once, or in a thread, one at a time, if the loop would be held by it."""
+        """Runs `work` on that many partitions: at once, or in one thread at a time if it would block the loop."""
         if partitions <= PARTITIONS_AT_ONCE:
             return work()
         async with self._thread:
@@ -323,18 +325,18 @@ class TopicAdmin:
         self._names[1].check_collision(name)
 
     def _check_room(self, replicas: int) -> None:
-        """`max.broker.partitions` (KIP-578): so many are not too many for the brokers that live."""
+        """Checks `max.broker.partitions` (KIP-578): the limit of replicas for the live brokers."""
         each, brokers = self._config.max_broker_partitions, len(self._metadata.brokers())
         if self._metadata.replica_count() + replicas > each * brokers:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{replicas} replicas more would be too many: max.broker.partitions is {each}, and {brokers} brokers live",
+                f"{replicas} more replicas would be too many: max.broker.partitions is {each}, with {brokers} live brokers",
             )
 
     def _check_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
         missing = sorted(key for key, value in configs.items() if value is None)
         if missing:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value for {', '.join(missing)}")
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"missing value for {', '.join(missing)}")
         given = {key: value for key, value in configs.items() if value is not None}
         try:
             self._config.topic_defaults().with_overrides(given).check_together()
@@ -345,7 +347,7 @@ class TopicAdmin:
     def _check_assignment(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
         if topic.partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "partition count and replication factor must be -1 beside an assignment"
+                ErrorCode.INVALID_REQUEST, "partition count and replication factor must be -1 with an assignment"
             )
         assignment = dict(sorted(topic.assignments.items()))
         if list(assignment) != list(range(len(assignment))):
@@ -357,7 +359,7 @@ class TopicAdmin:
             if not replicas:
                 raise _bad_assignment(f"partition {partition} has no replicas")
             if len(set(replicas)) != len(replicas):
-                raise _bad_assignment(f"partition {partition} has a replica twice: {list(replicas[:SHOWN_MAX])}")
+                raise _bad_assignment(f"partition {partition} has a duplicate replica: {list(replicas[:SHOWN_MAX])}")
             if len(replicas) != size:
                 raise _bad_assignment(f"partition {partition} has {len(replicas)} replicas, partition 0 has {size}")
             if unknown := sorted(set(replicas) - live):
@@ -371,10 +373,10 @@ class TopicAdmin:
             factor = self._config.default_replication_factor
         brokers = [(broker.id, broker.rack) for broker in self._metadata.brokers()]
         if partitions <= 0:
-            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: at least 1 is needed")
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: expected at least 1")
         partition_additions.check_count(partitions)
         if factor <= 0:
-            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: at least 1 is needed")
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: expected at least 1")
         if factor > len(brokers):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -406,19 +408,19 @@ def _grown(
 
 
 def _encoded(topic_id: str | None, assignment: Mapping[int, Assignment]) -> bytes:
-    """The topic's znode. Raises KafkaError when ZooKeeper would not take it."""
+    """The topic's znode. Raises KafkaError if it is too large for ZooKeeper."""
     data = TopicZNode.encode(topic_id, assignment)
     if len(data) > ZNODE_BYTES_MAX:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{len(assignment)} partitions with these replicas are {len(data)} bytes in ZooKeeper, which takes "
+            f"{len(assignment)} partitions with these replicas are {len(data)} bytes in ZooKeeper, whose limit is "
             f"{ZNODE_BYTES_MAX} for one topic",
         )
     return data
 
 
 def _decoded(name: str, data: bytes) -> tuple[str | None, dict[int, Assignment]]:
-    """(topic id, partition -> assignment) of the topic's znode. Raises KafkaError when nobody can read it."""
+    """(topic id, partition -> assignment) from the topic's znode. Raises KafkaError if it is not readable."""
     try:
         return TopicZNode.decode(data)
     except ValueError as error:
@@ -435,7 +437,7 @@ def _bad_assignment(reason: str) -> KafkaError:
 
 
 def _new_topic_id() -> uuid.UUID:
-    """A random id whose text does not begin with `-`, which command lines would take for an option (as Kafka does)."""
+    """A random id whose text does not start with `-`, which command lines would take for an option (as in Kafka)."""
     while True:
         topic_id = uuid.uuid4()
         if not topic_id_text(topic_id).startswith("-"):

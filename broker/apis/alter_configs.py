@@ -1,6 +1,6 @@
-"""AlterConfigs (API 33), v0 to v2: sets all settings of a topic or a broker; what is not named is reset.
+"""AlterConfigs (API 33), v0 to v2: sets all settings of a topic or a broker; settings that are not in the request are reset.
 
-`alter_resources` serves IncrementalAlterConfigs too. Each resource has its own answer; the others go on.
+`alter_resources` also serves IncrementalAlterConfigs. Each resource has its own result; an error does not stop the others.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from protocol.zk.session import ZkError
 
 RESOURCES_IN_A_STEP = 100
 RESOURCES_AT_ONCE = 20
-"""That are refused without a question to ZooKeeper."""
+"""Number of refusals, without a request to ZooKeeper, between two pauses."""
 CHANGES_MAX = 1_000
-"""Settings of one resource in a request; there are far fewer that can be set."""
+"""Limit of settings of one resource in a request; far fewer exist."""
 
 
 def alter_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:
@@ -35,7 +35,7 @@ def alter_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, 
 async def alter_resources(
     context: ApiContext, request: Request, changes_of: Callable[[Any], Sequence[Change]], *, replaces_all: bool
 ) -> None:
-    """Changes one resource of the request after the other, and answers."""
+    """Changes the resources of the request one after the other, and answers."""
     header = request.header
     reading = messages.decoding(header.api_key, header.api_version, request.frame, header.body_offset)
     body = await finished(context, request, reading)

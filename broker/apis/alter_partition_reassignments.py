@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments (API 45), v0: on the controller only; begins, changes and cancels moves of replicas (CTL-10, 11).
+"""AlterPartitionReassignments (API 45), v0: only on the controller; starts, changes and cancels moves of replicas (CTL-10, 11).
 
-A partition without replicas is a cancellation. The answer comes when the moves are written down, long before they are done:
-ListPartitionReassignments tells how far they are. NOT_CONTROLLER is the whole answer's error.
+A partition without replicas is a cancellation. The answer is sent when the moves are persisted, long before they are done:
+ListPartitionReassignments shows their progress. NOT_CONTROLLER is the error of the whole answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Targets = Mapping[TopicPartition, tuple[int, ...] | None]
 Answers = Mapping[TopicPartition, KafkaError | None]
 
 PARTITIONS_AT_ONCE = 200
-"""That the controller is asked for in one event."""
+"""Limit of partitions in one event for the controller."""
 
 
 async def alter_partition_reassignments(context: ApiContext, request: Request) -> None:
@@ -41,12 +41,12 @@ async def alter_partition_reassignments(context: ApiContext, request: Request) -
     except KafkaError as refused:
         error = refused
     except TimeoutError:
-        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has not come to it yet")
+        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has not processed the request yet")
     await respond_when_finished(context, request, _answer(request, {} if error is not None else answers, error))
 
 
 def _targets(body: Any) -> StepsTo[Targets]:
-    """One that is named twice gets the last replicas."""
+    """A partition that is named twice gets the last replicas."""
     targets: dict[TopicPartition, tuple[int, ...] | None] = {}
     for topic in body.topics:
         for row in topic.partitions:

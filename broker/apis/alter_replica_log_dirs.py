@@ -1,8 +1,8 @@
-"""AlterReplicaLogDirs (API 34), v1 and v2: moves replicas of this broker to other log directories of its (LOG-6, KIP-113).
+"""AlterReplicaLogDirs (API 34), v1 and v2: moves replicas of this broker between its log directories (LOG-6, KIP-113).
 
-The answer says that the moves have begun; DescribeLogDirs shows how far they are. Errors are each partition's own:
-LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and REPLICA_NOT_AVAILABLE for one that is not here: then the directory is remembered, and
-the replica is made there if it comes. A partition that is named under two directories goes to the last.
+The answer means that the moves have started; DescribeLogDirs shows their progress. Each partition has its own error:
+LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and REPLICA_NOT_AVAILABLE for a replica that is not here: the directory is then remembered,
+and the replica is created there if it is assigned later. A partition that is named with two directories goes to the last.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _answer(context: ApiContext, request: Request) -> Steps:
             failures += 1
         yield
     if refused is not None:
-        # One line, however many: a client decides how many there are.
-        log.info("%d replicas are not moved, as %s to %.200r: %s", failures, *refused)
+        # One line for all: a client chooses how many there are.
+        log.info("%d replicas were not moved, for example %s to %.200r: %s", failures, *refused)
     topics = yield from by_topic(errors)
     results = (
         {"topic_name": topic, "partitions": ({"partition_index": p, "error_code": int(e)} for p, e in rows)}

@@ -1,7 +1,7 @@
-"""CreatePartitions (API 37), v0 to v3: on the controller only; waits until the new partitions have leaders (CTL-8).
+"""CreatePartitions (API 37), v0 to v3: only on the controller; waits until the new partitions have leaders (CTL-8).
 
-`count` is how many the topic has afterwards. `validate_only` checks everything and makes nothing. Partitions that are made
-but have no leaders in time: REQUEST_TIMED_OUT.
+`count` is the new total. `validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the partitions were created but
+have no leaders in time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from protocol.types import NO_LEADER
 from protocol.zk.session import ZkError
 
 Answers = Mapping[str, KafkaError | None]
-"""Topic -> None, or why not."""
+"""Topic -> None, or the error."""
 
 
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 20
-"""That are refused without a question to ZooKeeper."""
+"""Number of refusals, without a request to ZooKeeper, between two pauses."""
 NEW_PARTITIONS_MAX = 10_000
-"""That one request can ask for (as in Kafka with KRaft): to place and write them takes 30 ms of the broker's time."""
+"""Limit of new partitions in one request (as in Kafka with KRaft): placing and writing them takes 30 ms of the broker's time."""
 
 
 async def create_partitions(context: ApiContext, request: Request) -> None:
@@ -38,7 +38,7 @@ async def create_partitions(context: ApiContext, request: Request) -> None:
     if context.controller.is_active:
         answers = await _create(context, request, body)
     else:
-        error = KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+        error = KafkaError(ErrorCode.NOT_CONTROLLER, "send the request to the controller")
         answers = {topic.name: error for topic in body.topics}
     results = map(_result, answers.items())
     answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "results": results})
@@ -80,7 +80,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
             answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")
 
     for name in await waiting.for_all(context, made, lambda name: _have_leaders(context, name, made[name]), deadline):
-        answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "made, but they have no leaders yet")
+        answers[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "created, but they have no leaders yet")
     return answers
 
 

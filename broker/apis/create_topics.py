@@ -1,7 +1,7 @@
-"""CreateTopics (API 19), v2 to v7: on the controller only; waits until the new partitions have leaders.
+"""CreateTopics (API 19), v2 to v7: only on the controller; waits until the new partitions have leaders.
 
 v4 -1 for the broker's defaults, v5 answers with partitions, replication factor and settings, v7 with the topic's id.
-`validate_only` checks everything and makes nothing. A topic that is made but has no leaders in time: REQUEST_TIMED_OUT.
+`validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the topic was created but has no leaders in time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from protocol.zk.session import ZkError
 ASSIGNMENTS_IN_A_STEP = 200
 TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 10
-"""That are refused without a question to ZooKeeper."""
+"""Number of refusals, without a request to ZooKeeper, between two pauses."""
 CONFIGS_MAX = 1_000
-"""Settings of one topic in a request; there are far fewer."""
+"""Limit of settings of one topic in a request; far fewer exist."""
 NEW_PARTITIONS_MAX = 10_000
-"""That one request can ask for (as in Kafka with KRaft): to place and write them takes 30 ms of the broker's time."""
+"""Limit of new partitions in one request (as in Kafka with KRaft): placing and writing them takes 30 ms of the broker's time."""
 
 
 async def create_topics(context: ApiContext, request: Request) -> None:
@@ -39,7 +39,10 @@ async def create_topics(context: ApiContext, request: Request) -> None:
     if context.controller.is_active:
         rows = await _create(context, request, body)
     else:
-        rows = (_failure(topic.name, ErrorCode.NOT_CONTROLLER, "ask the controller") for topic in body.topics)
+        rows = (
+            _failure(topic.name, ErrorCode.NOT_CONTROLLER, "send the request to the controller")
+            for topic in body.topics
+        )
     answer = messages.encoding(header.api_key, header.api_version, {"throttle_time": 0, "topics": rows})
     await respond_when_finished(context, request, answer)
 
@@ -58,7 +61,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
         if number % TOPICS_AT_ONCE == 0:
             await slice_of_own(context, request)
         if counts[topic.name] > 1:
-            answers.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, "the topic is there twice in one request"))
+            answers.append(_failure(topic.name, ErrorCode.INVALID_REQUEST, "the topic is twice in one request"))
             continue
         try:
             wanted = max(topic.num_partitions, len(topic.assignments))
@@ -90,7 +93,7 @@ def _row(
     if isinstance(answer, dict):
         return answer
     if answer.name in late:
-        return _failure(answer.name, ErrorCode.REQUEST_TIMED_OUT, "made, but it has no leaders yet")
+        return _failure(answer.name, ErrorCode.REQUEST_TIMED_OUT, "created, but it has no leaders yet")
     return _success(context, answer, is_made=is_made)
 
 
@@ -110,7 +113,7 @@ def _new_topic(topic: Any) -> StepsTo[NewTopic]:
 
 
 async def _without_leaders(context: ApiContext, topics: Sequence[PlannedTopic], deadline: float) -> set[str]:
-    """Waits until every partition of the topics has a leader in the metadata cache. The names of those that do not in time."""
+    """Waits until every partition of the topics has a leader in the metadata cache. Returns the topics that do not in time."""
     late = await waiting.for_all(context, topics, lambda topic: _has_leaders(context, topic), deadline)
     return {topic.name for topic in late}
 
@@ -133,7 +136,7 @@ def _success(context: ApiContext, topic: PlannedTopic, *, is_made: bool) -> dict
 
 
 def _described_configs(context: ApiContext, overrides: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Every setting of the new topic, with where its value comes from."""
+    """Every setting of the new topic, with its source."""
     return (
         {
             "name": setting.name,

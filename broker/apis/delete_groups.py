@@ -1,6 +1,6 @@
-"""DeleteGroups (API 42), v0 to v2: groups without members are forgotten, with their offsets (CLI-2).
+"""DeleteGroups (API 42), v0 to v2: removes groups without members, with their offsets (CLI-2).
 
-NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND for each that is not deleted; one that is named twice is answered once.
+NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND for each group that is not deleted; a group that is named twice is answered once.
 """
 
 from __future__ import annotations

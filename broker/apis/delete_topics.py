@@ -1,7 +1,7 @@
-"""DeleteTopics (API 20), v1 to v6: on the controller only; waits until this broker has forgotten the topics (CTL-9).
+"""DeleteTopics (API 20), v1 to v6: only on the controller; waits until this broker has forgotten the topics (CTL-9).
 
-v3 TOPIC_DELETION_DISABLED where v1 and v2 know INVALID_REQUEST only, v5 answers with the reason, v6 takes topic ids too.
-A topic whose deletion has to wait, as for a reassignment, is REQUEST_TIMED_OUT: it stays marked and goes later.
+v3 TOPIC_DELETION_DISABLED (INVALID_REQUEST in v1 and v2), v5 answers with the reason, v6 also accepts topic ids. A topic whose
+deletion must wait, for example for a reassignment, is REQUEST_TIMED_OUT: it stays marked and is deleted later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocol.zk.session import ZkError
 DELETION_DISABLED_SINCE = 3
 TOPIC_IDS_SINCE = 6
 TOPICS_AT_ONCE = 100
-"""That are refused without a question to ZooKeeper."""
+"""Number of refusals, without a request to ZooKeeper, between two pauses."""
 
 
 class Asked(NamedTuple):
@@ -50,9 +50,9 @@ async def delete_topics(context: ApiContext, request: Request) -> None:
 
 
 def _refusal(context: ApiContext, version: int, rows: Sequence[Asked]) -> KafkaError | None:
-    """Why nothing of the request is done."""
+    """The reason to refuse the whole request, if there is one."""
     if not context.controller.is_active:
-        return KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+        return KafkaError(ErrorCode.NOT_CONTROLLER, "send the request to the controller")
     if not context.config.delete_topic_enable:
         is_known = version >= DELETION_DISABLED_SINCE
         code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
@@ -86,7 +86,7 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     def is_gone(name: str) -> bool:
         return not cache.partitions_of(name) or cache.topic_id(name) != going[name]
 
-    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "marked for deletion, which has not been done yet")
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "marked for deletion, but not deleted yet")
     still_there = set(await waiting.for_all(context, going, is_gone, deadline))
     answers = [
         late if error is None and name in still_there else error for name, error in zip(names, errors, strict=True)
@@ -96,7 +96,7 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
 
 
 async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID | None) -> KafkaError | None:
-    """Marks it; None when it is. Only what the cluster knows can be deleted, as in Kafka."""
+    """Marks the topic; returns None if that worked. Only topics in the metadata cache can be deleted, as in Kafka."""
     if not context.metadata.partitions_of(name):
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     try:

@@ -1,4 +1,4 @@
-"""DescribeCluster (API 60), v0 and v1: the live brokers at the listener asked, the cluster's id, the controller."""
+"""DescribeCluster (API 60), v0 and v1: the live brokers on the listener of the request, the cluster's id, the controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_cluster(context: ApiContext, request: Request) -> None:
     if version >= ENDPOINT_TYPE_SINCE and body.endpoint_type != BROKERS:
         is_known = body.endpoint_type == CONTROLLERS
         error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        message = "a broker of a ZooKeeper cluster describes brokers only"
+        message = "a broker of a ZooKeeper cluster can only describe brokers"
     else:
         for broker in context.metadata.brokers():
             endpoint = broker.endpoint(listener)

@@ -1,6 +1,6 @@
-"""DescribeConfigs (API 32), v1 to v4: what is set, and where it comes from; of topics, of this broker, of all brokers.
+"""DescribeConfigs (API 32), v1 to v4: the settings of topics, of this broker, and of all brokers, with their sources.
 
-v3 adds the settings' types and, when asked, their documentation. A resource that is named twice is answered once.
+v3 adds the settings' types and, if requested, their documentation. A resource that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def describe_configs(context: ApiContext, request: Request) -> None:
 
 
 def _once_each(body: Any) -> StepsTo[Mapping[Resource, Any]]:
-    """Resource -> its row of the request, the first if there are many."""
+    """Resource -> its first row in the request."""
     rows: dict[Resource, Any] = {}
     for number, row in enumerate(body.resources, 1):
         rows.setdefault(Resource(row.resource_type, row.resource_name), row)
@@ -57,7 +57,7 @@ def _answer(
     found: Mapping[str, Overrides],
     away: KafkaError | None,
 ) -> Steps:
-    """Most topics have the same settings, and those that have not have most of them: each is encoded once."""
+    """Most topics have mostly the same settings, so each different setting is encoded once."""
     with_documentation = getattr(body, "include_documentation", False)
     encoded: dict[DescribedSetting, bytes] = {}
     kept: dict[tuple[tuple[str, str], ...], list[DescribedSetting]] = {}

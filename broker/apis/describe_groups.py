@@ -1,7 +1,7 @@
 """DescribeGroups (API 15), v0 to v5: state, protocol and members of groups (CLI-2).
 
-v3 the operations that the client may do, if it asks: without authorization all of them. v4 instance ids. A group that does
-not exist is `Dead`, without an error. One that is named again is answered again, as in Kafka, up to REPEATED_BYTES_MAX.
+v3 the operations that the client may do, if requested (all, because there is no authorization), v4 instance ids. A group that does
+not exist is `Dead`, without an error. A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE))
 """Kafka's bit field of the ACL operations that groups have."""
 MEMBERS_IN_A_STEP = 100
 REPEATED_BYTES_MAX = 64 * 1024
-"""Of an answer: what it says again of groups that were named before. The rest of it is left out."""
+"""Limit in an answer for the rows of repeated groups. The rest of them is left out."""
 
 
 def describe_groups(context: ApiContext, request: Request) -> Further:

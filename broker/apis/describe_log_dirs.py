@@ -1,9 +1,9 @@
-"""DescribeLogDirs (API 35), v1 to v4: the replicas in each log directory of this broker, and how large they are.
+"""DescribeLogDirs (API 35), v1 to v4: the replicas in each log directory of this broker, and their sizes.
 
-v3 has an error of its own, v4 the size of the volume. Without a list all replicas are told; an unknown one is left out. A
-directory that failed is KAFKA_STORAGE_ERROR and has none. `offset_lag` is how far a replica is behind its own high watermark,
-which a follower never is; -1 when this broker has not been told what it is to do with the replica. A copy that is to replace a
-replica in another directory (`is_future_key`) is behind that one.
+v3 has an error of its own, v4 the size of the volume. Without a list, all replicas are returned; an unknown one is left out. A
+directory that failed has KAFKA_STORAGE_ERROR and no replicas. `offset_lag` is how far a replica is behind its own high watermark,
+which a follower never is; -1 if the controller has not announced the replica to this broker yet. For a copy that is to replace a
+replica in another directory (`is_future_key`) it is how far the copy is behind that replica.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTITIONS_IN_A_STEP = 500
 async def describe_log_dirs(context: ApiContext, request: Request) -> None:
     header = request.header
     wanted = await finished(context, request, _wanted(request))
-    # In a thread: a volume that hangs must not hold up the broker.
+    # In a thread: a volume that hangs must not block the broker.
     spaces = await asyncio.get_running_loop().run_in_executor(None, context.log_manager.disk_spaces)
     await respond_when_finished(context, request, _answer(context, header.api_version, wanted, spaces))
 

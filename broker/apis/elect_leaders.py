@@ -1,7 +1,7 @@
-"""ElectLeaders (API 43), v0 to v2: on the controller only; waits until this broker knows the new leaders (CTL-12).
+"""ElectLeaders (API 43), v0 to v2: only on the controller; waits until this broker knows the new leaders (CTL-12).
 
-v0 elects preferred leaders only, v1 also uncleanly, v2 is flexible. Without a list all partitions are meant, and only those
-that needed an election are answered. Errors are each partition's own, NOT_CONTROLLER included, as Kafka's.
+v0 elects only preferred leaders, v1 also uncleanly, v2 is flexible. Without a list, all partitions are meant, and the answer has
+only those that needed an election. Each partition has its own error, as in Kafka, even for NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
 ELECTION_TYPE_SINCE = 1
 PARTITIONS_IN_A_SLICE = 2_000
 PARTITIONS_AT_ONCE = 200
-"""That the controller is asked for in one event."""
+"""Limit of partitions in one event for the controller."""
 
 
 class ElectionType(IntEnum):
@@ -42,7 +42,7 @@ class ElectionType(IntEnum):
 
 
 Answers = Mapping[TopicPartition, KafkaError | None]
-"""None: it has the leader that was wanted."""
+"""None: it has the wanted leader."""
 
 
 async def elect_leaders(context: ApiContext, request: Request) -> None:
@@ -56,11 +56,11 @@ async def elect_leaders(context: ApiContext, request: Request) -> None:
     kind = body.election_type if version >= ELECTION_TYPE_SINCE else ElectionType.PREFERRED
     if kind not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         error = KafkaError(
-            ErrorCode.INVALID_REQUEST, f"election type {kind}: allowed are 0 (preferred) and 1 (unclean)"
+            ErrorCode.INVALID_REQUEST, f"unknown election type {kind}: expected 0 (preferred) or 1 (unclean)"
         )
         await _respond(context, request, dict.fromkeys(_named(context, wanted), error), error.code)
     elif not context.controller.is_active:
-        error = KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+        error = KafkaError(ErrorCode.NOT_CONTROLLER, "send the request to the controller")
         await _respond(context, request, dict.fromkeys(_named(context, wanted), error))
     else:
         timeout_ms = messages.milliseconds(body.timeout)
@@ -68,7 +68,7 @@ async def elect_leaders(context: ApiContext, request: Request) -> None:
 
 
 def _wanted(body: Any) -> StepsTo[dict[TopicPartition, None]]:
-    """One that is named twice is answered once."""
+    """A partition that is named twice is answered once."""
     wanted: dict[TopicPartition, None] = {}
     for row in body.topic_partitions:
         for some in parts_of(row.partitions, PARTITIONS_AT_ONCE):
@@ -89,7 +89,7 @@ async def _elect(
             epochs[tp] = state.leader_epoch
         if number % PARTITIONS_IN_A_SLICE == 0:
             await slice_of_own(context, request)
-    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the election has not been completed yet")
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the election is not complete yet")
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
             answers = await _elected(context, wanted, unclean)
@@ -120,9 +120,9 @@ async def _elected(context: ApiContext, wanted: Collection[TopicPartition] | Non
 
 
 def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, unclean: bool) -> bool:
-    """As far as this broker has been told. One that is gone meanwhile is not waited for.
+    """Whether the metadata cache has the leader. A partition that was deleted meanwhile is not waited for.
 
-    An election raises the epoch; without it a cache that has not heard of a new order of replicas either would look right.
+    An election raises the epoch. Without that check, a cache that is missing a new order of replicas too would look right.
     """
     state = context.metadata.partition(tp)
     if state is None:
@@ -132,7 +132,7 @@ def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, u
 
 
 def _named(context: ApiContext, wanted: Iterable[TopicPartition] | None) -> Iterable[TopicPartition]:
-    """The partitions of an answer that is the same for all that was asked for."""
+    """The partitions of an answer that is the same for all that were requested."""
     if wanted is not None:
         return wanted
     return [

@@ -1,9 +1,9 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
-The API resolves the session and the topic ids, and leaves reading and waiting to the replica manager; record bytes pass
-through as the log gave them. A partition that is named twice is answered once, as it was asked for last. A connection has one
-fetch read at a time, and an answer is as large as there is room for (`network/unsent_answers.py`). Not done: reading from the
-closest replica (KIP-392), remote storage.
+The API resolves the session and the topic ids; the replica manager reads and waits; record bytes pass through as the log returned
+them. A partition that is named twice is answered once, with its last row. A connection has one fetch in progress, and the size of
+an answer depends on the available room (`network/unsent_answers.py`). Not done: reading from the closest replica (KIP-392), remote
+storage.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ TOPIC_IDS_SINCE = 13
 SESSION_ERRORS_SINCE = 7
 LEADER_ENDPOINTS_SINCE = 16
 MIN_BYTES_MAX = ANSWER_MAX // 2
-"""Of whole batches an answer may have less than there is room for."""
+"""An answer consists of whole batches and may therefore have less than the available room."""
 
 
 LARGE_REQUEST = 8 * 1024
-"""Bytes: one with more names some two hundred partitions, and is read in steps."""
+"""Bytes: a larger request names some two hundred partitions, and is decoded in steps."""
 
 
 def fetch(context: ApiContext, request: Request) -> Further:
@@ -53,10 +53,10 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
     connection = request.connection
     if not connection.is_open:
         return
-    # Followers are never held up by clients that do not read.
+    # Followers are never blocked by clients that do not read.
     if not connection.begin_fetch(request, needs_room=body.replica_id < 0):
         return
-    request.frame = NO_FRAME  # what waits must not keep it in memory
+    request.frame = NO_FRAME  # a waiting fetch must not keep it in memory
     try:
         fetched = context.fetch_sessions.open(
             body, uses_topic_ids=version >= TOPIC_IDS_SINCE, connection=request.connection
@@ -77,7 +77,7 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
     params = FetchParams(
         body.replica_id,
         body.replica_epoch,
-        body.max_wait_ms if all_known else 0,  # An error is told at once.
+        body.max_wait_ms if all_known else 0,  # An error is answered at once.
         body.min_bytes if body.min_bytes < MIN_BYTES_MAX else MIN_BYTES_MAX,
         body.max_bytes if body.max_bytes < ANSWER_MAX else ANSWER_MAX,
         body.isolation_level,
@@ -104,10 +104,10 @@ def _fetch(context: ApiContext, request: Request, body: FetchRequest) -> None:
 
 
 def _refuse(request: Request) -> None:
-    """A fetch as a replica that may not be one."""
+    """Refuses a fetch with a replica id on a listener where that is not allowed."""
     version = request.header.api_version
     if version < SESSION_ERRORS_SINCE:
-        request.close("a fetch as a replica, on a listener that is not the brokers'")
+        request.close("a fetch with a replica id, on a listener that is not for brokers")
         return
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     request.respond(fetch_codec.encode_response(version, 0, error, NO_SESSION_ID, []))
@@ -125,7 +125,7 @@ def _respond(
     if version >= TOPIC_IDS_SINCE:
         for partition, data in pairs:
             if data.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and partition.tp is not None:
-                # The topic was deleted since: its id is to be looked up again.
+                # The topic was deleted since then: the client must look up its id again.
                 partition.tp = None
     if version < STORAGE_ERROR_SINCE:
         pairs = [(partition, _as_old_clients_know_it(data)) for partition, data in pairs]
@@ -144,7 +144,7 @@ def _respond(
 
 
 def _as_old_clients_know_it(data: FetchPartitionData) -> FetchPartitionData:
-    """KAFKA_STORAGE_ERROR is unknown to them, and not asked again: as in Kafka they look for the next leader instead."""
+    """Old clients do not know KAFKA_STORAGE_ERROR and would not retry. As in Kafka, their error makes them look for the leader."""
     if data.error != ErrorCode.KAFKA_STORAGE_ERROR:
         return data
     return data._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,8 +1,8 @@
 """FindCoordinator (API 10), v0 to v6: the leader of a group's partition of `__consumer_offsets` (CLI-2).
 
-v1 key type and message, v4 many keys in one request (KIP-699). The first question makes the topic. While the leader is not
-known the answer is COORDINATOR_NOT_AVAILABLE, and the client asks again; while it may just have died (CTL-16) the answer waits a moment.
-Transactions and share groups are not served: INVALID_REQUEST for the first, as for an unknown key type, which no client
+v1 key type and message, v4 many keys in one request (KIP-699). The first request creates the topic. While the leader is unknown,
+the answer is COORDINATOR_NOT_AVAILABLE, and the client retries; while the leader may just have died (CTL-16), the answer waits a
+moment. Transactions and share groups are not served: INVALID_REQUEST for the first, as for an unknown key type, which no client
 retries; COORDINATOR_NOT_AVAILABLE for the second (v6), as in Kafka 3.9.
 """
 
@@ -24,7 +24,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 SHARE_SINCE = 6
 MANY_SINCE = 4
 NO_ERROR_TEXT = "NONE"
-"""What Kafka's answers up to v3 say where there is no error."""
+"""The message in Kafka's answers up to v3 without an error."""
 
 
 class _Coordinator(NamedTuple):
@@ -58,9 +58,9 @@ def _find_all(context: ApiContext, request: Request) -> StepsTo[Further]:
 
 async def _make_topic_and_respond(context: ApiContext, request: Request, keys: Sequence[str]) -> None:
     errors = await context.topic_admin.create_automatically([OFFSETS_TOPIC])
-    message = f"{OFFSETS_TOPIC} is being made"
+    message = f"{OFFSETS_TOPIC} is being created"
     if errors[OFFSETS_TOPIC] is not ErrorCode.LEADER_NOT_AVAILABLE:
-        message = f"{OFFSETS_TOPIC} cannot be made: {errors[OFFSETS_TOPIC].name}"
+        message = f"{OFFSETS_TOPIC} cannot be created: {errors[OFFSETS_TOPIC].name}"
     _respond(context, request, keys, lambda key: _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
 
 
@@ -76,10 +76,10 @@ def _refusal(key_type: int, version: int) -> _Coordinator | None:
 def _find(context: ApiContext, request: Request, group_id: str) -> _Coordinator:
     state = context.metadata.partition(TopicPartition(OFFSETS_TOPIC, context.groups.partition_of(group_id)))
     if state is None or state.leader in context.suspected_leaders.suspected:
-        return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known at the moment")
+        return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is unknown at the moment")
     node = context.node_endpoint(state.leader, request.connection.listener)
     if node is None:
-        return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not there at the moment")
+        return _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not live at the moment")
     return _Coordinator(ErrorCode.NONE, "", node.node_id, node.host, node.port)
 
 

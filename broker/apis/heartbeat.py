@@ -1,6 +1,6 @@
-"""Heartbeat (API 12), v0 to v4: a member is alive, and hears of a rebalance that has begun (CLI-2, INV-24, BAD-33).
+"""Heartbeat (API 12), v0 to v4: keeps a member's session alive, and reports the start of a rebalance (CLI-2, INV-24, BAD-33).
 
-The most frequent request of groups, so by hand (`heartbeat_codec`).
+The most frequent request of groups, so its codec is hand-written (`heartbeat_codec`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JoinGroup (API 11), v0 to v9: a member joins its group, or joins again for the next generation (CLI-2, BAD-32).
 
-v1 rebalance time-out (before: the session's), v4 a new member is first sent back with its id (KIP-394), v5 static members
-(KIP-345), v7 protocol type in the answer, v8 reason, v9 a static leader that comes back may skip the assignment (KIP-814).
-The answer waits until the rebalance is through.
+v1 rebalance timeout (before: the session's), v4 a new member is first sent back with its id (KIP-394), v5 static members
+(KIP-345), v7 protocol type in the answer, v8 reason, v9 a returning static leader may skip the assignment (KIP-814). The answer
+waits until the rebalance is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_PROTOCOL_IS_NULL_SINCE = 7
 SKIPPED_ASSIGNMENT_SINCE = 9
 REASON_LENGTH_MAX = 255
 PROTOCOLS_MAX = 32
-"""Of one member; clients have one to four. More are INVALID_REQUEST: they are compared with those of all other members."""
+"""Limit for one member; clients have one to four. More are INVALID_REQUEST, because they are compared with those of all others."""
 
 
 def join_group(context: ApiContext, request: Request) -> Further:
@@ -58,12 +58,12 @@ def _join(context: ApiContext, request: Request) -> StepsTo[None]:
         can_skip_assignment=version >= SKIPPED_ASSIGNMENT_SINCE,
         reason=(getattr(body, "reason", None) or "")[:REASON_LENGTH_MAX],
     )
-    request.frame = NO_FRAME  # it may wait for long
+    request.frame = NO_FRAME  # it may wait for a long time
     context.groups.join(join, lambda answer: _respond(context, request, answer))
 
 
 def client_host(request: Request) -> str:
-    """The client's address as Kafka writes it: `/127.0.0.1`."""
+    """The client's address in Kafka's form: `/127.0.0.1`."""
     return "/" + request.connection.remote_address
 
 

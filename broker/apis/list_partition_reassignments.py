@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (API 46), v0: on the controller only; the moves that are under way (CTL-11).
+"""ListPartitionReassignments (API 46), v0: only on the controller; the moves in progress (CTL-11).
 
-Without a list all of them; of a list those that move, and nothing is said of the others, unknown ones included.
+Without a list, all moves; with a list, those in it that move. Other partitions, even unknown ones, are left out.
 """
 
 from __future__ import annotations

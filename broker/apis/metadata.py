@@ -1,7 +1,7 @@
-"""Metadata (API 3), v0 to v12: brokers, leaders and ISRs as this broker's cache has them; auto-creation.
+"""Metadata (API 3), v0 to v12: brokers, leaders and ISRs from this broker's cache; auto-creation.
 
-The addresses are those of the listener on which the request came. An unknown topic is made, when both the request (v4)
-and `auto.create.topics.enable` allow it; the answer is LEADER_NOT_AVAILABLE then, and the client asks again.
+The addresses are those of the request's listener. An unknown topic is created if both the request (v4) and
+`auto.create.topics.enable` allow it; the answer is then LEADER_NOT_AVAILABLE, and the client retries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NULL_MEANS_ALL_SINCE = 1
 
 TOPICS_IN_A_STEP = 50
 CREATED_MAX = 100
-"""Topics that one request may have made; the others are unknown until they are asked for again."""
+"""Limit of topics that one request may create; the others stay unknown until the next request."""
 
 
 def metadata(context: ApiContext, request: Request) -> Further:
@@ -91,13 +91,13 @@ def _respond_to(
 def _topics(
     context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
 ) -> Sequence[bytes]:
-    """What is known as it is now, what was not as it was."""
+    """Known topics as they are now; the others as they were at the request."""
     listener, version = request.connection.listener, request.header.api_version
     return [*(context.metadata_topics.encoded(listener, version, name) for name in known), *others.values()]
 
 
 def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
-    """A topic asked for by name, or by id (v10): the name of one that is known, else what is answered for it."""
+    """A topic requested by name, or by id (v10): the name of a known topic, else the row for an unknown one."""
     topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
     if topic_id is not None:
         return context.metadata.topic_name(topic_id) or MetadataTopic(
@@ -117,7 +117,7 @@ def _all(context: ApiContext, request: Request) -> Sequence[bytes]:
 def _respond_when_settled(
     context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[bytes]]
 ) -> None:
-    """A client that has just lost a leader is told of the next one, not once more of the old one (CTL-16)."""
+    """A client that has just lost a leader should get the next leader, not the old one again (CTL-16)."""
     listener, version = request.connection.listener, request.header.api_version
 
     def then() -> None:
@@ -132,7 +132,7 @@ def _respond_when_settled(
 
 
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
-    """In its turn: behind a producer's request that waits for its leader's failover, it would tell of the old leader."""
+    """Answers in turn: if the answer waits behind a produce that waits for a failover, it must not contain the old leader."""
     listener = request.connection.listener
 
     def body() -> bytes:

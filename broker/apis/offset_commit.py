@@ -1,9 +1,9 @@
 """OffsetCommit (API 8), v2 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
 
-v2 to v4 with a retention of their own (one beyond the end of time is for ever), v6 leader epoch (KIP-320), v7 static members.
-Partitions that do not exist are refused one by one; the others go on. Who commits without membership has generation -1 and
-no member id. What is there twice counts as it comes last. The members of KIP-848's groups (v9) are not served: their epoch
-is taken for a generation.
+v2 to v4 have their own retention (beyond the largest time means for ever), v6 leader epoch (KIP-320), v7 static members. Partitions
+that do not exist are refused one by one; the others are committed. A client that commits without membership has generation -1 and
+no member id. The last of repeated partitions counts. Members of KIP-848's groups (v9) are not served: their epoch is treated as a
+generation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
 OFFSETS_AT_ONCE = 1_000
-"""That are one batch in the log; a request with more of them is several, one after the other."""
+"""Offsets in one batch of the log; a larger request becomes several, one after the other."""
 
 
 def offset_commit(context: ApiContext, request: Request) -> Further:
@@ -57,7 +57,7 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
 
 
 class _Commit:
-    """Goes on with the next offsets when those before are replicated."""
+    """Continues with the next offsets when the previous ones are replicated."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _Commit:
         if len(errors) < OFFSETS_AT_ONCE:
             self.go_on()
         else:
-            # Not from here: a sole replica's append is answered before it returns.
+            # Not called directly: a sole replica's append is answered before it returns.
             asyncio.get_running_loop().call_soon(self.go_on)
 
 

@@ -1,4 +1,4 @@
-"""OffsetDelete (API 47), v0: committed positions of a group are forgotten, partition by partition (KIP-496, CLI-2).
+"""OffsetDelete (API 47), v0: removes committed positions of a group, partition by partition (KIP-496, CLI-2).
 
 GROUP_SUBSCRIBED_TO_TOPIC for a topic that members of the group read; partitions that do not exist are refused one by one.
 """
@@ -19,7 +19,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 200
 DELETIONS_AT_ONCE = 500
-"""Whose tombstones are appended together."""
+"""Partitions whose tombstones are appended together."""
 
 
 def offset_delete(context: ApiContext, request: Request) -> Further:
@@ -45,7 +45,7 @@ def _begin(context: ApiContext, request: Request) -> StepsTo[None]:
 
 
 class _Deletion:
-    """Goes on with the next partitions when the tombstones of those before are replicated."""
+    """Continues with the next partitions when the tombstones of the previous ones are replicated."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class _Deletion:
 
     def _told(self, error: ErrorCode, errors: dict[TopicPartition, ErrorCode]) -> None:
         if error is ErrorCode.GROUP_ID_NOT_FOUND and self._is_begun:
-            # It went with the last of its offsets: nothing is left of the other partitions.
+            # The group was removed with its last offset: the other partitions have none left.
             error = ErrorCode.NONE
             errors = dict.fromkeys(itertools.chain.from_iterable(self._left), ErrorCode.NONE)
             self._left.clear()
@@ -76,7 +76,7 @@ class _Deletion:
         self._is_begun = True
         self._errors |= errors
         if error is ErrorCode.NONE and self._left:
-            # Not from here: a sole replica's append is answered before it returns.
+            # Not called directly: a sole replica's append is answered before it returns.
             asyncio.get_running_loop().call_soon(self.go_on)
         else:
             respond_later(self._context, self._request, _answer(self._request, error, self._errors))

@@ -1,11 +1,11 @@
 """Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25.
 
-The batches go to the log as they came; errors are per partition. With acks=0 there is no answer, so an error closes the
-connection: else the client would never know. Transactions are not served yet: a transactional id is refused, and a
-transactional batch without one too, as in Kafka. Nobody could end such a transaction, and compaction would stop at it.
+Batches go to the log as they came; errors are per partition. With acks=0 there is no answer, so an error closes the connection;
+otherwise the client would never know. Transactions are not served yet: a transactional id is refused, and so is a transactional batch
+without one, as in Kafka. Nobody could end such a transaction, and compaction would stop at it.
 
 A request that names a partition twice is refused as a whole, with INVALID_REQUEST. (Kafka appends only the last of the two, and
-answers once.) No client does that; but 2 KB that take long to unpack would fit into a request thousands of times.
+answers once.) No client sends that; but thousands of 2 KB batches that take long to unpack would fit into such a request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ZSTD_SINCE = 7
 LEADER_HINT_SINCE = 10
 
 MESSAGES_MAX = 100
-"""Of an answer to a request that is refused as a whole."""
+"""Partitions in the answer to a request that is refused as a whole, between two pauses."""
 NO_RECORDS = memoryview(b"")
 
 
@@ -48,7 +48,7 @@ def produce(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] 
 async def _decode_and_append(
     context: ApiContext, request: Request, steps: Generator[None, None, ProduceRequest]
 ) -> None:
-    """Of thousands of partitions."""
+    """For requests with thousands of partitions."""
     pause = context.replica_manager.client_budget.pause
     while True:
         await pause()
@@ -82,7 +82,7 @@ def _append(context: ApiContext, request: Request, body: ProduceRequest) -> Coro
         for partition, records in partitions
     ]
     acks = body.acks
-    # What waits for its replication must not keep the records in memory.
+    # A produce that waits for replication must not keep the records in memory.
     request.frame = NO_RECORDS
     return context.replica_manager.appends.append_in_slices(
         acks, body.timeout_ms, entries, lambda results: _respond(context, request, acks, shape, results)
@@ -94,18 +94,18 @@ def _failed(partition: int, error: ErrorCode, message: str) -> ProducePartitionR
 
 
 def _refusal(body: ProduceRequest, version: int) -> tuple[ErrorCode, str] | None:
-    """Why nothing of the request is appended."""
+    """The reason to refuse the whole request, if there is one."""
     if not -1 <= body.acks <= 1:
-        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: allowed are -1, 0 and 1"
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks {body.acks}: expected -1, 0 or 1"
     if body.transactional_id is not None:
         return ErrorCode.INVALID_REQUEST, "transactions are not served"
     if len(body.topics) != 1 or len(body.topics[0][1]) > 1:
         partitions_named = [(topic, partition) for topic, rows in body.topics for partition, _ in rows]
         if len(set(partitions_named)) != len(partitions_named):
-            return ErrorCode.INVALID_REQUEST, "a partition twice in one request"
+            return ErrorCode.INVALID_REQUEST, "a partition is twice in one request"
     for topic, partitions in body.topics:
         if topic in INTERNAL_TOPICS:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients do not write to {topic}"
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients must not write to {topic}"
         if version < ZSTD_SINCE and any(first_batch_compression(records) == ZSTD for _, records in partitions):
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
         for _, records in partitions:
@@ -124,13 +124,13 @@ def _respond(
     shape: list[tuple[str, int]],
     results: list[ProducePartitionResult],
 ) -> None:
-    """`results` are in the order of the request's partitions; `shape` says of each topic how many it has."""
+    """`results` are in the order of the request's partitions; `shape` has the number of partitions of each topic."""
     if acks == 0:
         failed = next((result for result in results if result.error), None)
         if failed is None:
             request.respond_nothing()
         else:
-            request.close(f"an error that acks=0 cannot tell: {ErrorCode(failed.error).name}")
+            request.close(f"an error that acks=0 cannot report: {ErrorCode(failed.error).name}")
         return
     version = request.header.api_version
     if len(shape) == 1:

@@ -1,7 +1,7 @@
-"""The one routing table: which function serves which API, at a glance.
+"""The routing table: which function serves which API, at a glance.
 
-A handler answers through the request, now or later, and returns None; one that has to await returns a coroutine, and the
-requests that follow on its connection wait for it. Versions are `protocol.kafka.api_keys.SUPPORTED`.
+A handler answers through the request, now or later, and returns None. A handler that must await returns a coroutine, and the next
+requests on its connection wait for it. Versions are in `protocol.kafka.api_keys.SUPPORTED`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""This broker in its cluster: its life in ZooKeeper, what it knows of the others, ids that it gets there."""
+"""This broker in its cluster: its registration in ZooKeeper, its knowledge of the others, its producer ids."""

@@ -1,4 +1,4 @@
-"""Asking the controller to take this broker's leaderships away before it stops (STA-2)."""
+"""Asks the controller to move this broker's leaderships away before it stops (STA-2)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class ControllerUnknown(Exception):
-    """There is no controller now, or it cannot be reached; the text says which."""
+    """There is no controller now, or it is unreachable; the text says which."""
 
 
 class ControllerClient:
-    """Finds the controller in ZooKeeper for each attempt: it may change in between, also because it is this broker."""
+    """Looks up the controller in ZooKeeper for each attempt, because it may change in between, also if it is this broker."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ControllerClient:
         self._broker_epoch = broker_epoch
 
     async def controlled_shutdown(self) -> bool:
-        """True when the controller says that this broker leads nothing any more that others could lead."""
+        """Returns True if, according to the controller, this broker leads nothing that others could lead."""
         attempts = self._config.controlled_shutdown_max_retries + 1
         for attempt in range(1, attempts + 1):
             remaining = await self._attempt()
@@ -47,11 +47,11 @@ class ControllerClient:
                 return True
             if attempt < attempts:
                 await asyncio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
-        log.warning("controlled shutdown did not succeed in %d attempts: stopping all the same", attempts)
+        log.warning("controlled shutdown did not succeed in %d attempts: stopping anyway", attempts)
         return False
 
     async def _attempt(self) -> int | None:
-        """How many partitions are still led here; None when nobody could be asked."""
+        """The number of partitions still led here; None if the controller did not answer."""
         try:
             address = await self._address()
             request = ControlledShutdownRequest(self._config.broker_id, self._broker_epoch())

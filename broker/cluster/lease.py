@@ -1,21 +1,20 @@
-"""Whether this process may still act for its ZooKeeper session after it stood still (FLT-6).
+"""Whether this process may still act for its ZooKeeper session after it was stopped (FLT-6).
 
-A process that was stopped (SIGSTOP, a frozen container) past its session wakes up as a leader that has been replaced.
-It cannot know before ZooKeeper has told it, and its first I/O callbacks may run before any timer. So every piece of
-work asks the lease, and the lease compares the clock with its last tick:
+A process that was stopped (SIGSTOP, a frozen container) for longer than its session wakes up as a leader that has been replaced. It
+cannot know that before ZooKeeper has reported it, and its first I/O callbacks may run before any timer. So every piece of work asks
+the lease, and the lease compares the clock with its last tick:
 
-* the clock goes on while the machine is suspended (`Clock.since_boot`): the session ends meanwhile, as after a SIGSTOP;
-* ticks come every 100 ms while the loop runs; a gap above the limit means that the process stood still. The limit is
-  below what a session needs to expire: the session's last heartbeat is at most a third of its time-out old.
-* then the lease is *suspect* until a round trip to ZooKeeper, begun after the gap, has succeeded in the same session;
-* a session that is gone ends in `step_down_all`, which calls `reset`.
+* the clock continues while the machine is suspended (`Clock.since_boot`): the session ends meanwhile, as after a SIGSTOP;
+* ticks come every 100 ms while the loop runs; a gap above the limit means that the process was stopped. The limit is below the
+  time in which a session expires: the session's last heartbeat is at most a third of its timeout old.
+* then the lease is *suspect* until a round trip to ZooKeeper, started after the gap, has succeeded in the same session;
+* a session that has ended leads to `step_down_all`, which calls `reset`.
 
-ZooKeeper merely away does not make it suspect (CTL-14): without a gap nobody can have missed the loss of the session
-for longer than the client library needs to tell.
+An unreachable ZooKeeper does not make it suspect (CTL-14): without a gap, the client library reports the loss of the session in time.
 
-What is answered from memory alone, as a group's offsets, needs more: a leader that is cut off does not know that there is another
-one. So a round trip is made regularly, and `is_proven` as long as the last one is younger than half a session: within that
-time nobody else can have been elected because of a session that ended.
+Answers from memory alone, such as a group's offsets, need more: a leader that is cut off does not know that there is another one. So
+a round trip is made regularly, and `is_proven` holds while the last one is younger than half a session: within that time nobody else
+can have been elected because of an expired session.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LIMIT_S_MAX = 1.0
 
 
 class SessionHeartbeat(Protocol):
-    """What the lease needs of the ZooKeeper session."""
+    """The part of the ZooKeeper session that the lease needs."""
 
     @property
     def session_id(self) -> int: ...
@@ -44,7 +43,7 @@ class SessionHeartbeat(Protocol):
 
 
 class LeadershipLease:
-    """Hot: `is_suspect` is asked once per request."""
+    """Hot path: `is_suspect` is called once per request."""
 
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
         self._since_boot = clock.since_boot
@@ -63,40 +62,40 @@ class LeadershipLease:
         self._on_stall.append(callback)
 
     def on_trusted(self, callback: Callable[[], None]) -> None:
-        """Calls `callback()` when the lease stopped being suspect."""
+        """Calls `callback()` when the lease is no longer suspect."""
         self._on_trusted.append(callback)
 
     def is_suspect(self) -> bool:
-        """True while nothing may be acknowledged."""
+        """Whether nothing may be acknowledged now."""
         if self._since_boot() - self._last_tick > self._limit_s:
             self._note_stall()
         return self._suspect
 
     def is_proven(self) -> bool:
-        """True while a round trip to ZooKeeper, not long ago, has shown that the session lives."""
+        """Whether a recent round trip to ZooKeeper has shown that the session is alive."""
         return self._since_boot() - self._proven_at <= self._proof_holds_s
 
     def prove(self, began: float) -> None:
-        """The session lived after `began`, seconds since boot."""
+        """Records that the session was alive after `began`, in seconds since boot."""
         self._proven_at = max(self._proven_at, began)
 
     def tick(self, session_id: int | None = None) -> None:
-        """The loop runs. While all is well, `session_id` is the session that a later confirmation must be of."""
+        """Called while the loop runs. If all is well, `session_id` is the session that a later confirmation must have."""
         if not self.is_suspect():
             self._session_id = session_id
         self._last_tick = self._since_boot()
 
     def reset(self) -> None:
-        """Every leadership was given up: nothing is left to doubt. The next tick learns the new session."""
+        """Clears the doubt, because every leadership was given up. The next tick learns the new session."""
         self._session_id = None
         self._trust()
 
     async def confirm(self, session: SessionHeartbeat) -> bool:
-        """One attempt to trust again, by one round trip. False: still suspect."""
+        """One attempt to trust again, with one round trip. Returns False if still suspect."""
         stalls, began = self._stalls, self._since_boot()
         await session.heartbeat()
-        # A gap during the round trip, or another session: what came back proves nothing about now.
-        # Without a known session everything was given up before, and `reset` has come with it.
+        # After a gap during the round trip, or in another session, the answer proves nothing about now.
+        # Without a known session, everything was given up before, together with `reset`.
         is_same_session = session.session_id == self._session_id or not self._session_id
         if self.is_suspect() and stalls == self._stalls and is_same_session:
             self._trust()
@@ -105,8 +104,8 @@ class LeadershipLease:
         return not self._suspect
 
     async def run(self, session: SessionHeartbeat) -> None:
-        """Ticks until cancelled; confirms when suspect, and regularly. Nothing is led before it runs: the wait for ZooKeeper was no
-        standstill."""
+        """Ticks until cancelled; confirms when suspect, and regularly. Nothing is led before it runs: waiting for ZooKeeper at the
+        start does not count as a gap."""
         self._last_tick = asked_at = self._since_boot()
         confirming: asyncio.Task[None] | None = None
         try:
@@ -135,7 +134,9 @@ class LeadershipLease:
         gap_s, self._last_tick = now - self._last_tick, now
         self._stalls += 1
         self._suspect = True
-        log.warning("this process stood still for %.1f s: nothing is acknowledged until ZooKeeper confirms", gap_s)
+        log.warning(
+            "this process was stopped for %.1f s: nothing is acknowledged until ZooKeeper confirms the session", gap_s
+        )
         for callback in self._on_stall:
             callback(gap_s)
 

@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster: brokers, topics, leaders, ISRs (UpdateMetadata, STA-1, CTL-13). Pure."""
+"""The broker's view of the cluster: brokers, topics, leaders, ISRs (UpdateMetadata, STA-1, CTL-13). Pure."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ STATES_IN_A_STEP = 200
 
 
 class MetadataCache:
-    """The newest UpdateMetadata, merged. Who may send one (controller epoch, broker epoch) is the caller's check."""
+    """The merged contents of all UpdateMetadata requests. The caller checks their sender (controller epoch, broker epoch)."""
 
     def __init__(self) -> None:
         self.controller_id: int = -1
         self.controller_epoch: int = NO_EPOCH
         self.last_full_update: tuple[int, int] = (NO_EPOCH, NO_EPOCH)
-        """Controller epoch and broker epoch of the newest request that named the whole cluster."""
+        """Controller epoch and broker epoch of the newest full request."""
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics: dict[str, dict[int, PartitionState]] = {}
         self._topic_ids: dict[str, uuid.UUID] = {}
         self._topic_names: dict[uuid.UUID, str] = {}
         self._counts: dict[str, int] = {}
         self._ids_of_absent: dict[str, uuid.UUID] = {}
-        """Of topics that a full update did not name: they may be there, and are deleted if one of another id comes."""
+        """The ids of topics missing from a full update: they may exist, and are deleted if a topic of another id appears."""
         self._topic_versions: dict[str, int] = {}
         self.version = 0
-        """Grows with each update."""
+        """Increases with each update."""
         self.brokers_version = 0
-        """Grows when other brokers are live, or the same ones elsewhere."""
+        """Increases when the live brokers or their addresses change."""
         self._listeners: list[Callable[[list[TopicPartition]], None]] = []
         self._deletion_listeners: list[Callable[[frozenset[str]], None]] = []
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """As `updating`, without a stop."""
+        """Like `updating`, without pauses."""
         steps = self.updating(request)
         while True:
             try:
@@ -48,10 +48,10 @@ class MetadataCache:
                 return changed
 
     def updating(self, request: UpdateMetadataRequest) -> Generator[None, None, list[TopicPartition]]:
-        """Compares in steps, then applies the request whole and tells the listeners in the last one: nobody sees half of it.
+        """Compares in steps, then applies the whole request and calls the listeners in the last step: nobody sees half of it.
 
-        Nothing else may change the cache meanwhile. Returns the partitions that changed or went away. A topic whose id
-        changed was deleted and made again: its old partitions go first.
+        Nothing else may change the cache meanwhile. Returns the partitions that changed or were removed. A topic whose id changed was
+        deleted and created again: its old partitions are removed first.
         """
         topics = self._topics
         ids = {topic: topic_id_uuid(text) for topic, text in request.topic_ids.items()}
@@ -107,7 +107,7 @@ class MetadataCache:
         staged: dict[str, dict[int, PartitionState]],
         changed: Iterable[TopicPartition],
     ) -> None:
-        """`staged` has, of each topic, the states that are new; of a full request all."""
+        """`staged` has the new states of each topic; for a full request all states."""
         brokers = {broker.id: broker for broker in request.brokers}
         if brokers != self._brokers:
             self._brokers = brokers
@@ -174,12 +174,12 @@ class MetadataCache:
         return MappingProxyType(self._topics[topic]) if topic in self._topics else NO_PARTITIONS
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions are assigned, also those of which no state is known; 0 for an unknown topic."""
+        """The number of assigned partitions, also those without a known state; 0 for an unknown topic."""
         states = self._topics.get(topic)
         return max(self._counts.get(topic, 0), len(states)) if states else 0
 
     def replica_count(self) -> int:
-        """Of all partitions of all topics; a topic's partitions have as many as its first one. Takes half a microsecond a topic."""
+        """The replicas of all topics, assuming that a topic's partitions have as many as its first. Takes 0.5 us per topic."""
         return sum(
             max(self._counts.get(topic, 0), len(states)) * len(next(iter(states.values())).replicas)
             for topic, states in self._topics.items()
@@ -187,7 +187,7 @@ class MetadataCache:
         )
 
     def topic_version(self, name: str) -> int:
-        """Which update changed the topic last; as long as it is the same, so are the states of all its partitions."""
+        """The number of the last update that changed the topic; while it is the same, so are its partitions' states."""
         return self._topic_versions.get(name, 0)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
@@ -198,11 +198,11 @@ class MetadataCache:
 
     @property
     def listeners(self) -> int:
-        """How many are told of each update."""
+        """The number of listeners."""
         return len(self._listeners)
 
     def on_change(self, listener: Callable[[list[TopicPartition]], None]) -> Callable[[], None]:
-        """Calls `listener(changed partitions)` after every update. Returns the function that ends it."""
+        """Calls `listener(changed partitions)` after every update. Returns a function that removes the listener."""
         self._listeners.append(listener)
 
         def remove() -> None:
@@ -212,8 +212,8 @@ class MetadataCache:
         return remove
 
     def on_deletion(self, listener: Callable[[frozenset[str]], None]) -> None:
-        """Calls `listener(topics)` after an update that tells of topics that are deleted, or were and are made again.
+        """Calls `listener(topics)` after an update with topics that are deleted, or were deleted and created again.
 
-        That a full update does not name a topic is no such news: the controller may not have been able to read its node.
+        A topic missing from a full update does not count: the controller may have been unable to read its node.
         """
         self._deletion_listeners.append(listener)

@@ -1,7 +1,7 @@
-"""Whom of the other brokers clients should rather not be sent to just now (CTL-16).
+"""Which other brokers clients should avoid at the moment (CTL-16).
 
 Every broker keeps an idle connection to every other one. While one has ended and nothing else is known yet, its broker is
-*suspected*; when the controller says that it is gone, it has *departed*. What follows from that: suspected_leaders.py.
+*suspected*; when the controller says that it is gone, it has *departed*. `suspected_leaders.py` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WatchPeer = Callable[[Address, Callable[[], None], Callable[[bool], None]], Clos
 
 
 class PeerWatch:
-    """Follows the metadata cache from now on: watches the live brokers' control listeners, and says who is in doubt."""
+    """Follows the metadata cache: watches the live brokers' control listeners, and reports who is in doubt."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class PeerWatch:
         self._forget = metadata.on_change(self._metadata_changed)
 
     def close(self) -> None:
-        """Nobody is in doubt any more."""
+        """Stops watching; nobody is in doubt any more."""
         self._forget()
         for broker_id in list(self._watched):
             self._end(broker_id)

@@ -1,8 +1,8 @@
 """Ids for idempotent producers, unique in the cluster: taken from ZooKeeper in blocks of 1000 (LOG-5, Kafka's ZkProducerIdManager).
 
-`/latest_producer_id_block` names the block that was given out last. A broker that needs ids writes the next block over the
-version that it read. After a write whose answer was lost nobody can tell whose block it is, so that block is left alone:
-ids are plenty, and no two producers may ever share one.
+`/latest_producer_id_block` has the last allocated block. A broker that needs ids writes the next block, conditional on the version
+that it read. If the answer to a write is lost, it is unknown whose block it is, so that block is not used: there are plenty of ids,
+and no two producers may ever share one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATTEMPTS = 20
 
 
 class ProducerIds:
-    """Gives out this broker's ids; one per broker."""
+    """Allocates this broker's ids; one per broker."""
 
     def __init__(self, broker_id: int, zk: ZooKeeperSession) -> None:
         self._broker_id = broker_id
@@ -31,10 +31,10 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """An id that nobody had before.
+        """An id that was never used before.
 
-        Raises KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which clients retry, while ZooKeeper cannot be asked;
-        UNKNOWN_SERVER_ERROR when its block is gone or cannot be read, or none is left.
+        Raises KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which clients retry, while ZooKeeper does not answer; UNKNOWN_SERVER_ERROR if its
+        block is missing or not readable, or if no ids are left.
         """
         while self._next >= self._end:
             async with self._taking:
@@ -51,20 +51,20 @@ class ProducerIds:
                     data, stat = await self._zk.get(ProducerIdBlockZNode.PATH)
                     first = ProducerIdBlockZNode.decode(data) + 1
                     if first + BLOCK_SIZE - 1 > PRODUCER_ID_MAX:
-                        raise ValueError("all producer ids are given out")
+                        raise ValueError("all producer ids are used up")
                     block = ProducerIdBlockZNode.encode(self._broker_id, first, first + BLOCK_SIZE - 1)
                     await self._zk.set(ProducerIdBlockZNode.PATH, block, stat.version)
                 except BadVersion:
                     continue
-                log.info("producer ids %d to %d are this broker's", first, first + BLOCK_SIZE - 1)
+                log.info("this broker allocated the producer ids %d to %d", first, first + BLOCK_SIZE - 1)
                 return first, first + BLOCK_SIZE
         except NoNode as error:
-            log.error("%s is gone: made anew it would give out ids twice", ProducerIdBlockZNode.PATH)
+            log.error("%s is missing: creating it again would repeat ids", ProducerIdBlockZNode.PATH)
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{ProducerIdBlockZNode.PATH} is gone") from error
         except ZkError as error:
-            log.warning("no block of producer ids: %r", error)
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "ZooKeeper gives no producer ids now") from error
+            log.warning("could not allocate producer ids: %r", error)
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "ZooKeeper does not answer") from error
         except ValueError as error:
             log.error("%s: %s", ProducerIdBlockZNode.PATH, error)
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
-        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "other brokers take producer ids all the time")
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "other brokers keep allocating producer ids")

@@ -1,17 +1,17 @@
-"""This broker's life in ZooKeeper: `/brokers/ids/<id>` and `/cluster/id` (STA-1, STA-3, STA-4, BUG-7, BUG-17).
+"""This broker's registration in ZooKeeper: `/brokers/ids/<id>` and `/cluster/id` (STA-1, STA-3, STA-4, BUG-7, BUG-17).
 
-    not registered --create the ephemeral node--> registered (its czxid is the broker epoch)
-    registered --session expired, or the node is gone while the session lives--> lost: nothing is led, register again
+  not registered --create the ephemeral node--> registered (its czxid is the broker epoch)
+  registered --session expired, or the node was deleted in a live session--> lost: lead nothing, register again
 
 The id may be taken:
 
-* by the node of this very session, when the answer to an earlier create was lost: that one is ours;
-* by a node with the addresses of this process: it is what a killed earlier life left behind until its session expires. It is
-  replaced in one step, so that the id is free at no moment. But two live processes may advertise one address, behind
-  different interfaces or names. Then the first one, whose node was replaced, replaces that of the second in the session that
-  it still has. The second one sees that the session which it took for dead lives, and ends: whoever was there first goes on;
-* by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise its session is
-  waited for.
+* by the node of this same session, if the answer to an earlier create was lost: that node is ours;
+* by a node with this process's addresses: an earlier life was killed, and its session has not expired yet. The node is replaced in
+  one step, so that the id is never free. But two live processes may advertise the same address, behind different interfaces or
+  names. Then the first one, whose node was replaced, replaces the second one's node in its session, which still exists. The second
+  one sees that the session it took for dead is alive, and ends: the process that was there first continues;
+* by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise this broker waits for the
+  end of that session.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class BrokerIdInUse(Exception):
 
 
 class ClusterIdUnreadable(ZkError):
-    """`/cluster/id` holds no id; the text says what to do."""
+    """`/cluster/id` contains no valid id; the text says what to do."""
 
 
 class AnotherLives(BrokerIdInUse):
-    """The process whose node was taken for that of an earlier life lives: it has registered again."""
+    """The process whose node seemed to be from an earlier life is alive: it has registered again."""
 
 
 async def prepare_paths(zk: ZooKeeperSession) -> None:
-    """Makes the nodes that Kafka expects to be there."""
+    """Creates the nodes that Kafka expects."""
     for path in PERSISTENT_PATHS:
         await zk.ensure_path(path)
 
@@ -87,9 +87,9 @@ async def cluster_id(zk: ZooKeeperSession) -> str:
 
 
 class Registration:
-    """Keeps this broker registered. `lost(reason)` and `registered(epoch)` tell main; `lost` is called at once.
+    """Keeps this broker registered. Calls `lost(reason)`, at once, and `registered(epoch)`.
 
-    `taken` is told when another live process turns out to have this broker's id and address: this one must end.
+    Calls `taken` if another live process has this broker's id and address: this process must end.
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class Registration:
 
     @property
     def epoch(self) -> int:
-        """The broker epoch of this life, or of the last one while it is not registered; -1 before the first."""
+        """The current broker epoch, or the last one while it is not registered; -1 before the first."""
         return self._epoch
 
     async def start(self) -> None:
-        """The first registration. Raises BrokerIdInUse, or ZkError when ZooKeeper goes away meanwhile."""
+        """The first registration. Raises BrokerIdInUse; raises ZkError if ZooKeeper disappears meanwhile."""
         await self._register()
         self._zk.add_listener(self._session_changed)
 
     def stop_watching(self) -> None:
-        """This broker ends on purpose: that its node goes is no news any more."""
+        """This broker stops on purpose: the removal of its node is no longer reported."""
         self._is_closing = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -144,16 +144,16 @@ class Registration:
             self._keep()
 
     def _node_changed(self, session_id: int, event: WatchEvent) -> None:
-        """The one-shot watch on our own node fired. Deleted while the session lives: we were judged dead (CTL-16).
+        """The one-shot watch on our own node fired. If it was deleted in a live session, this broker was judged dead (CTL-16).
 
-        It may fire before whoever set it has seen the answer: `_is_there` and its callers look whether it is still set.
+        It may fire before its creator has the answer: `_is_there` and its callers check whether it is still set.
         """
         if self._is_closing or self._zk.session_id != session_id:
             return
         self._is_watched = False
         if self._is_registered:
             if event.kind is WatchKind.DELETED:
-                self._lose("the broker's znode is gone")
+                self._lose("the broker's znode was deleted")
             self._keep()
 
     def _lose(self, reason: str) -> None:
@@ -170,13 +170,13 @@ class Registration:
             self._keeper = asyncio.get_running_loop().create_task(self._keep_registered())
 
     async def _keep_registered(self) -> None:
-        """Until registered with a watch set, or the session is not connected (then the session's next change goes on)."""
+        """Runs until registered with a watch, or without a connection (then the session's next change continues)."""
         while not self._is_closing:
             try:
                 if not self._is_registered:
                     await self._register()
                 elif not self._is_watched and not await self._is_there():
-                    self._lose("the broker's znode is gone")
+                    self._lose("the broker's znode was deleted")
                 if self._is_registered and self._is_watched:
                     return
                 continue
@@ -192,7 +192,7 @@ class Registration:
             await asyncio.sleep(RETRY_S)
 
     async def _is_there(self) -> bool:
-        """Looks at our node and sets the watch. The watch may have fired since the answer: then it is not `_is_watched`."""
+        """Looks for our node and sets the watch. If the watch has fired since the answer, it is not `_is_watched`."""
         session_id = self._zk.session_id
         self._is_watched = True
         try:
@@ -226,7 +226,7 @@ class Registration:
         await self._registered(self._epoch)
 
     async def _found(self) -> tuple[BrokerInfo | None, Stat] | None:
-        """Who has our id: None in it for a node that nobody can read."""
+        """The owner of our id: its broker is None if the node is not readable."""
         try:
             data, stat = await self._zk.get(self._path)
         except NoNode:
@@ -234,11 +234,11 @@ class Registration:
         try:
             return BrokerIdZNode.decode(self._broker.id, data, stat.czxid), stat
         except ValueError as error:
-            log.warning("%s holds no broker: %s", self._path, error)
+            log.warning("%s contains no valid broker: %s", self._path, error)
             return None, stat
 
     async def _make_way(self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None) -> float:
-        """One step towards a node with `data`. Returns until when another's session is waited for. Raises BrokerIdInUse."""
+        """One step towards a node with `data`. Returns until when to wait for another session. Raises BrokerIdInUse."""
         if stat.ephemeral_owner in self._made_way:
             raise AnotherLives(
                 f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
@@ -248,7 +248,7 @@ class Registration:
         endpoints = other.endpoints if other is not None else ()
         mine = _addresses(self._broker.endpoints)
         is_mine = _addresses(endpoints) == mine
-        # What this process has bound is answered by nobody but itself: only the other addresses are asked.
+        # Only this process answers at the addresses that it has bound, so only other addresses are tried.
         answering = await _first_that_answers(e for e in endpoints if (e.host, e.port) not in mine)
         if answering is not None:
             raise BrokerIdInUse(
@@ -260,7 +260,9 @@ class Registration:
             return 0.0
         now = self._clock.monotonic()
         if waited_until is None:
-            log.info("broker id %d is registered by a session that has not expired yet: waiting", self._broker.id)
+            log.info(
+                "broker id %d is registered by a session that has not expired yet: waiting for it", self._broker.id
+            )
             waited_until = now + 2 * self._zk.session_timeout_ms / 1000 + 1
         elif now > waited_until:
             raise BrokerIdInUse(
@@ -271,9 +273,9 @@ class Registration:
         return waited_until
 
     async def _replace_earlier_life(self, stat: Stat, data: bytes) -> None:
-        """Unless somebody else did. `_register` looks what came of it.
+        """Replaces the node, unless another process already did. `_register` reads the result.
 
-        Deleted first and made then, another live process could come between: the first one would lose.
+        Deletion and creation in two steps would let another live process take the id in between, and the first one would lose.
         """
         try:
             _, now = await self._zk.get(self._path)

@@ -1,10 +1,10 @@
-"""Leaders that may have died a moment ago, and the Metadata answers that wait until that is settled (CTL-16).
+"""Leaders that may have died a moment ago, and the Metadata answers that wait until that is known (CTL-16).
 
-A client whose leader died asks another broker in the same millisecond, before there is a new leader. librdkafka asks once:
-told the old leader, or that there is none, it looks again when its timer of one second fires. So such an answer waits, at
-most HOLD_S, until it can name the next leader. Only the answers to later requests of the same connection wait with it.
+A client whose leader died asks another broker in the same millisecond, before there is a new leader. librdkafka asks once. If the
+answer names the old leader or none, it does not ask again for a second. The broker therefore delays such an answer, for at most
+HOLD_S, until it knows the next leader. Only the answers to later requests of the same connection wait too.
 
-These are hints for a moment, to clients only. Who leads and who is dead is decided by the controller and ZooKeeper alone.
+These are short-lived hints, only for clients. Only the controller and ZooKeeper decide who leads and who is dead.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from protocol.types import BrokerInfo
 
 HOLD_S = 0.5
 GRACE_S = 0.003
-"""A killed process's connections end one after the other, and which first is by chance: a client may know of the death, and ask,
-up to a millisecond before the brokers know. An answer that names topics waits so long for what they are about to hear."""
+"""A killed process's connections end one after the other, in random order: a client may know of the death, and ask, up to a
+millisecond before the brokers know. An answer that names topics waits this long for news that is about to arrive."""
 LINGER_S = 3.0
-"""How long Metadata goes on listing a broker that is gone, which leads nothing any more. librdkafka (2.16) drops brokers that
-are not listed before it moves their partitions: the end of the dead one's thread then takes them from their new leader, when
-one and the same answer has told of both, and they stand still until the timer of a second."""
+"""How long Metadata keeps listing a broker that is gone and leads nothing any more. librdkafka (2.16) drops unlisted brokers before
+it moves their partitions. If one answer contains both changes, the end of the dead broker's thread takes the partitions from their
+new leader, and they pause until a timer of one second."""
 
 WAITERS_MAX = 1_000
-"""Answers that wait at a time; who asks then is answered with what is known."""
+"""Limit of waiting answers; further requests are answered at once."""
 TOPICS_MAX = 100_000
-"""Topics in all answers that wait: whether they are settled is looked at for all of them, in one turn of the loop."""
+"""Limit of topics in all waiting answers: one turn of the loop checks whether they are settled."""
 RELEASED_AT_ONCE = 50
-"""Answers that are made in one turn of the loop."""
+"""Answers made in one turn of the loop."""
 
 
 class _Waiter:
-    """An answer that waits; `topics` are those that it names."""
+    """A waiting answer; `topics` are those that it names."""
 
     def __init__(self, topics: tuple[str, ...], then: Callable[[], None]) -> None:
         self.topics = topics
@@ -42,13 +42,13 @@ class _Waiter:
 
 
 class SuspectedLeaders:
-    """Nobody is in doubt until PeerWatch says so; without fast failure detection nobody ever is."""
+    """Nobody is in doubt until PeerWatch reports it; without fast failure detection nobody ever is."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self.suspected: set[int] = set()
-        """Their connection to here has ended, and nothing else is known yet."""
+        """Brokers whose connection to this one has ended, without further news yet."""
         self.are_watched = False
-        """There are other brokers, and somebody would say so if one of them were in doubt."""
+        """There are other brokers, and somebody would report it if one of them were in doubt."""
         self._metadata = metadata
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
@@ -60,29 +60,29 @@ class SuspectedLeaders:
         self.suspected.add(broker_id)
 
     def trust(self, broker_id: int) -> None:
-        """It is known to live, or nothing is known against it any more."""
+        """The broker is alive, or nothing contradicts it any more."""
         if broker_id in self.suspected:
             self.suspected.discard(broker_id)
             self.look_again()
 
     def depart(self, broker: BrokerInfo) -> None:
-        """The controller says that it is gone. Until it also names other leaders, what it led is still in doubt."""
+        """The controller says that it is gone. Until it also names other leaders, the broker's partitions are in doubt."""
         self.come(broker.id)
         timer = asyncio.get_running_loop().call_later(LINGER_S, self.come, broker.id)
         self._departed[broker.id] = (broker, timer)
 
     def come(self, broker_id: int) -> None:
-        """It is there (again), or has been gone for long enough."""
+        """The broker is registered (again), or has been gone for long enough."""
         departed = self._departed.pop(broker_id, None)
         if departed is not None:
             departed[1].cancel()
 
     def departed(self) -> list[BrokerInfo]:
-        """Who was live until LINGER_S ago."""
+        """The brokers that were live within the last LINGER_S."""
         return [broker for broker, _ in self._departed.values()]
 
     def when_settled(self, topics: Iterable[str], then: Callable[[], None]) -> None:
-        """Calls `then` when no leader of these topics is in doubt, which is mostly after GRACE_S, or after HOLD_S more."""
+        """Calls `then` when no leader of these topics is in doubt: usually after GRACE_S, at most HOLD_S later."""
         names = tuple(topics)
         if self.are_watched and names and not self._are_suspected(names):
             asyncio.get_running_loop().call_later(GRACE_S, self._when_settled_now, names, then)
@@ -100,7 +100,7 @@ class SuspectedLeaders:
         self._topics_waiting += len(names)
 
     def look_again(self) -> None:
-        """After a change of the metadata or of who is in doubt: lets those go whose leaders are settled."""
+        """After a change of the metadata or of the doubts: releases the answers whose leaders are settled."""
         released = 0
         for waiter in list(self._waiters):
             if not self._are_suspected(waiter.topics):
@@ -111,7 +111,7 @@ class SuspectedLeaders:
                 self._release(waiter)
 
     def close(self) -> None:
-        """Nobody is suspected any more: waiting requests are answered now."""
+        """Ends all doubts: waiting answers are sent now."""
         self.suspected.clear()
         for broker_id in list(self._departed):
             self.come(broker_id)
@@ -123,7 +123,7 @@ class SuspectedLeaders:
             return False
         key = (self._metadata.version, doubtful)
         if key != self._suspected_key:
-            # Once for all who ask and wait: each may have asked for ten thousand partitions.
+            # Computed once for all waiters: each may have asked for ten thousand partitions.
             of = self._metadata.partitions_of
             self._suspected_key = key
             self._suspected_topics = frozenset(

@@ -1,4 +1,4 @@
-"""One listener: accepts connections and gives each to a processor, round robin (NET-1, BAD-34)."""
+"""One listener: accepts connections and assigns them to processors, round robin (NET-1, BAD-34)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ REFUSALS_TOLD_EVERY_S = 1.0
 
 
 class ConnectionCounts:
-    """Connections of all listeners together, against `max.connections`, `max.connections.per.ip` and the shares of descriptors.
+    """Counts the connections of all listeners, for `max.connections`, `max.connections.per.ip` and the shares of descriptors.
 
-    Clients that are one too many are refused. Connections of brokers have a share of their own. With one more than that,
-    the one that has been silent the longest ends: a follower fetches all the time, and must always come through (BAD-34).
+    Client connections above the limit are refused. Connections of brokers have their own share. If that is exceeded, the connection that
+    has been silent for the longest time is closed: a follower fetches all the time, and must always get through (BAD-34).
     """
 
     def __init__(self, max_connections: int, max_per_address: int, shares: DescriptorShares | None = None) -> None:
@@ -42,30 +42,30 @@ class ConnectionCounts:
         self._of_brokers: dict[ClientConnection, None] = {}
 
     def limit(self, max_connections: int, max_per_address: int) -> None:
-        """Other limits from now on; who is connected already stays."""
+        """Sets other limits from now on; existing connections stay."""
         self._max_connections = max_connections
         self._max_per_address = max_per_address
 
     def share(self, shares: DescriptorShares) -> None:
-        """The process has another limit of descriptors from now on."""
+        """Applies another limit of descriptors from now on."""
         self._clients_share, self._brokers_share = shares.clients, shares.brokers
 
     @property
     def clients_max(self) -> int:
-        """How many connections clients may have."""
+        """The limit of client connections."""
         return min(self._max_connections, self._clients_share)
 
     @property
     def claims_max(self) -> int:
-        """How many connections may be counted as a broker's because they say so: of the brokers' share they leave half."""
+        """The limit of connections that count as a broker's only because they claim it: half of the brokers' share."""
         return min(CLAIMED_MAX, max(self._brokers_share // 2, 1))
 
     def take(self, address: str) -> str:
-        """Counts one more; the reason when it is one too many, else nothing."""
+        """Counts one more connection; returns the reason if it is refused, else ""."""
         if self._total >= self._max_connections:
             return f"max.connections={self._max_connections} is reached"
         if self._total >= self._clients_share:
-            return f"{self._clients_share} connections are all that the limit of open files has room for"
+            return f"the limit of open files allows only {self._clients_share} connections"
         if self._by_address[address] >= self._max_per_address:
             return f"max.connections.per.ip={self._max_per_address} is reached for {address}"
         self._total += 1
@@ -79,7 +79,7 @@ class ConnectionCounts:
             del self._by_address[address]
 
     def take_broker(self, connection: ClientConnection) -> None:
-        """A connection of a broker, or on the listener of the brokers alone."""
+        """Counts a connection of a broker, or one on the brokers' own listener."""
         while len(self._of_brokers) >= max(self._brokers_share, 1):
             silent = min(self._of_brokers, key=lambda one: one.last_heard)
             del self._of_brokers[silent]
@@ -87,12 +87,12 @@ class ConnectionCounts:
         self._of_brokers[connection] = None
 
     def give_back_broker(self, connection: ClientConnection) -> None:
-        """It has ended, for whatever reason."""
+        """Uncounts a connection of a broker that has ended."""
         self._of_brokers.pop(connection, None)
 
 
 class Claim(IntEnum):
-    """What a first request says of who it is from: nothing, a follower without a proof, a follower by what only it can know."""
+    """What a first request claims about its sender: nothing, a follower without proof, a follower with what only it can know."""
 
     NONE = 0
     MADE = 1
@@ -100,10 +100,10 @@ class Claim(IntEnum):
 
 
 class AcceptorSettings(NamedTuple):
-    """`is_limited` is False for a listener of the brokers alone: they must always come through.
+    """`is_limited` is False for a listener of the brokers alone: they must always get through.
 
-    Where they share one with clients, `is_of_follower` tells a follower's connection by its first request. Anybody can make a claim:
-    of those that are not proven `claims_max` are believed, then the oldest is closed.
+    If they share one with clients, `is_of_follower` recognises a follower's connection by its first request. Anyone can make that claim:
+    of those without proof, `claims_max` are accepted, then the oldest is closed.
     """
 
     listener: str
@@ -114,11 +114,11 @@ class AcceptorSettings(NamedTuple):
 
 
 class Acceptor:
-    """Binds first, serves when told: nobody is let in before the broker can answer.
+    """Binds first, serves later: nobody is accepted before the broker can answer.
 
-    Followers are never refused for the number of connections, and do not count as clients (BAD-34). On a listener that they share with
-    clients, a connection too many is let in *unproven*: it is closed unless its first request is a follower's. There are at
-    most UNPROVEN_MAX such connections; a newer one takes the place of the oldest.
+    Followers are never refused because of the number of connections, and do not count as clients (BAD-34). On a listener that they share
+    with clients, a connection above the limit is accepted *unproven*: it is closed unless its first request is a follower's. There are
+    at most UNPROVEN_MAX such connections; a new one replaces the oldest.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Acceptor:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def bind(self, host: str, port: int) -> int:
-        """Takes the port (0: a free one) and returns it. Raises OSError when it cannot be had."""
+        """Binds the port (0: a free one) and returns it. Raises OSError if it is not available."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             self._new_connection, host or None, port, backlog=BACKLOG, start_serving=False
@@ -156,7 +156,7 @@ class Acceptor:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def serve(self) -> None:
-        """Accepts from now on."""
+        """Accepts connections from now on."""
         assert self._server is not None
         await self._server.start_serving()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_regularly())
@@ -201,16 +201,16 @@ class Acceptor:
         return not reason
 
     def _refused(self, connection: ClientConnection, reason: str) -> None:
-        """Tells it, at most once a second: who is refused may try again thousands of times."""
+        """Logs it, at most once a second: a refused client may retry thousands of times."""
         now = self._monotonic()
         self._untold_refusals += 1
         if now - self._refusals_told_at >= REFUSALS_TOLD_EVERY_S:
-            others = f" ({self._untold_refusals - 1} others before)" if self._untold_refusals > 1 else ""
+            others = f" ({self._untold_refusals - 1} earlier ones)" if self._untold_refusals > 1 else ""
             log.warning("refused a connection of %s: %s%s", connection.peer, reason, others)
             self._refusals_told_at, self._untold_refusals = now, 0
 
     def _first_request(self, connection: ClientConnection, header: RequestHeader, frame: memoryview) -> str:
-        """Why the connection is to be closed, or nothing."""
+        """The reason to close the connection, or ""."""
         is_of_follower = self._settings.is_of_follower
         assert is_of_follower is not None
         claim = is_of_follower(header, frame)

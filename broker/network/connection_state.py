@@ -1,11 +1,11 @@
-"""What decides whether a connection is read, its requests are handled, and which answer leaves next. Pure.
+"""Decides whether a connection is read, whether its requests are handled, and which answer is sent next. Pure.
 
-    OPEN --our close, garbage, limits--> CLOSING (answers written before still leave) --> CLOSED
-    OPEN --the client went away--------> CLOSED
+  OPEN --our close, garbage, limits--> CLOSING (answers written before are still sent) --> CLOSED
+  OPEN --the client closed it--------> CLOSED
 
-Answers leave in the order of the requests (NET-1): each request has the next number of its connection, and an answer
-that comes before its turn is held. Requests are handled while earlier ones are parked, but not while one of the `Hold`
-reasons is set; then they wait with the connection.
+Answers are sent in the order of the requests (NET-1): each request has the next number of its connection, and an answer before its
+turn is held. Requests are handled while earlier ones are parked, but not while one of the `Hold` reasons is set; then they wait with
+the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.kafka.framing import Buffer
 
 
 class ConnectionState(Enum):
-    """See the module."""
+    """See the module's docstring."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -25,28 +25,28 @@ class ConnectionState(Enum):
 
 
 class Hold:
-    """Bits: why requests of a connection wait. Plain ints, since they are looked at once per request."""
+    """Bits: why requests of a connection wait. Plain ints, because they are read once per request."""
 
     ASYNC_API = 1
-    """An API that awaits is at work; what follows on the connection waits for it."""
+    """An API is awaiting something; later requests on the connection wait for it."""
     SLOW_CLIENT = 2
     """The client does not read its answers."""
     EARLY_ANSWERS = 4
-    """Too many bytes of answers are held for an earlier request that is parked."""
+    """Too many bytes of answers are held behind an earlier request that is parked."""
     ANOTHER_FETCH = 8
-    """A fetch came while another is not answered: one at a time is read for a connection."""
+    """A fetch came while another is unanswered: a connection has one at a time."""
     HAD_ITS_SHARE = 32
     """It got a large answer in this turn of the loop; others come first."""
     NO_ROOM = 16
-    """The answers that all clients have not taken yet leave no room for another fetch."""
+    """The unread answers of all clients leave no room for another fetch."""
 
 
 HELD_BYTES_MAX = 1024**2
-"""Bytes of early answers of one connection, above which its next requests wait."""
+"""Limit for held answers of one connection, in bytes; above it, its next requests wait."""
 
 
 class AnswerOrder:
-    """Numbers requests and lets their answers out in that order."""
+    """Numbers requests and releases their answers in that order."""
 
     __slots__ = ("_held", "answered", "held_bytes", "received")
 
@@ -58,24 +58,24 @@ class AnswerOrder:
 
     @property
     def in_flight(self) -> int:
-        """Requests received and not answered yet."""
+        """The number of unanswered requests."""
         return self.received - self.answered
 
     def next_number(self) -> int:
-        """The number of the request that just came."""
+        """The number of the request that just arrived."""
         number = self.received
         self.received = number + 1
         return number
 
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> Sequence[Buffer]:
-        """As `answer`, but what it says is made when it may leave, and not a moment before."""
+        """Like `answer`, but `make` is called only when the answer can be sent."""
         if number == self.answered:
             return self.answer(number, make())
         self._held[number] = (make, 0)
         return ()
 
     def answer(self, number: int, parts: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What may leave now that request `number` is answered by `parts` (none at all for acks=0): in order, maybe nothing."""
+        """The buffers to send now that request `number` is answered by `parts` (none for acks=0): in order, perhaps none."""
         if number != self.answered:
             size = sum(map(len, parts))
             self._held[number] = (parts, size)

@@ -1,8 +1,8 @@
-"""Connections of clients: bytes into requests, answers into bytes (NET-1, NET-2, BAD-1..5).
+"""Connections of clients: turns bytes into requests, and answers into bytes (NET-1, NET-2, BAD-1..5).
 
-All connections of a processor receive into one buffer. Frames that fit into it are copied out of it, many per read. What is left
-of a read waits in a small buffer of the connection; a larger frame gets a buffer of its own, into which the rest is received. That
-buffer grows as bytes arrive, never by the announced size (BAD-4).
+All connections of a processor receive into one buffer. Frames that fit into it are copied out, many per read. The rest of a read
+waits in a small buffer of the connection; a larger frame gets its own buffer, into which the rest is received. That buffer grows as
+bytes arrive, never by the announced size (BAD-4).
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ RECEIVE_BUFFER_SIZE = 64 * 1024
 """Bytes."""
 
 REST_SIZE_MIN = 8 * 1024
-"""Bytes of a connection's own buffer, in which a begun frame waits for its rest."""
+"""Size of a connection's own buffer, in which an incomplete frame waits for its rest."""
 
 REST_KEPT_S = 10.0
-"""After which an empty one is given back."""
+"""Seconds after which an empty buffer is released."""
 
 LARGE_STEP_MAX = 1024 * 1024
 """Bytes by which the buffer of a large frame grows at most."""
 
 WRITE_BUFFER_HIGH = 1024 * 1024
-"""Bytes of answers that the client has not read, above which its next requests wait."""
+"""Limit for answers that the client has not read, in bytes; above it, its next requests wait."""
 
 COUNTED_FROM = 64 * 1024
-"""Bytes of a connection's answers that are not counted among those of all connections."""
+"""Bytes of a connection's answers that do not count towards those of all connections."""
 
 WRITTEN_AT_ONCE = 256 * 1024
-"""Bytes of answers that are written before the requests of this turn are through."""
+"""Bytes of answers after which they are written before the requests of this turn are done."""
 
 SLOW_BYTES = 64 * 1024
-"""Who takes less in each of SLOW_SWEEPS sweeps is disconnected when there are too many answers that were not taken."""
+"""A client that reads less in each of SLOW_SWEEPS sweeps is disconnected if there are too many unread answers."""
 SLOW_SWEEPS = 2
 
 LONG_FETCH = 512
-"""Bytes of a fetch that names some twenty partitions."""
+"""Size of a fetch that names some twenty partitions."""
 
 HEAVY_S = 2.0
 """How long a connection counts as heavy after a large answer or a long fetch."""
 
 LARGE_FRAME_S = 5.0
-"""How long a large frame may take while others wait for room."""
+"""Time limit for a large frame while others wait for room."""
 
 CLOSINGS_TOLD = 20
-"""Lines about connections that are closed, between two sweeps."""
+"""Limit of lines about closed connections between two sweeps."""
 
 JOINED_MAX = 64 * 1024
-"""Bytes: answers that leave together are joined up to this; more goes out as it is."""
+"""Bytes: answers that are sent together are joined up to this size; larger ones are sent as they are."""
 
 SWEEP_S = 1.0
 
@@ -72,8 +72,8 @@ _ZEROS = memoryview(bytes(LARGE_STEP_MAX))
 
 
 class Limits(NamedTuple):
-    """Of every connection: bytes of a frame, requests in flight, seconds for a begun frame and of idling (None: for ever), and
-    how long a client may take nothing of its answers."""
+    """Limits of every connection: bytes of a frame, requests in flight, seconds for an incomplete frame, seconds of idling (None: for
+    ever), and how long a client may read nothing of its answers."""
 
     frame_bytes_max: int
     in_flight_max: int
@@ -101,9 +101,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._outgoing: list[Buffer] = []
         self._outgoing_size = 0
         self._written = 0  # bytes given to the transport so far
-        self._unsent = 0  # bytes that the transport holds, where they are counted
-        self._early = 0  # bytes of answers that are held for an earlier one
-        self._reserved = 0  # bytes of a fetch's answer that is being read
+        self._unsent = 0  # bytes in the transport's buffer that are counted
+        self._early = 0  # bytes of answers held behind an earlier one
+        self._reserved = 0  # bytes reserved for the answer of the current fetch
         self._taken_before = 0
         self._took_at = 0.0
         self._slow_sweeps = 0
@@ -114,11 +114,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._at_end: dict[int, Callable[[], object]] = {}
         self._first_request = processor.first_request
         self._is_paused = False
-        self._is_reading = True  # what the transport was told last
-        self._waits_for_room = False  # in the queue, which reads on when it is its turn
+        self._is_reading = True  # the last state given to the transport
+        self._waits_for_room = False  # in the queue, which calls read_on in its turn
         self._shared = processor.receive_view
         self._rest = NOTHING  # the connection's own buffer
-        self._held = 0  # bytes at its start that were not handed on yet
+        self._held = 0  # bytes at its start that were not submitted yet
         self._frame: bytearray | None = None  # the large frame that is being received
         self._frame_size = 0
         self._filled = 0
@@ -131,13 +131,13 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> str:
-        """Who it is, for the log."""
+        """The client's name for the log."""
         return f"{self.remote_address or 'a client'} on {self.listener}"
 
     # -- what the loop calls ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not asyncio's by class.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self.remote_address = str(name[0]) if name else ""
@@ -169,7 +169,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if frame is None:
             return self._rest[self._held :] if self._held else self._shared
         if self._filled == len(frame):
-            # Here, since the loop still holds the last view of it in `buffer_updated`.
+            # Here, because the loop still holds the last view of it in `buffer_updated`.
             room = min(self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), LARGE_STEP_MAX)
             frame += _ZEROS[:room]
         return memoryview(frame)[self._filled :]
@@ -194,25 +194,25 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._pause()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it still waits for is answered only if it is there already."""
+        """The client sends no more; it only gets answers that are already there."""
         return False
 
     def pause_writing(self) -> None:
         self._count_unsent()
 
     def resume_writing(self) -> None:
-        """All is taken."""
+        """The client has read everything."""
         self._count_unsent()
 
     # -- what handlers call -------------------------------------------------------------------------------------------
 
     def answer(self, number: int, parts: Sequence[Buffer]) -> None:
-        """Lets the answer of request `number` leave when those before it have left."""
+        """Sends the answer of request `number` when the answers before it have been sent."""
         if self.state is ConnectionState.OPEN:
             self._answered(number, self._order.answer(number, parts))
 
     def answer_in_turn(self, number: int, make: Callable[[], Sequence[Buffer]]) -> None:
-        """As `answer`; `make` makes the answer when it can leave at once."""
+        """Like `answer`; `make` creates the answer when it can be sent at once."""
         if self.state is ConnectionState.OPEN:
             self._answered(number, self._order.answer_in_turn(number, make))
 
@@ -250,15 +250,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.read_on()
 
     def wait_with(self, request: Request) -> None:
-        """It is handled when nothing holds it up any more. Meanwhile no more is read, so that what waits is bounded."""
+        """Handles the request when nothing holds it up any more. Meanwhile reading stops, so that waiting requests are bounded."""
         self.waiting.append(request)
         self._pause()
 
     def begin_fetch(self, request: Request, *, needs_room: bool) -> bool:
-        """False: it waits, until the fetch before it is answered or there is room for its answer, and is handled again.
+        """Returns False if the fetch must wait for the previous fetch or for room for its answer; it is then handled again.
 
-        A long fetch of a consumer waits in the line of the heavy connections, so that hundreds of them hold up nobody else.
-        Kafka handles one request of a connection at a time. Here only fetches wait for each other: their answers are large.
+        A long fetch of a consumer waits in the queue of the heavy connections, so that hundreds of them delay nobody else. Kafka handles
+        one request of a connection at a time. Here only fetches wait for each other, because their answers are large.
         """
         if self.fetch_under_way != NO_FETCH:
             self.hold |= Hold.ANOTHER_FETCH
@@ -280,22 +280,22 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def reserve(self, size: int) -> None:
-        """The fetch that is under way holds so many bytes before it is answered."""
+        """Reserves bytes for the answer of the current fetch."""
         if self.fetch_under_way != NO_FETCH and self.state is ConnectionState.OPEN:
             self._channel.unsent_changed(size - self._reserved)
             self._reserved = size
 
     def answer_room(self) -> int:
-        """Bytes that the answer to a fetch may have; 0: none, if that is possible."""
+        """Bytes that the answer to a fetch may have; 0 means none if possible."""
         return self._channel.answer_room(self)
 
     def room_again(self) -> None:
-        """There is room for the answer of a fetch that waits for it."""
+        """There is room for the answer of a waiting fetch."""
         self.hold &= ~Hold.NO_ROOM
         self.handle_waiting()
 
     def goes_on(self) -> None:
-        """It had its share of a turn: what it pipelined comes after the requests of others."""
+        """Continues after a turn's share was used up: requests that it pipelined come after those of others."""
         self.hold &= ~Hold.HAD_ITS_SHARE
         if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
             waiting, self.waiting = self.waiting, deque()
@@ -303,12 +303,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.handle_waiting()
 
     def frame_handled(self, request: Request) -> None:
-        """Nobody needs its bytes any more."""
+        """The request's bytes are no longer needed."""
         size, request.large_size = request.large_size, 0
         self._channel.large_handled(size)
 
     def _becomes_heavy(self) -> None:
-        """Its requests, also those that wait already, go on in the other line, in the next turn."""
+        """Its requests, also waiting ones, continue in the other queue, from the next turn on."""
         self._large_at = self.last_heard
         self._had_its_share()
         self.is_heavy = True
@@ -329,7 +329,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.handle_waiting()
 
     def _count_unsent(self) -> None:
-        """What the transport holds has changed: counts it, and holds the next requests up while it is too much."""
+        """Counts the bytes in the transport after a change, and delays the next requests while they are too many."""
         if self._transport is None:
             return
         unsent = self._transport.get_write_buffer_size()
@@ -345,14 +345,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.handle_waiting()
 
     def at_end(self, number: int, callback: Callable[[], object]) -> None:
-        """`callback` is called if the connection ends before request `number` is answered."""
+        """Calls `callback` if the connection ends before request `number` is answered."""
         if self.state is ConnectionState.CLOSED:
             callback()
         elif number >= self._order.answered:
             self._at_end[number] = callback
 
     def close(self, reason: str) -> None:
-        """Closes this connection only; answers that were written before still leave."""
+        """Closes only this connection; answers that were written before are still sent."""
         if self.state is not ConnectionState.OPEN:
             return
         self._processor.say("closing the connection of %s: %s", self.peer, reason)
@@ -362,7 +362,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes it without waiting for anything."""
+        """Closes it without waiting."""
         if self.state is ConnectionState.OPEN:
             self.state = ConnectionState.CLOSING
         if self._transport is not None:
@@ -377,7 +377,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.read_on()
 
     def read_on(self) -> None:
-        """Reading was paused; looks again whether it may go on, first at what is in the buffer."""
+        """Reading was paused; checks whether it may continue, first with the bytes in the buffer."""
         self._waits_for_room = False
         if not self._is_paused or self.state is not ConnectionState.OPEN:
             return
@@ -393,10 +393,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._is_reading = True
             self._transport.resume_reading()
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes the answers that are ready, in one go."""
+        """Writes the answers that are ready, in one call."""
         parts, self._outgoing = self._outgoing, []
         size, self._outgoing_size = self._outgoing_size, 0
         transport = self._transport
@@ -419,7 +419,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _is_refusing(self) -> bool:
-        """True, with reading paused, when no more requests are taken from this connection now."""
+        """Whether no more requests are accepted from this connection now; reading is then paused."""
         in_flight = self._order.in_flight
         if in_flight >= self._limits.in_flight_max:
             self._pause()
@@ -432,12 +432,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def _cut_frames(self, buffer: memoryview, end: int) -> None:
-        """Submits the whole frames in the first `end` bytes; what is left waits for its rest, or becomes a large frame."""
+        """Submits the whole frames in the first `end` bytes; the rest waits for more input, or becomes a large frame."""
         at = needed = 0
         while end - at >= 4:
             (size,) = _LENGTH.unpack_from(buffer, at)
             if not 0 < size <= self._limits.frame_bytes_max:
-                self.close(f"a frame of {size} bytes (socket.request.max.bytes is {self._limits.frame_bytes_max})")
+                self.close(f"a frame of {size} bytes is above socket.request.max.bytes={self._limits.frame_bytes_max}")
                 return
             begin, stop = at + 4, at + 4 + size
             if stop > end:
@@ -465,7 +465,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.frame_began = self.last_heard
 
     def _hold_rest(self, data: memoryview, size: int) -> None:
-        """Puts the data at the start of the connection's own buffer, which has at least `size` bytes."""
+        """Copies the data to the start of the connection's own buffer, which has at least `size` bytes."""
         if len(self._rest) < size:
             rest = memoryview(bytearray(size))
             rest[: len(data)] = data
@@ -474,7 +474,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._rest[: len(data)] = data
 
     def _begin_large(self, buffer: memoryview, begin: int, end: int, size: int) -> bool:
-        """Moves a large frame's first bytes to a buffer of its own. False, with reading paused, when it must wait."""
+        """Moves a large frame's first bytes to its own buffer. Returns False, with reading paused, if it must wait."""
         if self._is_refusing():
             return False
         if self.hold:
@@ -491,7 +491,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return True
 
     def _submit(self, frame: memoryview, large_size: int) -> bool:
-        """Hands a request on. False: it has no header, or is refused, and the connection is closed (BAD-3, BAD-34)."""
+        """Submits a request. Returns False, and closes the connection, if the header is invalid or refused (BAD-3, BAD-34)."""
         try:
             header = parse_request_header(frame)
         except MalformedRequest as error:
@@ -508,14 +508,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         return True
 
     def overdue(self, now: float) -> str:
-        """Why it is to be closed now, or nothing."""
+        """The reason to close it now, or ""."""
         limits = self._limits
         if self.is_heavy and not self._order.in_flight and now - self._large_at > HEAVY_S:
-            self.is_heavy = False  # none of its requests is in the other line
+            self.is_heavy = False  # none of its requests is in the other queue
         if not self._held and now - self.last_heard > REST_KEPT_S:
             self._rest = NOTHING
         is_late = self._frame is not None and now - self._large_began > LARGE_FRAME_S
-        # A frame of a producer, which waits for room, is not late by its own fault.
+        # A producer's frame that waits for room is not late by its own fault.
         if (
             is_late
             and self._channel.is_short_of_room
@@ -527,12 +527,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.frame_began is not None and now - self.frame_began > limits.frame_timeout_s:
             return f"a frame did not arrive within {limits.frame_timeout_s:g} s"
         if limits.idle_timeout_s is not None and now - self.last_heard > limits.idle_timeout_s:
-            # Who takes an answer, however slowly, is not idle; `stalled` looks at it.
+            # A client that reads an answer, however slowly, is not idle; `stalled` checks it.
             return f"idle for {limits.idle_timeout_s:g} s" if not self._order.in_flight and not self._unsent else ""
         return ""
 
     def stalled(self, now: float) -> str:
-        """Why it is to be disconnected for answers that it does not take, or nothing. Asked once per sweep."""
+        """The reason to disconnect it because of unread answers, or "". Called once per sweep."""
         if not (self._unsent or self._early) or self._transport is None:
             self._slow_sweeps = 0
             return ""
@@ -543,9 +543,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._slow_sweeps = self._slow_sweeps + 1 if taken - self._taken_before < SLOW_BYTES else 0
         self._taken_before = taken
         if now - self._took_at > self._limits.answer_timeout_s:
-            return f"it took nothing of its answers for {self._limits.answer_timeout_s:g} s"
+            return f"it read nothing of its answers for {self._limits.answer_timeout_s:g} s"
         if self._slow_sweeps >= SLOW_SWEEPS and self._channel.unsent.is_short:
-            return f"{self._unsent + self._early} bytes of answers that it hardly takes (queued.max.response.bytes)"
+            return f"{self._unsent + self._early} bytes of answers that it hardly reads (queued.max.response.bytes)"
         return ""
 
 
@@ -553,7 +553,7 @@ FirstRequest = Callable[[ClientConnection, RequestHeader, memoryview], str]
 
 
 class Processor:
-    """A share of the connections of one listener: their limits, and a regular look at those that are overdue."""
+    """A share of one listener's connections: their limits, and a regular check for overdue ones."""
 
     def __init__(
         self,
@@ -564,7 +564,7 @@ class Processor:
         released: Callable[[ClientConnection], None],
         first_request: FirstRequest | None = None,
     ) -> None:
-        """`first_request` is asked once for each connection: why the connection is to be closed, or nothing."""
+        """`first_request` is called once for each connection; it returns the reason to close it, or ""."""
         self.first_request = first_request
         self.channel = channel
         self.limits = limits
@@ -577,13 +577,13 @@ class Processor:
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
 
     def say(self, text: str, *values: object) -> None:
-        """A line about a connection: not one for each of thousands."""
+        """Logs a line about a connection, but not one for each of thousands."""
         self._told += 1
         if self._told <= CLOSINGS_TOLD:
             log.info(text, *values)
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Takes a new connection, unless a limit is reached (BAD-34)."""
+        """Adds a new connection, unless a limit is reached (BAD-34)."""
         if not self._admit(connection):
             return False
         self.connections[connection] = None
@@ -596,10 +596,10 @@ class Processor:
             self._released(connection)
 
     def sweep(self) -> None:
-        """Once per `SWEEP_S`: closes what is overdue, and aborts what was closing a sweep ago already."""
+        """Called every `SWEEP_S`: closes overdue connections, and aborts those that were already closing one sweep ago."""
         now = self.clock.monotonic()
         if self._told > CLOSINGS_TOLD:
-            log.info("and %d connections more", self._told - CLOSINGS_TOLD)
+            log.info("and %d more connections", self._told - CLOSINGS_TOLD)
         self._told = 0
         self.channel.wake_fetches()
         for connection in [c for c in self._closing if c in self.connections]:

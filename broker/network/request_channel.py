@@ -1,15 +1,14 @@
 """The bounded queue between the processors and the request handler (NET-1, NET-2).
 
-What one turn of the loop reads from all connections is handled in the same turn, in the order in which it came, without a
-task or a wake-up per request. A turn handles at most `SLICE` requests, so that reading and writing go on in between. Requests of
-consumers that got a large answer lately are *heavy*: they have a line of their own, and come after the others of each turn.
+Requests that one turn of the loop reads from all connections are handled in the same turn, in the order of arrival, without a task or
+a wake-up per request. A turn handles at most `SLICE` requests, so that reading and writing continue in between. Requests of consumers
+that recently got a large answer are *heavy*: they have their own queue, and come after the others in each turn.
 
-Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight,
-and all of them together at most `queued.max.requests` waiting here. Large frames: their bytes count from their arrival
-until they are handled; above `queued.max.request.bytes` only one connection, the oldest with a large frame begun, goes on
-being read until there is room again, and who has begun one is given LARGE_FRAME_S to send the rest. Frames as producers send them have
-some room of their own. Small requests, as those
-that let waiting producers go on, are never held up by it. A request that waits with its connection also stops the reading there.
+Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight, and all
+together have at most `queued.max.requests` waiting here. Large frames: their bytes count from arrival until they are handled. Above
+`queued.max.request.bytes` only one connection, the oldest with an incomplete large frame, is read until there is room again; a client
+with an incomplete frame gets LARGE_FRAME_S for the rest. Frames of a producer's usual size have some extra room. Small requests, such
+as those that waiting producers depend on, are never delayed by it. A request that waits with its connection also stops reading there.
 
 Answers are bounded by `unsent` (`unsent_answers.py`).
 """
@@ -28,24 +27,24 @@ from protocol.kafka.framing import Buffer, RequestHeader, response_header
 SLICE = 64
 """Requests handled in one turn of the loop."""
 SLICE_S = 0.005
-"""How long they may take together; one is handled in any case."""
+"""Time limit for all of them together; one is handled in any case."""
 HEAVY_SLICE_S = 0.001
 """The same for consumers with large answers: a turn has one such answer, or some small ones."""
 MODEST_FRAME_MAX = 2 * 1024 * 1024
-"""Bytes of a frame as producers send them. For such frames there is a fourth more room than for larger ones."""
+"""The size of producers' frames in bytes. They have a quarter more room than larger ones."""
 RESERVE = 4
 QUEUE = 8
-"""Requests that wait. With so many in line an answer has ANSWER_IN_A_QUEUE bytes at the most, so that others come soon."""
+"""Waiting requests. With that many in the queue, an answer has at most ANSWER_IN_A_QUEUE bytes, so that others are served soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
 WOKEN_AT_ONCE = 16
-"""Fetches that wait for room and go on in one turn."""
+"""Fetches waiting for room that continue in one turn."""
 
 NO_FRAME = memoryview(b"")
-"""In the place of a request's frame that is decoded, so that an answer that waits does not keep it."""
+"""Replaces a request's decoded frame, so that a waiting answer does not keep it in memory."""
 
 
 class Connection(Protocol):
-    """What a request, and its handler, need of the connection it came on."""
+    """What a request and its handler need of its connection."""
 
     listener: str
     remote_address: str
@@ -90,7 +89,7 @@ class Connection(Protocol):
 
 
 class Request:
-    """One request. `frame` is what came after the length; exactly one of the five ways to end it is used."""
+    """One request. `frame` is everything after the length; exactly one of the five ways to end it must be used."""
 
     __slots__ = ("connection", "frame", "header", "keeps_frame", "large_size", "number", "received_at")
 
@@ -103,7 +102,7 @@ class Request:
         received_at: float,
         large_size: int = 0,
     ) -> None:
-        """`large_size`: bytes to give back to the channel when it was handled; `keeps_frame`: that is still to come."""
+        """`large_size`: bytes to return to the channel after handling; `keeps_frame`: the handler still needs the frame."""
         self.connection = connection
         self.number = number
         self.header = header
@@ -120,15 +119,15 @@ class Request:
         self.connection.answer(self.number, (size.to_bytes(4, "big") + head, *body))
 
     def respond_small(self, body: bytes) -> None:
-        """As `respond`, for one small body: joined with its header, since that is cheaper than a buffer more."""
+        """Like `respond`, for one small body: joined with its header, because that is cheaper than another buffer."""
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         self.connection.answer(self.number, ((len(head) + len(body)).to_bytes(4, "big") + head + body,))
 
     def respond_in_turn(self, make: Callable[[], bytes]) -> None:
-        """As `respond_small`; `make` is called when all earlier requests of the connection are answered.
+        """Like `respond_small`; `make` is called when all earlier requests of the connection are answered.
 
-        For what changes: an answer made now could be old when it leaves.
+        For changing content: an answer made now could be old when it is sent.
         """
         header = self.header
         head = response_header(header.api_key, header.api_version, header.correlation_id)
@@ -140,11 +139,11 @@ class Request:
         self.connection.answer_in_turn(self.number, parts)
 
     def respond_nothing(self) -> None:
-        """There is no response (acks=0); those of later requests may leave."""
+        """Ends the request without a response (acks=0); those of later requests may be sent."""
         self.connection.answer(self.number, ())
 
     def close(self, reason: str) -> None:
-        """Closes the connection instead of a response."""
+        """Closes the connection instead of responding."""
         self.connection.close(reason)
 
     def __str__(self) -> str:
@@ -162,7 +161,7 @@ class Turns(Protocol):
 
 
 class RequestChannel:
-    """See the module. `handle` must not block and not raise."""
+    """See the module's docstring. `handle` must not block and not raise."""
 
     def __init__(
         self,
@@ -174,7 +173,7 @@ class RequestChannel:
         max_unsent_bytes: int = -1,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_large_bytes`, `max_unsent_bytes` -1: no limit."""
+        """`max_large_bytes`, `max_unsent_bytes`: -1 means no limit."""
         self.unsent = UnsentAnswers(max_unsent_bytes)
         self._monotonic = monotonic
         self._waiting_for_unsent: dict[Connection, None] = {}
@@ -198,13 +197,13 @@ class RequestChannel:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def has_room(self, connection: Connection, in_flight: int) -> bool:
-        """For a request of a connection that has so many in flight. In a crowd each connection has one at a time, so that who pipelines
-        on hundreds of connections is before nobody (BAD-5)."""
+        """Whether a connection with `in_flight` requests may have another. When it is crowded, each connection has one at a time, so
+        that a client that pipelines on hundreds of connections does not get ahead of others (BAD-5)."""
         queued = len(self._heavy if connection.is_heavy else self._queue)
         return queued < self._crowd or (not in_flight and queued < self._max_requests)
 
     def answer_room(self, connection: Connection) -> int:
-        """Bytes that the answer to a fetch of this connection may have, by what is unsent and by how many others wait."""
+        """Bytes that the answer to a fetch of this connection may have, given the unsent answers and the waiting requests."""
         room = self.unsent.room()
         if room > ANSWER_IN_A_QUEUE and len(self._heavy if connection.is_heavy else self._queue) >= QUEUE:
             return ANSWER_IN_A_QUEUE
@@ -218,7 +217,7 @@ class RequestChannel:
             self._turns.call_soon(self._drain)
 
     def put_back(self, requests: deque[Request]) -> None:
-        """Requests that waited with their connection come before what came later from others."""
+        """Requeues requests that waited with their connection before those that came later from others."""
         if not requests:
             return
         (self._heavy if requests[0].connection.is_heavy else self._queue).extendleft(reversed(requests))
@@ -227,23 +226,23 @@ class RequestChannel:
             self._turns.call_soon(self._drain)
 
     def when_there_is_room(self, connection: Connection) -> None:
-        """`connection.read_on()` is called when the queue has room again."""
+        """Calls `connection.read_on()` when the queue has room again."""
         (self._heavy_for_room if connection.is_heavy else self._waiting_for_room)[connection] = None
 
     def flush_soon(self, connection: Connection) -> None:
-        """`connection` has answers to write: they leave together when this turn's requests are handled."""
+        """`connection` has answers to write: they are sent together when this turn's requests are handled."""
         self._with_answers.append(connection)
         if not self._is_draining and len(self._with_answers) == 1:
             self._turns.call_soon(self._flush)
 
     def in_the_next_turn(self, connection: Connection) -> None:
-        """`connection.goes_on()` is called then: it had its share of this one."""
+        """Calls `connection.goes_on()` in the next turn, because it used up its share of this one."""
         if not self._had_their_share:
             self._turns.call_soon(self._next_shares)
         self._had_their_share.append(connection)
 
     def becomes_heavy(self, connection: Connection) -> None:
-        """What it has in the other line waits with it: its requests stay in their order."""
+        """Its requests in the other queue wait with it, so that they stay in order."""
         queue = self._queue
         others = [request for request in queue if request.connection is not connection]
         if len(others) < len(queue):
@@ -259,7 +258,7 @@ class RequestChannel:
             connection.goes_on()
 
     def put_last(self, requests: deque[Request]) -> None:
-        """Requests that waited with their connection, which had its share before, come after those of others."""
+        """Requeues requests of a connection that already had its share after those of others."""
         if not requests:
             return
         (self._heavy if requests[0].connection.is_heavy else self._queue).extend(requests)
@@ -294,7 +293,7 @@ class RequestChannel:
             self._heavy_for_room = left | self._heavy_for_room
 
     def _read_on(self, waiting: dict[Connection, None], queue: deque[Request]) -> dict[Connection, None]:
-        """Those that wait longest, until the queue is full. Returns the others, who come before whoever has to wait again."""
+        """Reads the longest-waiting connections until the queue is full. Returns the rest, which stay ahead of new waiters."""
         connections = iter(waiting)
         for connection in connections:
             connection.read_on()
@@ -303,7 +302,7 @@ class RequestChannel:
         return dict.fromkeys(connections)
 
     def _handle_some(self, queue: deque[Request], ends_at: float) -> None:
-        """One request at the least."""
+        """Handles at least one request."""
         monotonic = self._monotonic
         left = SLICE
         while queue:
@@ -319,20 +318,20 @@ class RequestChannel:
             if not left or monotonic() > ends_at:
                 break
 
-    # -- answers that were not taken ------------------------------------------------------------------------------
+    # -- unread answers -----------------------------------------------------------------------------------------------------
 
     def when_answers_are_taken(self, connection: Connection) -> None:
-        """`connection.room_again()` is called when there is room for another fetch."""
+        """Calls `connection.room_again()` when there is room for another fetch."""
         self._waiting_for_unsent[connection] = None
 
     def unsent_changed(self, by: int) -> None:
-        """Of a connection's unsent answers, in bytes."""
+        """A connection's unsent answers changed by that many bytes."""
         self.unsent.total += by
         if self._waiting_for_unsent and by < 0 and not self.unsent.is_exhausted:
             self._turns.call_soon(self.wake_fetches)
 
     def wake_fetches(self) -> None:
-        """Those that wait longest. They may have to wait again."""
+        """Wakes the longest-waiting fetches. They may have to wait again."""
         for connection in list(self._waiting_for_unsent)[:WOKEN_AT_ONCE]:
             if self.unsent.is_exhausted:
                 return
@@ -340,7 +339,7 @@ class RequestChannel:
             connection.room_again()
 
     def gone(self, connection: Connection) -> None:
-        """It waits for nothing any more."""
+        """Removes the connection from all queues."""
         self._waiting_for_unsent.pop(connection, None)
         self._waiting_for_room.pop(connection, None)
         self._heavy_for_room.pop(connection, None)
@@ -348,7 +347,7 @@ class RequestChannel:
     # -- large frames --------------------------------------------------------------------------------------------
 
     def may_read_large(self, connection: Connection) -> bool:
-        """False: the connection must wait until `read_on`; there is no room for more bytes of its frame."""
+        """False: the connection must wait for `read_on`, because there is no room for more bytes of its frame."""
         most = self._max_large_bytes
         if most < 0 or self.large_bytes < most:
             return True
@@ -358,11 +357,11 @@ class RequestChannel:
 
     @property
     def is_short_of_room(self) -> bool:
-        """Frames wait for room."""
+        """Whether frames wait for room."""
         return 0 <= self._max_large_bytes <= self.large_bytes
 
     def large_began(self, connection: Connection, size: int) -> None:
-        """`size`: of the whole frame."""
+        """A large frame started; `size` is that of the whole frame."""
         self._large[connection] = 0
         if size <= MODEST_FRAME_MAX:
             self._modest.add(connection)
@@ -373,17 +372,17 @@ class RequestChannel:
         self.large_bytes += size
 
     def large_is_whole(self, connection: Connection) -> int:
-        """The frame's bytes, which its request carries as `large_size`."""
+        """Returns the frame's bytes, which its request carries as `large_size`."""
         self._modest.discard(connection)
         return self._large.pop(connection)
 
     def large_ended(self, connection: Connection) -> None:
-        """The connection is gone with a frame begun."""
+        """The connection ended with an incomplete frame."""
         self._modest.discard(connection)
         self.large_handled(self._large.pop(connection, 0))
 
     def large_handled(self, size: int) -> None:
-        """Room for `size` bytes more."""
+        """Releases the room of `size` bytes."""
         self.large_bytes -= size
         if self._max_large_bytes >= 0:
             for connection in list(self._large):

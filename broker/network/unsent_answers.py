@@ -1,33 +1,33 @@
-"""Answers that their clients have not taken yet, of all connections together (NET-2). Pure.
+"""Answers that clients have not read yet, of all connections together (NET-2). Pure.
 
-Above `queued.max.response.bytes` a connection with anything unsent has no further request handled, a fetch gets no more than
-ANSWER_MIN bytes, or its first batch, and who takes next to nothing is disconnected (`Processor.sweep`). At twice as much, fetches
-of consumers wait until there is room; those of followers do not. What is fetched is smaller long before: each answer gets an
-eighth of the room that is left, so those who read find room while others do not.
+Above `queued.max.response.bytes`, a connection with anything unsent has no further request handled, a fetch gets at most ANSWER_MIN
+bytes or its first batch, and a client that reads next to nothing is disconnected (`Processor.sweep`). At twice as much, consumers'
+fetches wait until there is room; followers' do not. Answers become smaller long before: each gets an eighth of the remaining room,
+so that clients that read find room while others do not read.
 """
 
 from __future__ import annotations
 
 ANSWER_MAX = 8 * 1024 * 1024
-"""Bytes that one answer to a fetch has at the most, or its first batch: reading them takes 5 ms."""
+"""Limit of one answer to a fetch, in bytes, or its first batch: reading them takes 5 ms."""
 ANSWER_MIN = 64 * 1024
 SHARES = 8
 PLENTY = SHARES * ANSWER_MAX
 
 
 class UnsentAnswers:
-    """Counts; connections tell it of what they hold."""
+    """Counts the bytes; connections report what they hold."""
 
     __slots__ = ("max_bytes", "total")
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` -1: no limit."""
+        """`max_bytes` -1 means no limit."""
         self.max_bytes = max_bytes
         self.total = 0
 
     @property
     def is_short(self) -> bool:
-        """There is more than there should be."""
+        """Whether there is more than there should be."""
         return 0 <= self.max_bytes <= self.total
 
     @property
@@ -35,7 +35,7 @@ class UnsentAnswers:
         return 0 <= 2 * self.max_bytes <= self.total
 
     def room(self) -> int:
-        """Bytes that the answer to one more fetch may have; 0 when it is to wait."""
+        """Bytes that the answer to one more fetch may have; 0 if it must wait."""
         most = self.max_bytes
         left = most - self.total
         if left >= PLENTY or most < 0:

@@ -1,1 +1,1 @@
-"""What any server process needs: clock, log files, metrics, a watch on the loop, descriptors, memory, an orderly stop."""
+"""What any server process needs: clock, log files, metrics, loop watchdog, descriptors, memory, an orderly stop."""

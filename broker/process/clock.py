@@ -1,4 +1,4 @@
-"""Time, injected: nothing below `broker.main` reads a clock of its own."""
+"""Time, injected: nothing below `broker.main` reads a clock directly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the broker knows of time."""
+    """The clocks that the broker uses."""
 
     def monotonic(self) -> float:
-        """Seconds that only go forward, and stand still while the machine is suspended: for time-outs and lags."""
+        """Seconds that never go back, and stop while the machine is suspended: for timeouts and lags."""
         ...
 
     def since_boot(self) -> float:
-        """Seconds that only go forward, also while the machine is suspended: for leases, which others count on meanwhile."""
+        """Seconds that never go back, and continue while the machine is suspended: for leases, for which others keep counting."""
         ...
 
     def wall_ms(self) -> int:
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 def _since_boot() -> Callable[[], float]:
-    """Linux has CLOCK_BOOTTIME. On macOS CLOCK_MONOTONIC is it, and Python's own monotonic is not. Elsewhere a suspension is not seen."""
+    """Linux has CLOCK_BOOTTIME. On macOS it is CLOCK_MONOTONIC, unlike Python's own monotonic. Elsewhere suspensions are not seen."""
     for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
         if hasattr(time, name) and (name == "CLOCK_BOOTTIME" or sys.platform == "darwin"):
             return partial(time.clock_gettime, getattr(time, name))

@@ -1,7 +1,7 @@
-"""How many descriptors this process may have (RLIMIT_NOFILE), and who gets how many of them (FLT-30, BAD-34).
+"""The number of descriptors that this process may have (RLIMIT_NOFILE), and their distribution (FLT-30, BAD-34).
 
-Clients can take only their own share. Files, the connections of brokers and this broker's own connections always have theirs,
-so nobody who connects keeps the broker from opening a log or from replicating.
+Clients can use only their own share. Files, the connections of brokers and this broker's own connections always have theirs, so
+clients cannot keep the broker from opening a log or replicating.
 
     limit       clients   brokers   control   files     spare   own
     256              70        32        16      64        16    58
@@ -9,7 +9,7 @@ so nobody who connects keeps the broker from opening a log or from replicating.
     20,000       13,528     1,024       256   5,000        64   128
     1,048,576   784,960     1,024       256   262,144      64   128
 
-Files may use more than their share while others do not use theirs: a log that is written to holds a file until it is synced.
+Files may use more than their share while others do not use theirs: a log that is written to keeps a file open until it is synced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 WANTED_MAX = 1 << 20
-"""More than this is not asked for, where the hard limit has no end."""
+"""If the hard limit is unlimited, not more than this is requested."""
 BROKERS_MAX = 1024
 SPARE_MAX = 64
 CONTROL_MAX = 256
@@ -30,7 +30,7 @@ OWN_MIN, OWN_MAX = 58, 128
 
 
 class DescriptorShares(NamedTuple):
-    """Of `limit` descriptors in all: connections of clients, of brokers, to the control listener; files; those kept free for files."""
+    """The shares of `limit` descriptors: connections of clients, of brokers, to the control listener; files; a reserve for files."""
 
     limit: int
     clients: int
@@ -41,7 +41,7 @@ class DescriptorShares(NamedTuple):
 
 
 def shares_of(limit: int) -> DescriptorShares:
-    """For a limit so small that it cannot be divided, clients still have one connection."""
+    """Even with a limit too small to divide, clients have one connection."""
     brokers = min(limit // 8, BROKERS_MAX)
     control = min(limit // 16, CONTROL_MAX)
     files = limit // 4
@@ -52,13 +52,13 @@ def shares_of(limit: int) -> DescriptorShares:
 
 
 def limit_now() -> int:
-    """The soft limit, which somebody may have changed while the process runs (`prlimit`)."""
+    """The soft limit, which may have been changed while the process runs (`prlimit`)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_limit() -> int:
-    """Raises the soft limit to the hard one, as far as is wanted. Returns it."""
+    """Raises the soft limit towards the hard one, as far as needed. Returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""The event log of one process (RUN-3): JSON lines of what happened, from which a timeline is made."""
+"""The event log of one process (RUN-3): JSON lines of what happened."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 _AS_JSON = json.JSONEncoder(default=str, separators=(",", ":"), allow_nan=False).encode
 
 RETRY_S = 1.0
-"""While the file cannot be written, one event in so many seconds is tried. Each costs the loop a call to a failing disk."""
+"""While the file cannot be written, one event per this many seconds is tried. Each costs the loop a call to a failing disk."""
 
 
 class EventLog:
-    """Appends one JSON object a line: `{"time_ms": ..., "kind": ..., <fields>}`. Without a path it writes nothing.
+    """Appends one JSON object per line: `{"time_ms": ..., "kind": ..., <fields>}`. Without a path it writes nothing.
 
-    A full file is put aside (`broker.process.rotated_file`). A failing disk must never stop the broker: events are dropped while the file
-    cannot be written, which the server log says once; when it can be written again, both logs say how many were dropped.
+    A full file is rotated (`broker.process.rotated_file`). A failing disk must never stop the broker: events are dropped while the file
+    cannot be written, which the server log reports once; when it can be written again, both logs report how many were dropped.
     """
 
     def __init__(self, path: Path | None, clock: Clock, rotation: Rotation = EVENT_LOG_ROTATION) -> None:
@@ -33,7 +33,7 @@ class EventLog:
         self._next_try = 0.0
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Adds one event. Values that JSON does not know are written as their text."""
+        """Adds one event. Values that JSON does not support are written as their text."""
         if self._file is None:
             return
         if self._dropped and self._clock.monotonic() < self._next_try:
@@ -57,14 +57,18 @@ class EventLog:
         row = {"time_ms": self._clock.wall_ms(), "kind": kind, **fields}
         try:
             text = _AS_JSON(row)
-        except (TypeError, ValueError, RecursionError):  # NaN, a key that is no text, a circle: still valid JSON
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+        ):  # NaN, a key that is not a string, a cycle: still write valid JSON
             text = _AS_JSON({"time_ms": row["time_ms"], "kind": kind, "text": repr(fields)})
         return text.encode() + b"\n"
 
     def _failed(self, file: RotatedFile, error: OSError) -> None:
         if not self._dropped:
             reason = error.strerror or error
-            log.error("the event log %s cannot be written, events are dropped until it can: %s", file.path, reason)
+            log.error("the event log %s cannot be written, so events are dropped until it can: %s", file.path, reason)
         self._dropped += 1
         self._next_try = self._clock.monotonic() + RETRY_S
 

@@ -1,8 +1,8 @@
-"""Gives memory that was freed back to the kernel.
+"""Returns freed memory to the kernel.
 
-Frames and answers of hundreds of kilobytes come from the C library's heap, which keeps what is freed if anything above it is
-still in use: a broker that was once asked for much would stay as large. `malloc_trim` gives back whole pages from anywhere in
-the heap. It is called in a thread, and only when this process has grown.
+Frames and answers of hundreds of kilobytes come from the C library's heap, which keeps freed memory if anything above it is still in
+use: a broker would stay as large as after its largest request. `malloc_trim` returns whole pages from anywhere in the heap. It is
+called in a thread, and only when this process has grown.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 LOOK_S = 5.0
 SHARE_OF_TIME = 0.01
-"""How much of the time may be spent on it: the heap is locked meanwhile. A trim of 50 ms is repeated after 5 s."""
+"""The share of time to spend on it, because the heap is locked meanwhile. A trim of 50 ms is repeated after 5 s."""
 GROWN_BYTES = 32 * 1024 * 1024
-"""By as much the process has to be larger than it was at its smallest."""
+"""Growth over the smallest size of the process that triggers a trim."""
 STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """0 where the system does not tell."""
+    """The resident memory; 0 if the system does not report it."""
     try:
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -31,7 +31,7 @@ def resident_bytes() -> int:
 
 
 def trim_function() -> Callable[[int], int] | None:
-    """None where the C library is not glibc."""
+    """The function; None if the C library is not glibc."""
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
@@ -54,7 +54,7 @@ async def give_back_regularly(resident: Callable[[], int] = resident_bytes, look
 
 
 def _timed(trim: Callable[[int], int]) -> float:
-    """Seconds of this thread, without those that other processes took."""
+    """Seconds of this thread, without the time taken by other processes."""
     begun = time.thread_time()
     trim(0)
     return time.thread_time() - begun

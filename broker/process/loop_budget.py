@@ -1,9 +1,9 @@
 """One budget of the loop's time for all long work of the process (NET-4).
 
-Work on thousands of partitions runs on the loop, between the requests of clients. Each such work asks the budget after every
-partition. All of them together get `SLICE_S` of one turn of the loop; then they wait, in the order in which they came, and the
-next turn serves one of them. A client's request therefore waits for at most one slice at each step of its way, however
-many partitions change at once and however many works are under way.
+Work on thousands of partitions runs on the loop, between the requests of clients. Each such task asks the budget after every
+partition. All of them together get `SLICE_S` of one turn of the loop; then they wait, in order of arrival, and the next turn serves
+one of them. A client's request therefore waits for at most one slice at each step, however many partitions change at once and however
+many tasks are running.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class LoopBudget:
         self._timers = timers
         self._monotonic = monotonic
         self._ends_at: float | None = None
-        """When this turn's slice ends; None: nobody has worked in this turn yet."""
+        """When this turn's slice ends; None if nothing has run in this turn yet."""
         self._is_next_turn_scheduled = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def is_spent(self) -> bool:
-        """True: the caller should `pause` before it goes on."""
+        """Whether the caller should `pause` before it continues."""
         now = self._monotonic()
         if self._ends_at is None:
             self._ends_at = now + SLICE_S
@@ -43,7 +43,7 @@ class LoopBudget:
         return now >= self._ends_at
 
     async def pause(self) -> None:
-        """Returns at once while there is something left. Look again afterwards at what may have changed."""
+        """Returns at once while there is budget left. Check again afterwards what may have changed."""
         if self.is_spent():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -60,7 +60,7 @@ class LoopBudget:
         self._ends_at = None
         while self._waiting:
             turn = self._waiting.popleft()
-            if not turn.done():  # it is when its work was cancelled
+            if not turn.done():  # it is done if its task was cancelled
                 turn.set_result(None)
                 break
         if self._waiting:

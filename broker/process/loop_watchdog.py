@@ -1,14 +1,14 @@
-"""Measures the turns of the event loop, and says which call held it (NET-4).
+"""Measures the turns of the event loop, and reports which call blocked it (NET-4).
 
-Everything that a broker does runs on one loop, so a call that does not return delays all clients. A timer on the loop is due
-every `TICK_S`. When it fires late, the loop was held: by one call, or by one turn of many calls. A timer that is due in the
-middle of a turn sees the rest of that turn, so a measured turn is up to `TICK_S` too short.
+Everything in a broker runs on one loop, so a call that does not return delays all clients. A timer on the loop is due every `TICK_S`.
+If it fires late, the loop was blocked: by one call, or by one turn of many calls. A timer that becomes due in the middle of a turn
+sees only the rest of that turn, so a measured turn is up to `TICK_S` too short.
 
-Time in which the machine gave the processor to other processes is taken off (the thread's run delay, from
+Time in which the machine gave the processor to other processes is subtracted (the thread's run delay, from
 `/proc/<pid>/task/<tid>/schedstat`). Time in which the whole process was stopped is not: it counts as one long turn.
 
-A thread looks at the tick from outside. While the loop is held it takes the loop's stack, so the report names the call.
-Without that thread the report would know only that something was slow.
+A thread watches the tick from outside. While the loop is blocked it takes the loop's stack, so the report names the call. Without
+that thread the report would only say that something was slow.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.02
 LIMIT_S = 0.05
-"""A turn above this is reported (NET-4)."""
+"""Longer turns are reported (NET-4)."""
 LOOK_S = 0.04
-"""How often the thread looks whether a tick is late."""
+"""How often the thread checks whether a tick is late."""
 LATE_S = 0.01
-"""A tick that is later than this when the thread looks has the loop's stack taken."""
+"""If a tick is later than this at such a check, the loop's stack is taken."""
 QUIET_S = 10.0
 """The log names at most one long turn in this time; the event log has all of them."""
 BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -53,11 +53,11 @@ class Timers(Protocol):
 
 
 class TurnTimes:
-    """How long turns were: a histogram and the longest. Seconds. Turns that no tick saw, the shortest, are not in it."""
+    """Durations of turns in seconds: a histogram and the longest. Very short turns without a tick are not in it."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_S) + 1)
-        """Turns up to each of `BUCKETS_S`, not cumulated; the last one is of longer turns."""
+        """The number of turns up to each of `BUCKETS_S`, not cumulative; the last one counts longer turns."""
         self.total_s = 0.0
         self.longest_s = 0.0
         self.longest_call = ""
@@ -70,7 +70,7 @@ class TurnTimes:
 
 
 class RunDelay:
-    """How long the kernel let this thread wait for a processor, in seconds since it started. 0 where the kernel does not say."""
+    """How long the kernel let this thread wait for a processor, in seconds since its start. 0 if the kernel does not report it."""
 
     def __init__(self) -> None:
         self._file: int | None = None
@@ -89,7 +89,7 @@ class RunDelay:
 
 
 class LoopWatchdog:
-    """`start` on the loop that is to be watched; `times` is the metric."""
+    """Call `start` on the loop to watch; `times` is the metric."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LoopWatchdog:
         monotonic: Callable[[], float] = time.monotonic,
         run_delay: Callable[[], float] | None = None,
     ) -> None:
-        """Must be made in the loop's thread: `run_delay` is this thread's unless it is given."""
+        """Must be created in the loop's thread: `run_delay` is this thread's unless it is given."""
         self._events = events
         self._timers = timers
         self._monotonic = monotonic
@@ -116,7 +116,7 @@ class LoopWatchdog:
     # -- on the loop ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to tick; a thread looks on."""
+        """Starts the ticks and the watching thread."""
         self.arm(self._monotonic(), self._run_delay())
         self._thread = threading.Thread(target=self._look_on, name="loop-watchdog", daemon=True)
         self._thread.start()
@@ -131,7 +131,7 @@ class LoopWatchdog:
             self._run_delay.close()
 
     def tick(self) -> None:
-        """The timer fired: takes the turn that has just ended into account."""
+        """The timer fired: records the turn that has just ended."""
         now, delay = self._monotonic(), self._run_delay()
         late_s, waited_s = now - self._due, delay - self._delay_before
         stack, self._stack = self._stack, ()
@@ -142,7 +142,7 @@ class LoopWatchdog:
         self.arm(now, delay)
 
     def arm(self, now: float, delay: float) -> None:
-        """Begins the next tick's time; `delay` is the thread's run delay until `now`."""
+        """Starts the next tick; `delay` is the thread's run delay until `now`."""
         self._due, self._delay_before = now + TICK_S, delay
         if not self._stopping.is_set():
             self._handle = self._timers.call_later(TICK_S, self.tick)

@@ -1,8 +1,8 @@
-"""What a broker tells of itself in Prometheus text, at `http://<metrics.listener>/metrics`.
+"""The broker's metrics in Prometheus text, at `http://<metrics.listener>/metrics`.
 
-The page is made in a thread of prometheus-client's own server, so a scrape does not hold the event loop. It only reads
-plain numbers. There is no page unless `metrics.listener` names an address: whoever reaches the address may read it. Of those
-who only connect there are REQUESTS_MAX at a time, for REQUEST_TIMEOUT_S each: the threads are the broker's.
+A thread of prometheus-client's server makes the page, so a scrape does not block the event loop. It only reads plain numbers. There is
+no page unless `metrics.listener` names an address: anyone who reaches the address may read it. At most REQUESTS_MAX connections are
+served at a time, for REQUEST_TIMEOUT_S each, because the threads are the broker's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from prometheus_client.registry import Collector
 from broker.process.loop_watchdog import BUCKETS_S, TurnTimes
 
 REQUESTS_MAX = 8
-"""Threads that answer at a time; who comes then is not answered. A scrape takes milliseconds."""
+"""Limit of answering threads; further requests are not answered. A scrape takes milliseconds."""
 REQUEST_TIMEOUT_S = 5.0
-"""For a client that sends nothing, or does not read."""
+"""Time limit for a client that sends nothing, or does not read."""
 
 
 class LoopTurns(Collector):
@@ -72,21 +72,21 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or was too slow, is nobody's trouble."""
+        """Ignores clients that disconnected or were too slow."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
 
     def log_message(self, *_: Any) -> None:
-        """What a client asks for does not go into the broker's log."""
+        """Keeps clients' requests out of the broker's log."""
 
 
 class MetricsServer:
-    """Serves the page. Raises OSError when the address cannot be used."""
+    """Serves the page. Raises OSError if the address cannot be used."""
 
     def __init__(self, host: str, port: int, times: TurnTimes) -> None:
-        """Port 0: a free one, which is `port` then."""
+        """Port 0 means a free one, which is then in `port`."""
         registry = CollectorRegistry()
         registry.register(LoopTurns(times))
         ProcessCollector(registry=registry)

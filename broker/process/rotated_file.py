@@ -1,7 +1,7 @@
-"""A file that lines are added to, and that is put aside when it is full: `name`, then `name.1` (the newest of the old ones), `name.2`, ...
+"""A file to which lines are appended, and which is rotated when it is full: `name`, then `name.1` (the newest old one), `name.2`, ...
 
-So what a client can make a broker write never fills a disk: at most `bytes_max * (old_files + 1)` bytes. Whoever reads the
-file reads the old ones first (`tools/cluster/log_parts.py`).
+So output that clients cause never fills a disk: it takes at most `bytes_max * (old_files + 1)` bytes. Readers of the file read the
+old ones first (`tools/cluster/log_parts.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class Rotation(NamedTuple):
-    """A file of `bytes_max` bytes is put aside; of those put aside `old_files` are kept."""
+    """A file of `bytes_max` bytes is rotated; `old_files` rotated ones are kept."""
 
     bytes_max: int
     old_files: int
@@ -37,7 +37,7 @@ class RotatedFile:
         self._is_torn = False
 
     def append(self, line: bytes) -> None:
-        """Adds a line that ends in a newline. Raises OSError, after which the next call tries again from the start."""
+        """Adds a line that ends in a newline. Raises OSError; the next call then tries again from the start."""
         try:
             if self._fd < 0:
                 self._open()
@@ -48,7 +48,7 @@ class RotatedFile:
             data = b"\n" + line if self._is_torn else line
             written = os.write(self._fd, data)
             self._size += written
-            # A full disk takes a part of a line. What comes next must not be glued to it.
+            # A full disk accepts part of a line. The next line must not be joined to it.
             self._is_torn = written != len(data)
             if self._is_torn:
                 self._size += os.write(self._fd, data[written:])
@@ -70,12 +70,12 @@ class RotatedFile:
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor of the file, made when it is not there. Raises OSError (ELOOP) for a symbolic link."""
+    """A descriptor of the file, which is created if it does not exist. Raises OSError (ELOOP) for a symbolic link."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
 
 
 def put_aside(path: Path, old_files: int) -> None:
-    """The file becomes `.1`, `.1` becomes `.2`, and so on; the oldest is overwritten. Raises OSError."""
+    """Renames the file to `.1`, `.1` to `.2`, and so on; the oldest is overwritten. Raises OSError."""
     names = [path, *(_aside(path, number + 1) for number in range(old_files))]
     for newer, older in reversed(list(itertools.pairwise(names))):
         with contextlib.suppress(FileNotFoundError):

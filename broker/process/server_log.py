@@ -1,9 +1,9 @@
-"""The server log: what the broker says on stderr, one line for each message, whatever is in the message.
+"""The server log: the broker's messages on stderr, one line per message, whatever the message contains.
 
-* Texts from outside are escaped here, for all modules: no newline of a client forges a line, no escape sequence reaches a terminal.
-* Lines of one kind (one place in the code) are limited, so that a client that is refused a thousand times a second writes
-  no thousand lines: the rest is counted, and told.
-* With a file of its own the log is rotated. File descriptors 1 and 2 lead to that file, so what libraries print is in it too.
+* Texts from outside are escaped here, for all modules: a client's newline cannot forge a line, no escape sequence reaches a terminal.
+* Lines of one kind (one place in the code) are limited, so that a client that is refused a thousand times a second does not cause a
+  thousand lines: the others are counted, and their number is logged.
+* With its own file the log is rotated. File descriptors 1 and 2 lead to that file, so output of libraries is in it too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from protocol.plain_text import escaped, escaped_lines, shortened
 BURST = 100
 """Lines of one kind that are written at once."""
 LINES_PER_S = 1.0
-"""Lines of one kind that are written from then on."""
+"""Lines of one kind per second that are written after that."""
 MESSAGE_LENGTH_MAX = 4096
-"""Characters of one message; the traceback below it has as many lines as it has, each of at most so many."""
+"""Limit of characters in a message; a traceback below it keeps all its lines, each with the same limit."""
 TELL_INTERVAL_S = 10.0
-"""How often lines that were left out are told, where no other line of their kind comes."""
+"""How often omitted lines are reported if no other line of their kind comes."""
 LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STDOUT, STDERR = 1, 2
 
@@ -62,7 +62,7 @@ class LineLimit:
         self._kinds: dict[tuple[str, int], _Kind] = {}
 
     def admit(self, record: logging.LogRecord) -> int | None:
-        """None: the line is left out. Else how many of its kind were left out before it."""
+        """None if the line is left out; otherwise how many of its kind were left out before it."""
         now = self._monotonic()
         where = (record.pathname, record.lineno)
         kind = self._kinds.get(where)
@@ -78,7 +78,7 @@ class LineLimit:
         return left_out
 
     def left_out(self) -> list[logging.LogRecord]:
-        """A line for each kind of which lines were left out since it was last told."""
+        """One line for each kind with lines left out since the last report."""
         found = []
         for kind in self._kinds.values():
             if kind.left_out:
@@ -88,7 +88,7 @@ class LineLimit:
 
 
 class _Kind:
-    """`lines` more may be written, as of `at`."""
+    """One kind of line: `lines` more may be written, as of `at`."""
 
     def __init__(self, first: logging.LogRecord, now: float) -> None:
         self.logger = first.name
@@ -111,7 +111,7 @@ class ServerLogHandler(logging.Handler):
         self.setFormatter(PlainFormatter())
         self.limit = LineLimit()
         self.on_failure: Callable[[str], object] = lambda reason: None
-        """Called once when lines cannot be written, and again only after some could."""
+        """Called once if lines cannot be written, and again only after some could."""
         self._path = path
         self._rotation = rotation
         self._is_failing = False
@@ -130,13 +130,13 @@ class ServerLogHandler(logging.Handler):
         self._write(record)
 
     def tell_left_out(self) -> None:
-        """Says how many lines were left out."""
+        """Reports how many lines were left out."""
         with self.lock or contextlib.nullcontext():
             for record in self.limit.left_out():
                 self._write(record)
 
     async def run(self) -> None:
-        """Tells of lines that were left out, until cancelled."""
+        """Reports lines that were left out, until cancelled."""
         while True:
             await asyncio.sleep(TELL_INTERVAL_S)
             self.tell_left_out()
@@ -158,8 +158,8 @@ class ServerLogHandler(logging.Handler):
         try:
             return self.format(record) + "\n"
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            # A message that cannot be made must not end what wanted to say it.
-            return f"no message could be made of {escaped(repr(record.msg))}: {escaped(repr(error))}\n"
+            # A message that cannot be formatted must not end its caller.
+            return f"this message cannot be formatted: {escaped(repr(record.msg))}: {escaped(repr(error))}\n"
 
     @staticmethod
     def _lead_to_file(path: Path) -> None:
@@ -170,7 +170,7 @@ class ServerLogHandler(logging.Handler):
 
 
 def set_up(path: Path | None = None) -> ServerLogHandler:
-    """Logging of this process: from INFO on, to stderr or to `path`. Raises OSError."""
+    """Sets up logging of this process: from INFO on, to stderr or to `path`. Raises OSError."""
     handler = ServerLogHandler(path)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
@@ -178,7 +178,7 @@ def set_up(path: Path | None = None) -> ServerLogHandler:
 
 
 def say(line: str) -> None:
-    """A line that is no message of the log: that the broker serves, or why it does not start."""
+    """Writes a line without a log prefix: that the broker serves, or why it does not start."""
     print(escaped(shortened(line, MESSAGE_LENGTH_MAX)), file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""How long a stop takes at most (`broker.stop.timeout.ms`), whoever does not answer: controller, disk, ZooKeeper.
+"""Limits the time of a stop (`broker.stop.timeout.ms`), whoever does not answer: controller, disk, ZooKeeper.
 
-Docker sends SIGKILL some time after SIGTERM (`stop_grace_period`). What has not been flushed by then is recovered at the next start
-either way; but a broker that ends by itself has told its clients, written its checkpoints, and closed its ZooKeeper session.
+Docker sends SIGKILL some time after SIGTERM (`stop_grace_period`). Unflushed data is recovered at the next start in either case; but a
+broker that ends by itself has answered its clients, written its checkpoints, and closed its ZooKeeper session.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Callable, Coroutine
 log = logging.getLogger(__name__)
 
 HAND_OVER_SHARE = 0.4
-"""Of the whole time: for moving the leaderships away."""
+"""Share of the whole time for moving the leaderships away."""
 BEFORE_FLUSH_SHARE = 0.6
-"""Of the whole time: for all that comes before the logs are flushed, which gets the rest."""
+"""Share of the whole time for everything before the logs are flushed, which gets the rest."""
 FAREWELL_S = 2.0
-"""At the end of the time: for closing the ZooKeeper session."""
+"""The end of the time, for closing the ZooKeeper session."""
 STUCK_LOOP_S = 3.0
-"""How long after the time the kernel's timer ends a process whose loop is stuck, and prints where."""
+"""How long after that the kernel's timer ends a process whose loop is blocked, and prints where."""
 
 
 class StopTime:
-    """`begin` once; then each step gets what is left for it."""
+    """Call `begin` once; then each step gets the time that is left for it."""
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float]) -> None:
         self._timeout_s = timeout_s
@@ -35,18 +35,18 @@ class StopTime:
         self._hand_over: asyncio.Task[object] | None = None
 
     def begin(self) -> None:
-        """The stop begins; again is nothing new."""
+        """Starts the stop's time; further calls have no effect."""
         if self._began is None:
             self._began = self._monotonic()
             faulthandler.dump_traceback_later(self._timeout_s + STUCK_LOOP_S, exit=True)
 
     @staticmethod
     def over() -> None:
-        """The stop is done."""
+        """Ends the stop's time."""
         faulthandler.cancel_dump_traceback_later()
 
     def hurry(self) -> None:
-        """A person does not want to wait for others: the hand-over ends."""
+        """Ends the hand-over, because a person does not want to wait for others."""
         if self._hand_over is not None:
             self._hand_over.cancel()
 
@@ -55,22 +55,22 @@ class StopTime:
         self._hand_over = asyncio.ensure_future(work)
         await asyncio.wait((self._hand_over,), timeout=self._left_s(self._timeout_s * HAND_OVER_SHARE))
         if not self._hand_over.done():
-            log.warning("leaderships are not all handed over in time: stopping all the same")
+            log.warning("not all leaderships were handed over in time: stopping anyway")
             self._hand_over.cancel()
         await asyncio.gather(self._hand_over, return_exceptions=True)
         if not self._hand_over.cancelled() and (error := self._hand_over.exception()) is not None:
             log.error("leaderships could not be handed over", exc_info=error)
 
     async def step(self, what: str, work: Coroutine[None, None, object]) -> bool:
-        """One of those before the flush. False when the work did not end in time. Raises what it raises."""
+        """Runs a step before the flush. Returns False if the work did not end in time. Raises what it raises."""
         return await self._until(self._timeout_s * BEFORE_FLUSH_SHARE, what, work)
 
     async def flush(self, what: str, work: Coroutine[None, None, object]) -> bool:
-        """As `step`, with nearly all the time that is left."""
+        """Like `step`, with nearly all the remaining time."""
         return await self._until(self._timeout_s - FAREWELL_S, what, work)
 
     async def farewell(self, what: str, work: Coroutine[None, None, object]) -> bool:
-        """As `step`, to the end of the time."""
+        """Like `step`, until the end of the time."""
         return await self._until(self._timeout_s, what, work)
 
     async def _until(self, share_s: float, what: str, work: Coroutine[None, None, object]) -> bool:
@@ -88,7 +88,7 @@ class StopTime:
 
 
 async def unless_stopped(work: Coroutine[None, None, object], stop: asyncio.Event) -> bool:
-    """Does the work. False when `stop` was set first: then it was cancelled. Raises what it raises."""
+    """Does the work. Returns False if `stop` was set first, which cancels the work. Raises what it raises."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     try:
@@ -105,7 +105,7 @@ async def unless_stopped(work: Coroutine[None, None, object], stop: asyncio.Even
 
 
 def end_process(exit_code: int) -> None:
-    """Ends it although threads are at work, for which the interpreter would wait: one that waits for a disk, or recovers a log.
+    """Ends the process although threads are busy, for which the interpreter would wait: with a disk, or recovering a log.
 
     That is no worse than a crash. The directories they work on have no marker of a clean stop.
     """

@@ -1,1 +1,1 @@
-"""What the APIs share: the services they call, work in steps, waiting until a change is seen."""
+"""Shared by the APIs: the services they call, work in steps, waiting until a change is visible."""

@@ -1,4 +1,4 @@
-"""What the APIs work with; made once, by `broker.main`."""
+"""The services that the APIs use; created once, by `broker.main`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from protocol.types import Assignment, TopicPartition
 
 
 class ControllerRequests(Protocol):
-    """What this process may ask of its own controller, which answers while it is the active one (CTL-3).
+    """The requests of this process to its own controller, which answers while it is the active one (CTL-3).
 
-    All but `is_active` raise KafkaError(NOT_CONTROLLER) otherwise. In their answers None means that it is done, or on its way.
+    All except `is_active` raise KafkaError(NOT_CONTROLLER) otherwise. In their answers None means done, or in progress.
     """
 
     @property
@@ -47,22 +47,22 @@ class ControllerRequests(Protocol):
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Begins moves to these replicas, cancels those whose target is None (CTL-10, CTL-11)."""
+        """Starts moves to these replicas, cancels those with target None (CTL-10, CTL-11)."""
         ...
 
     def reassignments(self) -> dict[TopicPartition, Assignment]:
-        """The moves under way; the replicas are the target's, then those to be removed."""
+        """The moves in progress; the replicas are the target's, then those to be removed."""
         ...
 
     async def elect_leaders(
         self, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-12; `partitions` None: wherever a leader is wanted, and no other partition is named."""
+        """CTL-12; `partitions` None: wherever a leader is needed, and the answer names only those partitions."""
         ...
 
 
 class GroupRequests(Protocol):
-    """What members and admins ask of the coordinator of a group (CLI-2). None of it waits: `respond` is called once, now or later.
+    """Requests of members and admins to the coordinator of a group (CLI-2). None of them waits: `respond` is called once, now or later.
 
     Every answer may be COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or INVALID_GROUP_ID.
     """
@@ -80,7 +80,7 @@ class GroupRequests(Protocol):
     def leave(
         self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
     ) -> None:
-        """`respond` takes the group's error, and one for each of the members when that is NONE. It is called at once."""
+        """`respond` gets the group's error and, if that is NONE, one for each of the members. It is called at once."""
         ...
 
     def commit(
@@ -98,7 +98,7 @@ class GroupRequests(Protocol):
     ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]: ...
 
     def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
-        """Topic -> the partitions of which the group has committed an offset."""
+        """Topic -> the partitions for which the group has committed an offset."""
         ...
 
     def delete_offsets(
@@ -111,7 +111,7 @@ class GroupRequests(Protocol):
     def list_groups(
         self, states: Iterable[str], types: Iterable[str]
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
-        """None at all: of any state, of any type. A group that is not wanted is None in the answer."""
+        """None means any state or type. A group that does not match is None in the answer."""
         ...
 
     def describe(self, group_id: str) -> GroupDescription: ...
@@ -121,7 +121,7 @@ class GroupRequests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`controller` is this process's own, active or not; who the others think it is stands in the metadata cache."""
+    """`controller` is this process's own, active or not; the metadata cache has the cluster's controller."""
 
     config: BrokerConfig
     clock: Clock
@@ -139,11 +139,11 @@ class ApiContext:
     suspected_leaders: SuspectedLeaders
     groups: GroupRequests
     replica_listener: str | None
-    """The one listener on which brokers may ask as replicas; None: all, for there is only one for clients and brokers."""
+    """The one listener on which brokers may send a replica id; None: all, because clients and brokers share one."""
     long_answers: LongAnswers
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
-        """Where a live broker serves clients of that listener."""
+        """A live broker's address for clients of that listener."""
         broker = self.metadata.broker(broker_id)
         endpoint = broker.endpoint(listener) if broker is not None else None
         if broker is None or endpoint is None:
@@ -151,6 +151,6 @@ class ApiContext:
         return NodeEndpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
 
     def node_endpoints(self, broker_ids: set[int], listener: str) -> list[NodeEndpoint]:
-        """As `node_endpoint`, of those that are live; for answers that name a new leader (KIP-951)."""
+        """Like `node_endpoint`, for the live ones; for answers that name a new leader (KIP-951)."""
         found = (self.node_endpoint(broker_id, listener) for broker_id in sorted(broker_ids))
         return [endpoint for endpoint in found if endpoint is not None]

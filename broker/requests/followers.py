@@ -1,12 +1,12 @@
-"""Who asks as a replica, and may it? (BAD-28, BAD-34)
+"""Which requests come from a replica, and are they allowed? (BAD-28, BAD-34)
 
-Fetch, ListOffsets and OffsetForLeaderEpoch have a replica id; what is asked with one moves high watermarks and shows records that
-are not committed. As in Kafka, where it needs ClusterAction on the cluster, it is for brokers only. Where they have a listener
-of their own (`inter.broker.listener.name`) it is refused on every other one, with CLUSTER_AUTHORIZATION_FAILED. On a listener
-that they share with clients anybody can ask: there a Fetch counts only in the current broker epoch of a live, assigned replica
-(`Partition.check_follower`), which no client is told.
+Fetch, ListOffsets and OffsetForLeaderEpoch have a replica id. A request with one moves high watermarks and shows uncommitted records.
+As in Kafka, where it needs ClusterAction on the cluster, only brokers may send it. If brokers have their own listener
+(`inter.broker.listener.name`), it is refused on every other one, with CLUSTER_AUTHORIZATION_FAILED. On a listener that they share
+with clients anyone can send it: there a Fetch counts only with the current broker epoch of a live, assigned replica
+(`Partition.check_follower`), which no client gets to know.
 
-Is a connection a follower's? That is told by its first request: a fetcher asks as a replica, and nothing else before.
+The first request shows whether a connection is a follower's: a fetcher sends its replica id in its first request.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ EPOCH_WITH_REPLICA_SINCE = 3
 
 
 def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
-    """Of a request with a replica id that is not negative."""
+    """Whether a request with a replica id (not negative) is allowed on this listener."""
     return context.replica_listener in (None, request.connection.listener)
 
 
 def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, frame: memoryview) -> Claim:
-    """Does a Fetch, ListOffsets or OffsetForLeaderEpoch say that it is of another live broker? Only a Fetch has its epoch."""
+    """What a Fetch, ListOffsets or OffsetForLeaderEpoch claims about its sender, another live broker. Only Fetch has its epoch."""
     try:
         replica, epoch = _asker(header, frame)
     except (MalformedRequest, struct.error):
@@ -46,13 +46,13 @@ def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, 
 
 
 def is_live_follower(metadata: MetadataCache, own_id: int, replica: int, epoch: int) -> bool:
-    """True for another live broker in its current life, which no other client knows the epoch of."""
+    """Whether it is another live broker in its current life, whose epoch no client knows."""
     live = metadata.broker(replica) if replica >= 0 and replica != own_id else None
     return live is not None and epoch == live.epoch
 
 
 def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
-    """Replica id and broker epoch (-1: not said)."""
+    """Replica id and broker epoch (-1: not given)."""
     if header.api_key == ApiKey.FETCH:
         return fetch_codec.asker(header.api_version, frame, header.body_offset)
     is_old = header.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH and header.api_version < EPOCH_WITH_REPLICA_SINCE

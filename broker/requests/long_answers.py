@@ -1,4 +1,4 @@
-"""The loop's time for answers that take long, shared by all of them (NET-4). See `steps.py`, which the handlers use."""
+"""Shares the loop's time between answers that take long (NET-4). Handlers use it through `steps.py`."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, NamedTuple
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 
 SLICE_S = 0.002
-"""How long answers keep the loop at a time; also one that has just begun."""
+"""How long answers may use the loop at a time; also a new answer."""
 BEGINNING_S = 0.0003
-"""How long one that has just begun may keep it, when others that began in the same turn have taken their slice already."""
+"""The same for a new answer, if others that started in the same turn have used up the slice already."""
 TURNS_PER_PAUSE = 4
-"""Of the loop, between two slices: a request needs about so many from its socket to the answer."""
+"""Loop turns between two slices. A request needs about this many turns from socket to answer, so it waits for at most one slice."""
 UNDER_WAY_MAX = 16
 UNDER_WAY_BYTES_MAX = 2 * 1024 * 1024
-"""Answers that take turns, and the bytes of their requests, of which what they keep in memory is a multiple; one alone may have
-more. Those that come later go on when others are done."""
+"""Limits for the answers that take turns, and for the bytes of their requests, because they keep a multiple of that in memory. A
+single one may have more. Later ones start when others are done."""
 
 Work = Callable[[], Any]
 AnySteps = Generator[Work | None, Any, Any]
-"""A stop with a `Work` has a thread carry it out: its result is sent, what it raises is thrown."""
+"""At a stop with a `Work`, a thread carries it out: its result is sent to the steps, or its exception thrown."""
 
 
 class Unwanted(Exception):
-    """Nobody waits for the answer any more: its connection is gone."""
+    """Nobody waits for the answer any more: its connection has ended."""
 
 
 class Asked(NamedTuple):
-    """A request that is answered: its size in bytes, and whether anybody waits for the answer, which is asked before each slice."""
+    """A request in progress: its size in bytes, and whether anybody waits for the answer, which is checked before each slice."""
 
     size: int
     is_wanted: Callable[[], bool]
 
 
 class _Answer:
-    """Without `steps` it is a slice for who waits, who works for that long outside."""
+    """An answer in progress. Without `steps` it is a slice for a waiter, which works for that long outside."""
 
     __slots__ = ("done", "has_place", "request", "steps", "work", "worked")
 
@@ -48,10 +48,10 @@ class _Answer:
         self.steps = steps
         self.done = done
         self.work = work
-        """For a thread, before the next step."""
+        """Work for a thread, before the next step."""
         self.worked: asyncio.Future[Any] | None = None
         self.has_place = False
-        """Of those who unpack: until it asks for the next, or is done."""
+        """It is among those that unpack, until it asks for the next, or is done."""
 
     def next_step(self, steps: AnySteps) -> Work | None:
         worked, self.worked = self.worked, None
@@ -74,19 +74,19 @@ class LongAnswers:
         self._under_way: deque[_Answer] = deque()
         self._under_way_bytes = 0
         self._in_threads: dict[asyncio.Future[Any], _Answer] = {}
-        """They take no place of others meanwhile: threads may be busy for seconds."""
+        """Answers in a thread do not take the places of others meanwhile, because threads may be busy for seconds."""
         self._later: deque[_Answer] = deque()
         self._is_scheduled = False
         self._begun_s = 0.0
-        """What those that began in this turn of the loop have taken."""
+        """The time used by answers that started in this turn of the loop."""
         self._is_turn_noted = False
 
     def __len__(self) -> int:
-        """How many are not done."""
+        """The number of unfinished answers."""
         return len(self._under_way) + len(self._in_threads) + len(self._later)
 
     def begin(self, steps: AnySteps) -> tuple[bool, Any]:
-        """(True, what the steps return), or (False, what a thread is to do, if anything): there is more than fits into this turn."""
+        """(True, the result of the steps), or (False, the work for a thread, if any) if they do not fit into this turn."""
         monotonic = self._monotonic
         began = monotonic()
         until = began + BEGINNING_S
@@ -114,11 +114,11 @@ class LongAnswers:
         self._begun_s = 0.0
 
     def go_on(self, request: Asked, steps: AnySteps, work: Work | None = None) -> asyncio.Future[Any]:
-        """What the steps return, later. Raises what they raise, or Unwanted. `work` as `begin` has returned it."""
+        """The result of the steps, later. Raises what they raise, or Unwanted. `work` is the one returned by `begin`."""
         return self._wait(request, steps, work)
 
     def slice_of_own(self, request: Asked) -> asyncio.Future[Any]:
-        """Done when the waiter may work for SLICE_S at the most. Raises Unwanted."""
+        """Done when the waiter may work for at most SLICE_S. Raises Unwanted."""
         return self._wait(request, None, None)
 
     def _wait(self, request: Asked, steps: AnySteps | None, work: Work | None) -> asyncio.Future[Any]:
@@ -170,7 +170,7 @@ class LongAnswers:
             self._pause(TURNS_PER_PAUSE)
 
     def _is_done(self, answer: _Answer, end: float) -> bool:
-        """Goes on with it until `end`, or until a thread has to work."""
+        """Continues it until `end`, or until a thread has to work."""
         steps, is_cancelled = answer.steps, answer.done.done()
         if is_cancelled or not answer.request.is_wanted():
             if steps is not None:
@@ -195,9 +195,9 @@ class LongAnswers:
         return True
 
     def _hand_over(self, answer: _Answer, work: Work) -> None:
-        """To a thread; afterwards it is among those under way again."""
+        """Gives the work to a thread; afterwards the answer is among the waiting ones again."""
         answer.work = None
-        answer.leave_place()  # what it unpacked before is no longer needed
+        answer.leave_place()  # the previous result is no longer needed
         working = asyncio.ensure_future(_in_thread(answer, work))
         self._in_threads[working] = answer
         working.add_done_callback(self._worked)
@@ -208,7 +208,7 @@ class LongAnswers:
             answer.leave_place()
             answer.done.cancel()
             return
-        working.exception()  # looked at, also if nobody wants the answer any more
+        working.exception()  # retrieved, even if nobody wants the answer any more
         answer.worked = working
         self._under_way_bytes += answer.request.size
         self._under_way.append(answer)

@@ -1,8 +1,8 @@
-"""The topics in Metadata answers, encoded once: every client asks for them after every change of a leader.
+"""The topics in Metadata answers, encoded once: every client requests them after every leader change.
 
-A topic is kept until the metadata cache says that it changed; of a large one each partition is kept too, so that a change of
-one does not encode the others again. The answers depend on the listener (where a broker has none, it leads nothing for its
-clients), on who lives and on who is suspected: when one of these changes, all is encoded anew.
+A topic is cached until the metadata cache reports that it changed; for a large topic each partition is cached too, so that a change
+of one does not encode the others again. The answers depend on the listener (a broker without it leads nothing for its clients), on
+the live brokers and on the suspected ones: when one of these changes, everything is encoded again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PARTITIONS_AT_ONCE = 500
 """Encoding one takes about 5 us."""
 PARTITIONS_IN_A_STEP = 50
 LARGE_TOPIC = 100
-"""Partitions of a topic from which on each is kept."""
+"""Topics with at least this many partitions have each partition cached."""
 
 Kept = dict[int, tuple[PartitionState, bytes]]
 
 
 @dataclass(slots=True)
 class _Encoded:
-    """What is kept for one listener and version. `valid_for`: the brokers' version, and who is suspected."""
+    """The cache for one listener and version. `valid_for`: the brokers' version, and the suspected brokers."""
 
     valid_for: tuple[int, frozenset[int]]
     topics: dict[str, tuple[int, bytes]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class _Encoded:
 
 
 class MetadataTopics:
-    """See the module. `suspected()` are brokers that perhaps died a moment ago; `internal` topics are marked as such."""
+    """See the module's docstring. `suspected()` returns brokers that may just have died; `internal` topics are marked as such."""
 
     def __init__(self, metadata: MetadataCache, suspected: Callable[[], Set[int]], internal: Collection[str]) -> None:
         self._internal = internal
@@ -47,17 +47,17 @@ class MetadataTopics:
         self._encoded: dict[tuple[str, int], _Encoded] = {}
 
     def encoded(self, listener: str, version: int, name: str) -> bytes:
-        """The topic as it is now; UNKNOWN_TOPIC_OR_PARTITION if there is none of that name."""
+        """The current topic; UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         encoded = self._of(listener, version)
         kept = encoded.topics.get(name)
         if kept is not None and kept[0] == self._metadata.topic_version(name):
             return kept[1]
         for _ in self._encode(encoded, listener, version, name):
-            """Without a stop."""
+            """Without pauses."""
         return encoded.topics[name][1] if name in encoded.topics else self._unknown(version, name)
 
     def all_encoded(self, listener: str, version: int) -> list[bytes]:
-        """All topics as they are now."""
+        """All current topics."""
         encoded = self._of(listener, version)
         now = self._metadata.version
         if encoded.all_topics is None or encoded.all_topics[0] != now:
@@ -69,7 +69,7 @@ class MetadataTopics:
         return encoded.all_topics[1]
 
     def partitions_to_encode(self, listener: str, version: int, names: Iterable[str]) -> int:
-        """How many partitions the topics have that are not kept whole: above PARTITIONS_AT_ONCE they are to be prepared first."""
+        """The number of partitions of topics that are not cached completely: above PARTITIONS_AT_ONCE they must be prepared first."""
         topics = self._of(listener, version).topics
         metadata = self._metadata
         return sum(
@@ -79,7 +79,7 @@ class MetadataTopics:
         )
 
     def preparing(self, listener: str, version: int, names: Iterable[str]) -> Generator[None, None, None]:
-        """Encodes these topics, with stops at which others can have their turn. What changes meanwhile is encoded again later."""
+        """Encodes these topics, with pauses in which others can run. Topics that change meanwhile are encoded again later."""
         done = 0
         for name in names:
             encoded = self._of(listener, version)
@@ -99,7 +99,7 @@ class MetadataTopics:
         return encoded
 
     def _encode(self, encoded: _Encoded, listener: str, version: int, name: str) -> Iterator[int]:
-        """Tells now and then how many partitions were encoded since the last time."""
+        """Yields now and then how many partitions were encoded since the last time."""
         states = self._metadata.partitions_of(name)
         kept: Kept = encoded.partitions.setdefault(name, {}) if len(states) >= LARGE_TOPIC else {}
         suspected = encoded.valid_for[1]
@@ -113,7 +113,7 @@ class MetadataTopics:
                 if count == PARTITIONS_IN_A_STEP:
                     yield count
                     count = 0
-        # From here on without a stop. What changed during one has another version, and is not taken for the topic as it is now.
+        # No pause from here on. A topic that changed during a pause has another version, and is not taken for the current one.
         states = self._metadata.partitions_of(name)
         topic_version = self._metadata.topic_version(name)
         if states and all(index in kept and kept[index][0] is state for index, state in states.items()):
@@ -129,7 +129,7 @@ class MetadataTopics:
     def _partition(
         self, state: PartitionState, listener: str, version: int, suspected: frozenset[int]
     ) -> MetadataPartition:
-        """A leader that is dead, or perhaps so, or does not serve this listener, is none."""
+        """A leader that is dead or suspected, or that does not serve this listener, counts as none."""
         error, leader = ErrorCode.NONE, state.leader
         broker = self._metadata.broker(leader)
         if broker is None or leader in suspected:

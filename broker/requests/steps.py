@@ -1,7 +1,7 @@
-"""Requests that may take long: read, served and answered in steps, between which others have their turn (NET-4).
+"""Requests that may take long: decoded, served and answered in steps, between which others run (NET-4).
 
-A handler gives its steps to one of the functions here. What takes no longer than a slice is done at once, as for most requests;
-the rest shares the loop's time with all other long answers (`long_answers.py`).
+A handler gives its steps to one of these functions. If they take no longer than a slice, they run at once, as for most requests; the
+rest shares the loop's time with all other long answers (`long_answers.py`).
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ log = logging.getLogger(__name__)
 
 ROWS_IN_A_STEP = 500
 JOINED_MAX = 64 * 1024
-"""Bytes of a body that is copied behind its header; a larger one is sent as it is."""
+"""Limit in bytes for a body that is copied behind its header; a larger one is sent as it is."""
 
 OWN_ERROR = "an error inside the broker"
 REFUSALS = (MalformedRequest, AnswerTooLarge, Unwanted)
-"""Why a request is not answered that are no errors of ours."""
+"""Reasons for a request without an answer that are not our own bugs."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 StepsTo = Generator[None, None, Result]
-"""Stops after each fraction of a millisecond. What it goes by may have changed at each stop."""
+"""Pauses after each fraction of a millisecond. Everything it depends on may have changed after each pause."""
 Body = bytes | Sequence[bytes]
 """A response after its header, whole or in pieces."""
 Steps = StepsTo[Body]
 ThreadedSteps = Generator[Work | None, Any, Body]
-"""As Steps; some stops have a large batch unpacked: with what a thread is to do, whose result is sent."""
+"""Like Steps; some stops yield work for a thread, such as unpacking a large batch, whose result is sent back."""
 Further = Coroutine[Any, Any, None] | None
 
 
 def in_steps(context: ApiContext, request: Request, steps: AnySteps) -> Further:
-    """Carries out what serves the request, its answer included. To be returned by the handler.
+    """Runs the steps that serve the request and answer it. The handler returns the result.
 
-    The steps return a coroutine if there is something to be awaited after them.
+    The steps return a coroutine if something must be awaited after them.
     """
     is_done, further = context.long_answers.begin(steps)
     return further if is_done else _go_on(context, request, steps, further)
 
 
 def respond_in_steps(context: ApiContext, request: Request, steps: ThreadedSteps) -> Further:
-    """As `in_steps`; the steps return the body of the answer."""
+    """Like `in_steps`; the steps return the body of the answer."""
     return in_steps(context, request, _responding(request, steps))
 
 
 async def finished(context: ApiContext, request: Request, steps: Generator[Work | None, Any, Result]) -> Result:
-    """What the steps return, for a handler that awaits. Raises Unwanted when the client is gone."""
+    """The result of the steps, for a handler that awaits. Raises Unwanted if the client is gone."""
     is_done, value = context.long_answers.begin(steps)
     if not is_done:
         value = await context.long_answers.go_on(_asked(request), steps, value)
@@ -67,33 +67,33 @@ async def finished(context: ApiContext, request: Request, steps: Generator[Work 
 
 
 def bare(error: KafkaError) -> KafkaError:
-    """Without the traceback, which keeps the frames of every call that it came through: an answer may have 100,000 errors."""
+    """Removes the traceback, which keeps the frames of all its calls alive: an answer may have 100,000 errors."""
     return error.with_traceback(None)
 
 
 class Refusals:
-    """Errors of many partitions, of which most are the same."""
+    """Shares errors of many partitions, most of which are equal."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], KafkaError] = {}
 
     def shared(self, error: KafkaError | None) -> KafkaError | None:
-        """The error, or an equal one that is kept already; without its traceback."""
+        """The error, or an equal one that is already stored; without its traceback."""
         return None if error is None else self._known.setdefault((error.code, error.message), bare(error))
 
 
 async def slice_of_own(context: ApiContext, request: Request) -> None:
-    """Gives the loop back; then the caller may work for a millisecond or two. Raises Unwanted when the client is gone."""
+    """Yields the loop; afterwards the caller may work for a millisecond or two. Raises Unwanted if the client is gone."""
     await context.long_answers.slice_of_own(_asked(request))
 
 
 async def respond_when_finished(context: ApiContext, request: Request, steps: Steps) -> None:
-    """Answers with what the steps return, for a handler that awaits."""
+    """Answers with the result of the steps, for a handler that awaits."""
     await finished(context, request, _responding(request, steps))
 
 
 def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
-    """As `respond_in_steps`, for who is called back and must not fail: an error closes the client's connection only."""
+    """Like `respond_in_steps`, for a callback, which must not fail: an error closes only the client's connection."""
     responding = _responding(request, steps)
     try:
         is_done, work = context.long_answers.begin(responding)
@@ -101,7 +101,7 @@ def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
         close_for(request, error)
         return
     except Exception:
-        # The boundary of who calls back.
+        # The boundary of the callback.
         log.exception("%s failed", request)
         request.close(OWN_ERROR)
         return
@@ -112,7 +112,7 @@ def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
 def after_steps(
     context: ApiContext, request: Request, steps: AnySteps, then: Callable[[], None], work: Work | None = None
 ) -> None:
-    """`then()` when the steps are done, for who is called back; not for a client that is gone meanwhile."""
+    """Calls `then()` when the steps are done, for a callback; not if the client is gone meanwhile."""
 
     def ended(done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -125,12 +125,12 @@ def after_steps(
 
 
 def respond_with(context: ApiContext, request: Request, api_key: int, body: dict[str, Any]) -> None:
-    """As `respond_later`, of an answer by its schema; its arrays may be iterators."""
+    """Like `respond_later`, for an answer by its schema; its arrays may be iterators."""
     respond_later(context, request, messages.encoding(api_key, request.header.api_version, body))
 
 
 def close_for(request: Request, error: BaseException) -> None:
-    """The request is not answered: its connection ends, with the reason in the log."""
+    """Closes the connection of a request that cannot be answered, with the reason in the log."""
     match error:
         case Unwanted():
             pass
@@ -186,7 +186,7 @@ def parts_of(items: Iterable[Result], size: int) -> Iterator[list[Result]]:
 
 
 def collected(items: Sequence[Item], value_of: Callable[[Item], Result]) -> StepsTo[list[Result]]:
-    """`value_of(item)` of each."""
+    """`value_of(item)` of each item."""
     values = []
     for number, item in enumerate(items, 1):
         values.append(value_of(item))
@@ -196,7 +196,7 @@ def collected(items: Sequence[Item], value_of: Callable[[Item], Result]) -> Step
 
 
 def each(items: Sequence[Result], act: Callable[[Result], object], in_a_step: int) -> StepsTo[None]:
-    """`act(item)` of each, with a stop after every `in_a_step`."""
+    """`act(item)` of each item, with a pause after every `in_a_step`."""
     for number, item in enumerate(items, 1):
         act(item)
         if number % in_a_step == 0:

@@ -1,4 +1,4 @@
-"""Waiting until the metadata cache shows what an admin's request has set going."""
+"""Waits until the metadata cache shows the result of an admin's request."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TypeVar
 from broker.requests.context import ApiContext
 
 WAIT_MAX_S = 300.0
-"""Whatever the request says: its client may be gone long since."""
+"""Limit of the wait, whatever the request says: its client may be gone."""
 WAITERS_MAX = 1_000
-"""That are asked after every update of the cache. Who comes then does not wait."""
+"""Limit of waiters, which are checked after every update of the cache. Further callers do not wait."""
 
 Item = TypeVar("Item")
 
 
 async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float) -> None:
-    """Returns when `is_so()`, which is asked after every update of the cache, or at `deadline` (monotonic seconds).
+    """Returns when `is_so()`, which is checked after every update of the cache, or at `deadline` (monotonic seconds).
 
-    Also when too many others wait.
+    Returns at once if too many others wait.
     """
     if is_so() or context.metadata.listeners >= WAITERS_MAX:
         return
@@ -44,9 +44,9 @@ async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float)
 async def for_all(
     context: ApiContext, items: Iterable[Item], is_done: Callable[[Item], bool], deadline: float
 ) -> list[Item]:
-    """Returns when each item has been done at some time, or at `deadline`: then those that are not.
+    """Returns when each item has been done at some time, or at `deadline` with the items that are not.
 
-    Ten thousand of them are not looked at after each of as many updates, only the first that is not done.
+    After an update it only checks the first item that is not done: there may be ten thousand items and as many updates.
     """
     pending = deque(items)
 

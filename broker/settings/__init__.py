@@ -1,1 +1,1 @@
-"""The settings of a broker: typed, from their sources, and changed while it runs."""
+"""The settings of a broker: typed, with their sources, and changed while it runs."""

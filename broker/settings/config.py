@@ -19,7 +19,7 @@ SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 TOLD_MAX = 200
-"""Characters of a wrong value that its error message repeats."""
+"""Characters of a wrong value in its error message."""
 
 
 BROKER_KEY_OF: Mapping[str, str] = MappingProxyType(
@@ -63,17 +63,17 @@ EVERY_REPLICA = "*"
 
 
 class ConfigError(ValueError):
-    """A value that is not allowed; the message names key, value and what is allowed."""
+    """An invalid value; the message has the key, the value and what is allowed."""
 
 
 VALUE_LENGTH_MAX = 128 * 1024
-"""Characters of one setting: the throttled replicas of some thousand partitions are as long."""
+"""Limit of characters in one setting: throttled replicas of some thousand partitions take as many."""
 LIST_IS_SHORT = 1024
-"""Characters. The replicas in a list take twenty times its bytes: of long lists few are kept."""
+"""Limit of characters. The parsed replicas take twenty times a list's bytes, so few long lists are cached."""
 
 
 def _told(text: str) -> str:
-    """A wrong value, as its error message repeats it."""
+    """A wrong value, shortened for its error message."""
     return shortened(repr(text), TOLD_MAX)
 
 
@@ -98,7 +98,7 @@ def _in_list(text: str) -> frozenset[tuple[int, int]] | None:
         return None
     pairs = [item.split(":") for item in items]
     if not all(len(pair) == 2 and all(map(is_plain_number, pair)) for pair in pairs):
-        raise ConfigError(f"{_told(text)}: allowed are * and partition:broker,partition:broker,...")
+        raise ConfigError(f"{_told(text)}: expected * or partition:broker,partition:broker,...")
     return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
@@ -108,26 +108,26 @@ _NEWEST_IV = {
     **{"2.4": 1, "2.5": 0, "2.6": 0, "2.7": 2, "2.8": 1, "3.0": 1, "3.1": 0, "3.2": 0, "3.3": 3, "3.4": 0, "3.5": 2},
     **{"3.6": 2, "3.7": 4, "3.8": 0, "3.9": 0},
 }
-"""Kafka's releases: the newest of their versions `<release>-IV<n>`, -1 for a release that has none."""
+"""Kafka's releases, each with its newest version `<release>-IV<n>`, -1 for a release without one."""
 
 
 def message_format_version(text: str) -> None:
-    """Raises ConfigError for what is no version of Kafka, up to 3.9 (MetadataVersion.fromVersionString)."""
+    """Raises ConfigError unless it is a version of Kafka up to 3.9 (MetadataVersion.fromVersionString)."""
     parts = text.split(".")
     release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
     newest = _NEWEST_IV.get(release)
     if newest is None or (step and not (is_plain_number(step) and int(step) <= newest)):
-        raise ConfigError(f"{_told(text)}: no version of Kafka, as 3.0-IV1 or 2.8")
+        raise ConfigError(f"{_told(text)}: expected a version of Kafka, for example 3.0-IV1 or 2.8")
 
 
 def gzip_level(text: str) -> None:
     if (level := whole_number(text)) != -1 and not 1 <= level <= 9:
-        raise ConfigError(f"{text!r}: allowed are 1 to 9, and -1 for gzip's own default")
+        raise ConfigError(f"{text!r}: expected 1 to 9, or -1 for gzip's own default")
 
 
 def no_remote_storage(text: str) -> None:
     if text.lower() == "true":
-        raise ConfigError("true: tiered storage is not served here")
+        raise ConfigError("true: tiered storage is not supported")
 
 
 def setting(
@@ -142,7 +142,7 @@ def setting(
 ) -> Any:
     """A dataclass field with the limits that `parse_value` checks.
 
-    The `choices` of a list (texts with commas between) are those of its items; `check` gets the text and raises ConfigError.
+    For a list (texts separated by commas), `choices` apply to each item; `check` gets the text and raises ConfigError.
     """
     metadata = {
         "minimum": minimum,
@@ -159,22 +159,22 @@ def setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What `server.properties` says. Defaults are Kafka 3.9's where the key is Kafka's."""
+    """The settings in `server.properties`. Defaults are Kafka 3.9's if the key is Kafka's."""
 
-    # who and where
+    # identity and addresses
     broker_id: int = setting(-1, minimum=-1, maximum=INT_MAX, doc="id of this broker, unique in the cluster")
     broker_rack: str = setting("", doc="rack of this broker")
     zookeeper_connect: str = setting("", doc="host:port[,host:port...][/chroot]")
     zookeeper_session_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     zookeeper_connection_timeout_ms: int = setting(18000, minimum=100, maximum=INT_MAX)
     listeners: str = setting("PLAINTEXT://:9092", doc="NAME://host:port[,NAME://host:port...]")
-    advertised_listeners: str = setting("", doc="what clients are told; default: listeners")
+    advertised_listeners: str = setting("", doc="addresses that clients get; default: listeners")
     listener_security_protocol_map: str = setting("PLAINTEXT:PLAINTEXT", doc="NAME:PROTOCOL[,...]")
     inter_broker_listener_name: str = setting(
-        "", doc="of the followers' fetches; default: the first that is not the control plane's"
+        "", doc="listener for followers' fetches; default: the first that is not the control plane's"
     )
     control_plane_listener_name: str = setting(
-        "", doc="of the control RPC; default: CONTROLLER, made on a free port if missing"
+        "", doc="listener for the control RPC; default: CONTROLLER, created on a free port if missing"
     )
 
     # the log
@@ -187,7 +187,7 @@ class BrokerConfig:
     log_retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1)
     log_retention_bytes: int = setting(-1, minimum=-1)
     log_retention_check_interval_ms: int = setting(
-        300_000, minimum=1, doc="how often old segments are looked for, in ms; a second at least"
+        300_000, minimum=1, doc="how often to look for old segments, in ms; at least 1000"
     )
     log_cleanup_policy: str = setting("delete", choices=("delete", "compact"), is_list=True)
     log_message_timestamp_after_max_ms: int = setting(LONG_MAX, minimum=0)
@@ -200,7 +200,7 @@ class BrokerConfig:
         86_400_000,
         minimum=1,
         maximum=INT_MAX,
-        doc="after how long an idempotent producer that writes nothing is forgotten",
+        doc="time in ms after which an idempotent producer that writes nothing is removed",
     )
     producer_id_expiration_check_interval_ms: int = setting(600_000, minimum=1)
     log_flush_offset_checkpoint_interval_ms: int = setting(60000, minimum=0, maximum=INT_MAX)
@@ -214,17 +214,19 @@ class BrokerConfig:
     log_local_retention_bytes: int = setting(-2, minimum=-2)
 
     # compaction
-    log_cleaner_enable: bool = setting(True, doc="Whether topics with cleanup.policy=compact are compacted.")
-    log_cleaner_threads: int = setting(1, minimum=0, maximum=INT_MAX, doc="0: none. One log is compacted at a time.")
+    log_cleaner_enable: bool = setting(True, doc="Whether to compact topics with cleanup.policy=compact.")
+    log_cleaner_threads: int = setting(
+        1, minimum=0, maximum=INT_MAX, doc="0 disables compaction. One log is compacted at a time."
+    )
     log_cleaner_dedupe_buffer_size: int = setting(
-        128 * 1024**2, minimum=1024, doc="bytes for the keys of the part of a log that is compacted in one go"
+        128 * 1024**2, minimum=1024, doc="bytes for the keys of the part of a log that is compacted in one pass"
     )
     log_cleaner_io_buffer_size: int = setting(524288, minimum=0, maximum=INT_MAX, doc="Without effect here.")
     log_cleaner_io_buffer_load_factor: float = setting(
-        0.9, minimum=0, maximum=1, doc="how much of log.cleaner.dedupe.buffer.size is filled"
+        0.9, minimum=0, maximum=1, doc="share of log.cleaner.dedupe.buffer.size to fill"
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        1.7976931348623157e308, minimum=0, doc="bytes/s that compaction reads and writes at most"
+        1.7976931348623157e308, minimum=0, doc="limit in bytes/s for reads and writes of compaction"
     )
     log_cleaner_backoff_ms: int = setting(15000, minimum=0, doc="pause in ms when no log needs compaction")
     log_cleaner_min_cleanable_ratio: float = setting(0.5, minimum=0, maximum=1)
@@ -239,7 +241,7 @@ class BrokerConfig:
         20_000,
         minimum=1,
         maximum=INT_MAX,
-        doc="ottla's own (KIP-578): replicas for each live broker, above which no topics are made and none gets partitions",
+        doc="ottla's own (KIP-578): limit of replicas for each live broker; above it no topics or partitions are created",
     )
     num_partitions: int = setting(1, minimum=1, maximum=INT_MAX)
     default_replication_factor: int = setting(1, minimum=1, maximum=INT_MAX)
@@ -259,7 +261,7 @@ class BrokerConfig:
         500,
         minimum=0,
         maximum=INT_MAX,
-        doc="how long a follower's fetch waits for records, in ms; 1000 at the most here",
+        doc="how long a follower's fetch waits for records, in ms; at most 1000 here",
     )
     replica_fetch_backoff_ms: int = setting(1000, minimum=0, maximum=INT_MAX)
     replica_socket_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX)
@@ -268,16 +270,16 @@ class BrokerConfig:
         1,
         minimum=1,
         maximum=INT_MAX,
-        doc="fetchers for each leader; a change counts for partitions followed from then on",
+        doc="fetchers for each leader; a change applies to partitions followed from then on",
     )
     leader_replication_throttled_rate: int = setting(
-        LONG_MAX, minimum=0, doc="bytes/s to throttled replicas elsewhere that are not in sync"
+        LONG_MAX, minimum=0, doc="limit in bytes/s to throttled followers that are not in sync"
     )
     follower_replication_throttled_rate: int = setting(
-        LONG_MAX, minimum=0, doc="bytes/s to throttled replicas here that are not in sync"
+        LONG_MAX, minimum=0, doc="limit in bytes/s to throttled replicas on this broker that are not in sync"
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
-        LONG_MAX, minimum=0, doc="bytes/s of moves between log directories"
+        LONG_MAX, minimum=0, doc="limit in bytes/s of moves between log directories"
     )
     replication_quota_window_num: int = setting(11, minimum=1, maximum=INT_MAX, doc="samples of a throttle's window")
     replication_quota_window_size_seconds: int = setting(
@@ -296,23 +298,23 @@ class BrokerConfig:
     group_memory_max_bytes: int = setting(
         512 * 1024**2,
         minimum=0,
-        doc="ottla's own: bytes that the groups coordinated here take in memory, above which new members and offsets are refused",
+        doc="ottla's own: memory limit in bytes for the groups coordinated here; above it new members and offsets are refused",
     )
     offset_metadata_max_bytes: int = setting(
-        4096, minimum=0, maximum=INT_MAX, doc="how long a commit's metadata may be, in characters as in Kafka"
+        4096, minimum=0, maximum=INT_MAX, doc="limit of a commit's metadata, in characters as in Kafka"
     )
     offsets_commit_timeout_ms: int = setting(
-        5000, minimum=1, maximum=INT_MAX, doc="how long a commit waits until all in-sync replicas have it"
+        5000, minimum=1, maximum=INT_MAX, doc="how long a commit waits for all in-sync replicas, in ms"
     )
     offsets_load_buffer_size: int = setting(
-        5 * 1024**2, minimum=1, maximum=INT_MAX, doc="bytes read at a time when groups are loaded"
+        5 * 1024**2, minimum=1, maximum=INT_MAX, doc="bytes to read at a time when groups are loaded"
     )
     offsets_retention_minutes: int = setting(
-        7 * 24 * 60, minimum=1, maximum=INT_MAX, doc="how long offsets are kept that no member uses"
+        7 * 24 * 60, minimum=1, maximum=INT_MAX, doc="how long to keep offsets that no member uses, in minutes"
     )
     offsets_retention_check_interval_ms: int = setting(600_000, minimum=1)
     offsets_topic_num_partitions: int = setting(
-        50, minimum=1, maximum=INT_MAX, doc="of __consumer_offsets; not to be changed once it is there"
+        50, minimum=1, maximum=INT_MAX, doc="partitions of __consumer_offsets; do not change it once the topic exists"
     )
     offsets_topic_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
     offsets_topic_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
@@ -320,23 +322,21 @@ class BrokerConfig:
         0, minimum=0, maximum=4, doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
     )
 
-    # transactions: not served, but the topic is made as Kafka makes it
+    # transactions: not served, but the topic is created as in Kafka
     transaction_state_log_num_partitions: int = setting(50, minimum=1, maximum=INT_MAX)
     transaction_state_log_replication_factor: int = setting(3, minimum=1, maximum=SHORT_MAX)
     transaction_state_log_min_isr: int = setting(2, minimum=1, maximum=INT_MAX)
     transaction_state_log_segment_bytes: int = setting(100 * 1024**2, minimum=14, maximum=INT_MAX)
 
     # metrics
-    metrics_listener: str = setting(
-        "", doc="ottla's own: host:port where this broker serves Prometheus metrics over HTTP; empty: nowhere"
-    )
+    metrics_listener: str = setting("", doc="ottla's own: host:port for Prometheus metrics over HTTP; empty: none")
 
     # threads
     num_network_threads: int = setting(
         3,
         minimum=1,
         maximum=INT_MAX,
-        doc="processors of a listener, from its start on; all run on the broker's one loop",
+        doc="processors of a listener, fixed at its start; all run on the broker's one loop",
     )
     num_io_threads: int = setting(8, minimum=1, maximum=INT_MAX, doc="Without effect here.")
     background_threads: int = setting(10, minimum=1, maximum=INT_MAX, doc="Without effect here.")
@@ -349,19 +349,19 @@ class BrokerConfig:
     queued_max_response_bytes: int = setting(
         256 * 1024**2,
         minimum=-1,
-        doc="ottla's own: bytes of answers of all connections that clients have not taken yet; -1: no limit",
+        doc="ottla's own: limit in bytes of answers that clients have not read yet, on all connections; -1: no limit",
     )
     socket_response_timeout_ms: int = setting(
-        60000, minimum=1, doc="ottla's own: how long a client may take nothing of an answer that waits for it"
+        60000, minimum=1, doc="ottla's own: how long a client may read nothing of a waiting answer, in ms"
     )
     connections_max_idle_ms: int = setting(600000, minimum=-1)
     max_connections: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
     max_connections_per_ip: int = setting(INT_MAX, minimum=0, maximum=INT_MAX)
     max_in_flight_requests_per_connection: int = setting(
-        100, minimum=1, doc="ottla's own: pipelined requests of one connection"
+        100, minimum=1, doc="ottla's own: limit of pipelined requests on one connection"
     )
     socket_frame_timeout_ms: int = setting(
-        60000, minimum=1, doc="ottla's own: how long a begun frame may take to arrive (BAD-4)"
+        60000, minimum=1, doc="ottla's own: time limit for an incomplete frame, in ms (BAD-4)"
     )
     request_timeout_ms: int = setting(30000, minimum=1, maximum=INT_MAX, doc="Without effect here.")
     max_incremental_fetch_session_cache_slots: int = setting(1000, minimum=0, maximum=INT_MAX)
@@ -369,7 +369,7 @@ class BrokerConfig:
         200_000,
         minimum=0,
         maximum=INT_MAX,
-        doc="ottla's own: partitions in the fetch sessions of all consumers together",
+        doc="ottla's own: limit of partitions in the fetch sessions of all consumers together",
     )
     fetch_max_bytes: int = setting(55 * 1024**2, minimum=1024, maximum=INT_MAX)
 
@@ -380,13 +380,13 @@ class BrokerConfig:
     leader_imbalance_per_broker_percentage: int = setting(10, minimum=0, maximum=INT_MAX)
     broker_fast_failure_detection: bool = setting(
         True,
-        doc="ottla's own: a broker whose control listener refuses connections is dead, not only when its session ends",
+        doc="ottla's own: whether a broker counts as dead when its control listener refuses connections, not only when its session ends",
     )
     broker_stop_timeout_ms: int = setting(
         25_000,
         minimum=1000,
         maximum=INT_MAX,
-        doc="ottla's own: how long a stop may take in all, in ms; logs that are not flushed by then are recovered at the next start",
+        doc="ottla's own: time limit of a stop, in ms; logs that are not flushed by then are recovered at the next start",
     )
     controlled_shutdown_enable: bool = setting(True)
     controlled_shutdown_max_retries: int = setting(3, minimum=0, maximum=INT_MAX)
@@ -398,7 +398,7 @@ class BrokerConfig:
         return tuple(part.strip() for part in self.log_dirs.split(",") if part.strip())
 
     def topic_defaults(self) -> TopicConfig:
-        """What a topic without overrides has on this broker."""
+        """The settings of a topic without overrides on this broker."""
         values = {attribute(key): getattr(self, attribute(broker_key)) for key, broker_key in BROKER_KEY_OF.items()}
         return TopicConfig(**values)
 
@@ -411,29 +411,31 @@ class TopicConfig:
         "delete",
         choices=("delete", "compact"),
         is_list=True,
-        doc="What happens to old segments: delete them, compact them, both, or with an empty list neither.",
+        doc="What to do with old segments: delete them, compact them, both, or neither (an empty list).",
     )
     compression_type: str = setting(
         "producer",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        doc="The compression of what is stored; `producer` keeps the producer's.",
+        doc="The compression of stored batches; `producer` keeps the producer's.",
     )
     compression_gzip_level: int = setting(
         -1,
         maximum=9,
         check=gzip_level,
-        doc="How hard gzip works where compression.type is gzip: 1 to 9; -1: its default.",
+        doc="The level of gzip if compression.type is gzip: 1 to 9; -1: its default.",
     )
     compression_lz4_level: int = setting(
-        9, minimum=1, maximum=17, doc="How hard lz4 works where compression.type is lz4; 9: as fast as it can."
+        9, minimum=1, maximum=17, doc="The level of lz4 if compression.type is lz4; 9 is the fastest."
     )
     compression_zstd_level: int = setting(
-        3, minimum=-131072, maximum=22, doc="How hard zstd works where compression.type is zstd."
+        3, minimum=-131072, maximum=22, doc="The level of zstd if compression.type is zstd."
     )
-    delete_retention_ms: int = setting(86400000, minimum=0, doc="How long a tombstone stays in a compacted log, in ms.")
-    file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files go at once.")
-    flush_messages: int = setting(LONG_MAX, minimum=1, doc="After how many records a log is synced to the disk.")
-    flush_ms: int = setting(LONG_MAX, minimum=0, doc="After how many ms a log is synced to the disk.")
+    delete_retention_ms: int = setting(
+        86400000, minimum=0, doc="How long to keep a tombstone in a compacted log, in ms."
+    )
+    file_delete_delay_ms: int = setting(60000, minimum=0, doc="Without effect here: deleted files are removed at once.")
+    flush_messages: int = setting(LONG_MAX, minimum=1, doc="Number of records after which a log is synced to the disk.")
+    flush_ms: int = setting(LONG_MAX, minimum=0, doc="Time in ms after which a log is synced to the disk.")
     follower_replication_throttled_replicas: str = setting(
         "",
         is_list=True,
@@ -441,7 +443,7 @@ class TopicConfig:
         doc="Replicas that are throttled while they catch up, at the follower: partition:broker,... or *.",
     )
     index_interval_bytes: int = setting(
-        4096, minimum=0, maximum=INT_MAX, doc="How many bytes lie between two entries of the offset index."
+        4096, minimum=0, maximum=INT_MAX, doc="Number of bytes between two entries of the offset index."
     )
     leader_replication_throttled_replicas: str = setting(
         "",
@@ -451,61 +453,63 @@ class TopicConfig:
     )
     local_retention_bytes: int = setting(-2, minimum=-2, doc="Without effect here: there is no tiered storage.")
     local_retention_ms: int = setting(-2, minimum=-2, doc="Without effect here: there is no tiered storage.")
-    max_compaction_lag_ms: int = setting(
-        LONG_MAX, minimum=1, doc="After how many ms a record may not stay uncompacted."
-    )
+    max_compaction_lag_ms: int = setting(LONG_MAX, minimum=1, doc="Time in ms after which a record must be compacted.")
     max_message_bytes: int = setting(
-        1048588, minimum=0, maximum=INT_MAX, doc="The largest record batch that is taken, in bytes."
+        1048588, minimum=0, maximum=INT_MAX, doc="The largest accepted record batch, in bytes."
     )
-    message_downconversion_enable: bool = setting(True, doc="Without effect here: older formats are not served.")
+    message_downconversion_enable: bool = setting(True, doc="Without effect here: older formats are not supported.")
     message_format_version: str = setting(
         "3.0-IV1", check=message_format_version, doc="Without effect here, as in Kafka since 3.0: the format is v2."
     )
     message_timestamp_after_max_ms: int = setting(
-        LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be ahead of the broker's."
+        LONG_MAX, minimum=0, doc="Limit in ms by which a record's time may be ahead of the broker's."
     )
     message_timestamp_before_max_ms: int = setting(
-        LONG_MAX, minimum=0, doc="By how many ms at most a record's time may be behind the broker's."
+        LONG_MAX, minimum=0, doc="Limit in ms by which a record's time may be behind the broker's."
     )
     message_timestamp_difference_max_ms: int = setting(
-        LONG_MAX, minimum=0, doc="The old name of message.timestamp.before.max.ms, used where that is not set."
+        LONG_MAX, minimum=0, doc="The old name of message.timestamp.before.max.ms, used if that is not set."
     )
     message_timestamp_type: str = setting(
         "CreateTime",
         choices=("CreateTime", "LogAppendTime"),
-        doc="Whether a record has its producer's time or that of its append.",
+        doc="Whether a record keeps its producer's time or gets the time of its append.",
     )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, minimum=0, maximum=1, doc="From which share of not compacted bytes on a log is compacted."
+        0.5, minimum=0, maximum=1, doc="The share of uncompacted bytes from which on a log is compacted."
     )
-    min_compaction_lag_ms: int = setting(0, minimum=0, doc="For how many ms a record stays uncompacted at least.")
+    min_compaction_lag_ms: int = setting(0, minimum=0, doc="Minimum time in ms before a record is compacted.")
     min_insync_replicas: int = setting(
-        1, minimum=1, maximum=INT_MAX, doc="How many in-sync replicas a produce with acks=all needs."
+        1, minimum=1, maximum=INT_MAX, doc="The number of in-sync replicas that a produce with acks=all needs."
     )
     preallocate: bool = setting(False, doc="Without effect here: files grow as they are written.")
     remote_log_copy_disable: bool = setting(
-        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+        False, check=no_remote_storage, doc="Without effect here: only false, because there is no tiered storage."
     )
     remote_log_delete_on_disable: bool = setting(
-        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+        False, check=no_remote_storage, doc="Without effect here: only false, because there is no tiered storage."
     )
     remote_storage_enable: bool = setting(
-        False, check=no_remote_storage, doc="Without effect here: only false, since there is no tiered storage."
+        False, check=no_remote_storage, doc="Without effect here: only false, because there is no tiered storage."
     )
-    retention_bytes: int = setting(-1, minimum=-1, doc="Up to which size a partition keeps old segments; -1: any size.")
-    retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long records are kept, in ms; -1: for ever.")
-    segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment is begun.")
+    retention_bytes: int = setting(
+        -1, minimum=-1, doc="The size up to which a partition keeps old segments; -1: no limit."
+    )
+    retention_ms: int = setting(7 * 24 * 3600 * 1000, minimum=-1, doc="How long to keep records, in ms; -1: for ever.")
+    segment_bytes: int = setting(1024**3, minimum=14, maximum=INT_MAX, doc="The size at which a new segment starts.")
     segment_index_bytes: int = setting(
-        10 * 1024**2, minimum=4, maximum=INT_MAX, doc="The size of an index at which a new segment is begun."
+        10 * 1024**2, minimum=4, maximum=INT_MAX, doc="The size of an index at which a new segment starts."
     )
-    segment_jitter_ms: int = setting(0, minimum=0, doc="By how many ms at most segment.ms is prolonged, per partition.")
-    segment_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1, doc="The age in ms at which a new segment is begun.")
+    segment_jitter_ms: int = setting(
+        0, minimum=0, doc="Limit in ms by which segment.ms is extended at random, per partition."
+    )
+    segment_ms: int = setting(7 * 24 * 3600 * 1000, minimum=1, doc="The age in ms at which a new segment starts.")
     unclean_leader_election_enable: bool = setting(
-        False, doc="Whether a replica that is not in sync may lead when no other lives: acknowledged records are lost."
+        False, doc="Whether a replica that is not in sync may lead if no other is live: acknowledged records are lost."
     )
 
     def check_together(self) -> None:
-        """What no single value shows (LogConfig.validateValues). Raises ConfigError."""
+        """Checks combinations of settings (LogConfig.validateValues). Raises ConfigError."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError(
                 f"min.compaction.lag.ms={self.min_compaction_lag_ms} is more than "
@@ -514,13 +518,13 @@ class TopicConfig:
 
     @property
     def timestamp_before_max_ms(self) -> int:
-        """As LogConfig.getMessageTimestampBeforeMaxMs: the old setting counts where the new one is left alone."""
+        """Like LogConfig.getMessageTimestampBeforeMaxMs: the old setting applies if the new one is not set."""
         before = self.message_timestamp_before_max_ms
         return before if before != LONG_MAX else self.message_timestamp_difference_max_ms
 
     @cached_property
     def looks_at_each_record(self) -> bool:
-        """Whether a produced batch must be decoded to know if it may be appended. Asked for each one."""
+        """Whether a produced batch must be decoded to decide if it may be appended. Called for each batch."""
         return (
             "compact" in self.cleanup_policy
             or self.message_timestamp_after_max_ms != LONG_MAX
@@ -528,12 +532,12 @@ class TopicConfig:
         )
 
     def with_overrides(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """These settings with a topic's own (Kafka keys, text values). Raises ConfigError for an unknown key or a bad value."""
+        """These settings with a topic's own (Kafka keys, text values). Raises ConfigError for an unknown key or an invalid value."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         known = settings_of(TopicConfig)
         for key, text in overrides.items():
             if key not in known:
-                raise ConfigError(f"unknown topic config {key!r}; known are {', '.join(sorted(known))}")
+                raise ConfigError(f"unknown topic config {key!r}; the known ones are {', '.join(sorted(known))}")
             values[attribute(key)] = parse_value(TopicConfig, key, text)
         return TopicConfig(**values)
 
@@ -550,16 +554,16 @@ def settings_of(config: type) -> Mapping[str, Any]:
 
 
 def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
-    """`text` as the type of `key`, inside its limits. Raises ConfigError that names key, value and what is allowed."""
+    """`text` as the type of `key`, within its limits. Raises ConfigError with the key, the value and what is allowed."""
     spec = settings_of(config)[key]
     if len(text) > VALUE_LENGTH_MAX:
-        raise ConfigError(f"{key}: a value of {len(text)} characters, at most {VALUE_LENGTH_MAX} are taken")
+        raise ConfigError(f"{key}: a value of {len(text)} characters; the limit is {VALUE_LENGTH_MAX}")
     text = text.strip(BLANKS)
     kind = spec.type
     value: int | float | bool | str
     if kind == "bool":
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}={_told(text)}: allowed are true and false")
+            raise ConfigError(f"{key}={_told(text)}: expected true or false")
         value = text.lower() == "true"
     elif kind in ("int", "float"):
         try:
@@ -567,12 +571,12 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
         except ValueError as error:
             raise ConfigError(f"{key}={_told(text)}: {error}") from None
         minimum, maximum = spec.metadata["minimum"], spec.metadata["maximum"]
-        if kind == "int":  # without limits of its own it is one of Java's long
+        if kind == "int":  # without its own limits it is a Java long
             minimum = -LONG_MAX - 1 if minimum is None else minimum
             maximum = LONG_MAX if maximum is None else maximum
         if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-            limits = f"from {minimum}" if maximum in (None, LONG_MAX) else f"from {minimum} to {maximum}"
-            raise ConfigError(f"{key}={_told(text)}: allowed is a number {limits}")
+            limits = f"of at least {minimum}" if maximum in (None, LONG_MAX) else f"from {minimum} to {maximum}"
+            raise ConfigError(f"{key}={_told(text)}: expected a number {limits}")
     else:
         value = _parse_text(spec, key, text)
     check = spec.metadata["check"]
@@ -588,5 +592,5 @@ def _parse_text(spec: Any, key: str, text: str) -> str:
     choices = spec.metadata["choices"]
     items = [item.strip() for item in text.split(",") if item.strip()] if spec.metadata["is_list"] else [text]
     if choices is not None and any(item not in choices for item in items):
-        raise ConfigError(f"{key}={_told(text)}: allowed are {', '.join(choices)}")
+        raise ConfigError(f"{key}={_told(text)}: expected one of {', '.join(choices)}")
     return ",".join(items)

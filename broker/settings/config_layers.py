@@ -1,6 +1,6 @@
-"""Where the value of a setting comes from, and which value counts. Pure.
+"""The sources of a setting, and which one applies. Pure.
 
-A topic's own setting, then what was set for this broker while it runs, then for all brokers, then its static
+The order: a topic's own setting, then a dynamic one for this broker, then a dynamic one for all brokers, then its static
 configuration, then the default. DescribeConfigs shows these layers as Kafka's sources and synonyms.
 """
 
@@ -37,7 +37,7 @@ THREAD_KEYS = frozenset(
         "num.replica.fetchers",
     }
 )
-"""Numbers of threads in Kafka: one change at most doubles or halves them."""
+"""Kafka's numbers of threads: one change at most doubles or halves them."""
 
 DYNAMIC_BROKER_KEYS = (
     frozenset(BROKER_KEY_OF.values()) - {"log.message.format.version"}
@@ -56,7 +56,7 @@ DYNAMIC_BROKER_KEYS = (
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Broker settings that may change while it runs. `docs/CONFIGS.md` has them beside Kafka's, and says which take effect."""
+"""Broker settings that may change while it runs. `docs/CONFIGS.md` lists them beside Kafka's, and says which take effect."""
 
 OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -66,7 +66,7 @@ OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "log.roll.ms": ("log.roll.hours",),
     }
 )
-"""Key -> Kafka's older keys for the same, which count in this order where it is not set. The last one has the default."""
+"""Key -> Kafka's older keys for the same setting, which apply in this order if it is not set. The last one has the default."""
 
 DEFAULT_OF_OLDER: Mapping[str, str] = MappingProxyType(
     {
@@ -88,7 +88,7 @@ WITHOUT_OWN_DEFAULT = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Kafka lists no default for these: an older key (`log.retention.hours`) has it, or they are dynamic only."""
+"""Kafka lists no default for these: an older key (`log.retention.hours`) has it, or they are only dynamic."""
 
 TOPIC_KEY_OF: Mapping[str, str] = MappingProxyType({broker_key: key for key, broker_key in BROKER_KEY_OF.items()})
 
@@ -124,7 +124,7 @@ class Synonym(NamedTuple):
 
 
 class DescribedSetting(NamedTuple):
-    """A row of DescribeConfigs. `value` None: not set."""
+    """A row of DescribeConfigs. `value` None means not set."""
 
     name: str
     value: str | None
@@ -137,9 +137,9 @@ class DescribedSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigLayers:
-    """The layers of one broker. `cluster` and `own` are the dynamic ones, checked before by `believable`.
+    """The layers of one broker. `cluster` and `own` are the dynamic ones, already checked by `believable`.
 
-    `given` are the keys that `static` came from, with their texts: older keys, and what is set to its default.
+    `given` has the keys that set `static`, with their texts: older keys, and keys set to their default.
     """
 
     static: BrokerConfig
@@ -155,7 +155,7 @@ class ConfigLayers:
         object.__setattr__(self, "effective", replace(self.static, **values))
 
     def describe_broker(self) -> Iterator[DescribedSetting]:
-        """Every setting of this broker, and the older keys for some of them."""
+        """Every setting of this broker, and older keys for some of them."""
         for key, spec in settings_of(BrokerConfig).items():
             synonyms = self._broker_synonyms(key)
             source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
@@ -171,16 +171,16 @@ class ConfigLayers:
         value = self.given.get(older, DEFAULT_OF_OLDER.get(older))
         source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
         config_type = ConfigType.LONG if older.endswith(".ms") else ConfigType.INT
-        return DescribedSetting(older, value, source, True, config_type, f"Counts where {key} is not set.", synonyms)
+        return DescribedSetting(older, value, source, True, config_type, f"Applies if {key} is not set.", synonyms)
 
     def describe_cluster_default(self) -> Iterator[DescribedSetting]:
-        """What was set for all brokers while they run."""
+        """The dynamic settings for all brokers."""
         for key, text in sorted(self.cluster.items()):
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
             yield _described(settings_of(BrokerConfig)[key], key, text, source, (Synonym(key, text, source),))
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedSetting]:
-        """Every setting of a topic that has these overrides."""
+        """Every setting of a topic with these overrides."""
         effective = self.effective.topic_defaults().with_overrides(overrides)
         for key, spec in settings_of(TopicConfig).items():
             value = config_text(getattr(effective, spec.name))
@@ -191,11 +191,11 @@ class ConfigLayers:
             yield _described(spec, key, value, source, synonyms)
 
     def _broker_synonyms(self, key: str) -> tuple[Synonym, ...]:
-        """The layers that have this broker setting, the one that counts first."""
+        """The layers that have this broker setting, the one that applies first."""
         return self._layers_of((key, *OLDER_KEYS.get(key, ())), key)
 
     def _layers_of(self, names: Sequence[str], key: str) -> tuple[Synonym, ...]:
-        """Of these names for one thing, from the first layer on that has `key`: as Kafka, which shows no older key above it."""
+        """The layers of these names for one setting, from the first layer with `key` on: like Kafka, without older keys above it."""
         found = []
         for layer, source in (
             (self.own, Source.DYNAMIC_BROKER_CONFIG),
@@ -232,14 +232,14 @@ def _default_text(key: str) -> str | None:
 
 
 def config_text(value: Any) -> str:
-    """A value as Kafka writes it."""
+    """A value in Kafka's form."""
     if isinstance(value, float):
         return _double_text(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _double_text(value: float) -> str:
-    """As Java's Double.toString: with an exponent from 10^7 on, and below 10^-3."""
+    """Like Java's Double.toString: with an exponent from 10^7 on, and below 10^-3."""
     if value == 0 or 1e-3 <= abs(value) < 1e7 or not math.isfinite(value):
         return str(value)
     _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
@@ -252,9 +252,9 @@ def _double_text(value: float) -> str:
 def believable(
     config: type, found: Mapping[str, str], earlier: Mapping[str, str], entity: str
 ) -> tuple[dict[str, str], Sequence[str]]:
-    """What of the settings `found` in ZooKeeper can be used, and complaints about the rest.
+    """The usable ones of the settings `found` in ZooKeeper, and complaints about the rest.
 
-    For a value that is not allowed the earlier one stays; a setting that nobody knows is left out.
+    For an invalid value the earlier one stays; an unknown setting is left out.
     """
     known = settings_of(config)
     usable: dict[str, str] = {}
@@ -275,7 +275,7 @@ def believable(
 
 
 def is_list(config: type, key: str) -> bool:
-    """True for a setting to which items can be appended."""
+    """Whether items can be appended to the setting."""
     spec = settings_of(config).get(key)
     return spec is not None and bool(spec.metadata["is_list"])
 
@@ -303,5 +303,5 @@ def _config_type(spec: Any) -> ConfigType:
 
 
 def _unset(spec: Any) -> str | None:
-    """What an empty text stands for: an empty list, else nothing."""
+    """The meaning of an empty text: an empty list, else nothing."""
     return "" if spec.metadata["is_list"] else None

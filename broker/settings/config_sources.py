@@ -1,7 +1,7 @@
-"""Where settings come from: a properties file, then `KAFKA_*` environment variables, then `--override k=v`.
+"""Reads settings from a properties file, then `KAFKA_*` environment variables, then `--override k=v`.
 
-A later source wins. A key that nobody knows is a warning with the nearest known one, a value that is not allowed an error
-that says where it stands (conventions.md, "Configuration").
+A later source overrides an earlier one. An unknown key is a warning with the nearest known one; an invalid value is an error that
+says where it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_OURS = re.compile(
     r"^KAFKA_(HEAP_OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS|LOG4J_OPTS|LOG4J_LOGGERS|LOG4J_ROOT_LOGLEVEL|LOG4J_.*|JMX_.*|OPTS|"
     r"DEBUG|VERSION|HOME|TOOLS_LOG4J_LOGLEVEL|CLUSTER_ID|USER|REST_.*)$"
 )
-"""Variables of Kafka's start scripts and images, which name no setting."""
+"""Variables of Kafka's start scripts and images that are not settings."""
 
 SYNONYMS = {
     "log.dir": ("log.dirs", 1),
@@ -30,8 +30,8 @@ SYNONYMS = {
     "log.retention.hours": ("log.retention.ms", 3_600_000),
     "log.retention.minutes": ("log.retention.ms", 60_000),
 }
-"""Kafka's older keys: (the key that counts, by what a number is multiplied). The key that counts wins if both are there, and of
-two older ones that which is named later here."""
+"""Kafka's older keys: (the current key, the factor for a number). The current key wins if both are set, and of two older ones the
+one that is later in this list."""
 
 ACCEPTED_WITHOUT_EFFECT = frozenset(
     {
@@ -43,7 +43,7 @@ ACCEPTED_WITHOUT_EFFECT = frozenset(
         "port",
     }
 )
-"""Keys of ordinary Kafka files that mean nothing here: taken without a word."""
+"""Keys of ordinary Kafka files that have no meaning here: accepted silently."""
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
 
 class LoadedConfig(NamedTuple):
-    """`given` has the text of each known key that some source sets."""
+    """`given` has the text of each known key that a source sets."""
 
     config: BrokerConfig
     warnings: tuple[str, ...]
@@ -80,13 +80,13 @@ def load(
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--override {override!r}: allowed is key=value")
+            raise ConfigError(f"--override {override!r}: expected key=value")
         settings.append(Setting(key.strip(), value.strip(), "--override"))
     return _build(settings, warnings)
 
 
 def parse_properties(text: str, name: str) -> Iterable[Setting]:
-    """Settings of a Java properties file: comments, `=`, `:` or blank between, escapes, and lines that go on after a backslash."""
+    """Settings of a Java properties file: comments; `=`, `:` or blank as separator; escapes; and backslash line continuations."""
     pending, first_line = "", 0
     for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(" \t\f")
@@ -130,7 +130,7 @@ def _unescape(text: str, where: str) -> str:
         if char == "u":
             digits = text[at : at + 4]
             if not _HEX.fullmatch(digits):
-                raise ConfigError(f"{where}: \\u{digits} is no character")
+                raise ConfigError(f"{where}: \\u{digits} is not a character")
             out.append(chr(int(digits, 16)))
             at += 4
         else:
@@ -189,7 +189,7 @@ def _scaled(key: str, target: str, text: str, factor: int, where: str) -> Any:
     try:
         number = whole_number(text)
     except ValueError:
-        raise ConfigError(f"{where}: {key}={text!r}: a whole number is needed") from None
+        raise ConfigError(f"{where}: {key}={text!r}: expected a whole number") from None
     try:
         return parse_value(BrokerConfig, target, str(number if number < 0 else number * factor))
     except ConfigError:
@@ -197,15 +197,15 @@ def _scaled(key: str, target: str, text: str, factor: int, where: str) -> Any:
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """What must be there, and what no single value shows."""
+    """Checks required settings, and combinations."""
     if config.broker_id < 0:
-        raise ConfigError("broker.id is not set: give every broker a number of its own, from 0")
+        raise ConfigError("broker.id is not set: give every broker a different number of at least 0")
     if not config.zookeeper_connect:
-        raise ConfigError("zookeeper.connect is not set: host:port[,host:port...][/chroot]")
+        raise ConfigError("zookeeper.connect is not set: expected host:port[,host:port...][/chroot]")
     if not config.log_directories:
         raise ConfigError(
-            "log.dirs is not set: name the directories for this broker's data, as log.dirs=/var/lib/ottla "
-            "(there is no default: a directory under /tmp could be somebody else's)"
+            "log.dirs is not set: name the directories for this broker's data, for example log.dirs=/var/lib/ottla "
+            "(there is no default, because a directory under /tmp could belong to someone else)"
         )
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         raise ConfigError(

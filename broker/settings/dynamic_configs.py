@@ -1,8 +1,8 @@
 """Settings that change while the broker runs: of topics, of this broker, and of all brokers (`/config`).
 
-Whoever changes some writes them to `/config/...` and then tells of it by a child of `/config/changes`; every broker
-watches those children, as Kafka's do, and reads again what they name. After an expired session, which has lost watches,
-everything is read again. What is written there and cannot be used is told, and the earlier values stay.
+A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker watches those children, as in
+Kafka, and reads the named settings again. After an expired session, which has lost watches, everything is read again. Invalid settings
+are logged, and the earlier values stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BROKERS = "brokers"
 CLUSTER_DEFAULT = "<default>"
 CHANGE_KEPT_MS = 15 * 60 * 1000
 CHANGES_MAX = 10_000
-"""Of more the oldest go before their time. Each change lists them all; a broker that was away for so many has a new session."""
+"""Above this number the oldest are removed early. Each change lists them all; a broker that missed so many has a new session."""
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
@@ -46,7 +46,7 @@ TopicOverrides = Mapping[str, str]
 
 
 class DynamicConfigs:
-    """`start` before anything is led, `run` as a task. The callbacks apply what has changed, on the loop, without awaits."""
+    """Call `start` before anything is led, and `run` as a task. The callbacks apply changes on the loop, without awaits."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DynamicConfigs:
         events: EventLog,
         given: Mapping[str, str] = NOTHING_GIVEN,
     ) -> None:
-        """`given`: the texts that `static` was read from."""
+        """`given`: the texts from which `static` was read."""
         self.layers = ConfigLayers(static, given=given)
         self.on_broker_config: Callable[[BrokerConfig], None] = lambda config: None
         self.on_topic_configs: Callable[[Mapping[str, TopicOverrides]], None] = lambda overrides: None
@@ -74,7 +74,7 @@ class DynamicConfigs:
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Reads everything there is, and watches for more. Raises ZkError."""
+        """Reads all settings, and watches for changes. Raises ZkError."""
         self._zk.add_listener(self._session_changed)
         await self._catch_up()
 
@@ -86,13 +86,13 @@ class DynamicConfigs:
             try:
                 await self._catch_up()
             except ZkError as error:
-                log.debug("changes of settings wait for ZooKeeper: %s", error)
+                log.debug("changes of settings are waiting for ZooKeeper: %s", error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_S):
                         await self._wake.wait()
                 self._wake.set()
             except Exception:
-                # The task's boundary: whatever stands in ZooKeeper, the next change is taken again.
+                # The task's boundary: whatever is in ZooKeeper, the next change is processed.
                 log.exception("a change of settings could not be applied")
                 await asyncio.sleep(RETRY_S)
 
@@ -110,7 +110,7 @@ class DynamicConfigs:
     async def _catch_up(self) -> None:
         names = sorted(await self._zk.children(ConfigChangeZNode.PARENT, self._woken), key=_order)
         if self._is_behind:
-            # The watch stands already: what changes while this reads is told by it.
+            # The watch is already set: it fires for changes during this read.
             self._is_behind = False
             try:
                 await self._read_all()
@@ -137,7 +137,7 @@ class DynamicConfigs:
         await self.read_again(*entities)
 
     async def _purge(self, names: Sequence[str]) -> None:
-        """Removes what every broker has long seen; who was away for so long reads everything anyhow."""
+        """Removes changes that every broker has long seen; a broker that was away for that long reads everything anyway."""
         self._unremovable.intersection_update(names)
         too_many = len(names) - CHANGES_MAX
         removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
@@ -152,7 +152,7 @@ class DynamicConfigs:
                     raise
                 except NoNode:
                     pass
-                except ZkError:  # it has children, or is protected: not ours, then
+                except ZkError:  # it has children, or is protected: not ours
                     self._unremovable.add(name)
 
     async def _read_all(self) -> None:
@@ -160,14 +160,14 @@ class DynamicConfigs:
         await self._refresh_topics(sorted(self.topics_here()))
 
     async def read_again(self, *entities: str) -> None:
-        """`topics/<name>`, `brokers/<id>` or `brokers/<default>` may have changed; others are no business of brokers here.
+        """`topics/<name>`, `brokers/<id>` or `brokers/<default>` may have changed; other entities do not concern brokers here.
 
         Raises ZkError.
         """
         topics = []
         for entity in entities:
             kind, _, name = entity.partition("/")
-            # Other names cannot be topics, and some not even paths: asking ZooKeeper for them would fail for ever.
+            # Other names cannot be topics, and some are not even paths: asking ZooKeeper for them would fail for ever.
             if kind == TOPICS and is_valid_topic_name(name):
                 topics.append(name)
             elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
@@ -177,7 +177,7 @@ class DynamicConfigs:
         await self._refresh_topics(topics)
 
     async def _refresh_topics(self, topics: Sequence[str]) -> None:
-        """Whoever loads one of them now has to look again, as this does where another refresh comes in between."""
+        """A caller that is loading one of them must check again, as this does if another refresh comes in between."""
         for topic in topics:
             self._note_change(topic)
         if not topics:
@@ -197,9 +197,9 @@ class DynamicConfigs:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     async def load_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
-        """The settings of topics of which logs are about to be opened. Raises ZkError.
+        """The settings of topics whose logs are about to be opened. Raises ZkError.
 
-        A topic whose settings change meanwhile is read again: no log may begin with what is old already.
+        A topic whose settings change meanwhile is read again: no log may start with old settings.
         """
         loaded: dict[str, TopicOverrides] = {}
         pending = list(topics)
@@ -218,7 +218,7 @@ class DynamicConfigs:
             changed.add(topic)
 
     async def _read_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
-        """Those that can be read; a topic without settings has none."""
+        """The topics that can be read; a topic without settings has none."""
         found = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in topics])
         readable: dict[str, TopicOverrides] = {}
         for topic, node in zip(topics, found, strict=True):
@@ -254,7 +254,7 @@ def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -
 
 
 def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
-    """The settings in a config znode; none when there is no znode; None, which is told, when it cannot be read."""
+    """The settings in a config znode; empty without a znode; None, and logged, if it is not readable."""
     if data is None:
         return {}
     try:
@@ -265,6 +265,6 @@ def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Of change nodes, by the sequence numbers that ZooKeeper gave them. A name that somebody has chosen goes anywhere."""
+    """Orders change nodes by ZooKeeper's sequence numbers. A name without one can be anywhere."""
     number = number_of(name.rpartition("_")[2].lstrip("0") or "0")
     return (-1 if number is None else number), name

@@ -1,1 +1,1 @@
-"""What the controller does for each kind of event; each is: decide, persist, apply, announce."""
+"""The controller's reaction to each kind of event; each has four steps: decide, persist, apply, announce."""

@@ -1,4 +1,4 @@
-"""Brokers that came, went, bounced or are about to stop (CTL-5, STA-1, STA-2, FLT-23)."""
+"""Brokers that registered, disappeared, bounced or are about to stop (CTL-5, STA-1, STA-2, FLT-23)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
-    """Reacts to the difference between the brokers that are registered now and those that were.
+    """Reacts to the difference between the brokers registered now and those registered before.
 
     1. A broker whose znode has another czxid has died and started again in between: failure, then startup (BUG-16).
-    2. Those that came can lead at once what the dead leave behind; the bounced ones only after their failure is written,
-       so that every leadership they had has a new epoch.
-    3. All is told in one go: those that came hear of the whole cluster first (STA-1), then everybody of what has changed.
+    2. New brokers can lead the dead brokers' partitions at once. Bounced ones can only after their failure is written, so that every
+       leadership they had gets a new epoch.
+    3. All announcements are sent together: new brokers first get the whole cluster (STA-1), then everyone gets the changes.
     """
     cluster = term.cluster
     known = cluster.brokers
@@ -33,9 +33,9 @@ async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     if not gone and not came:
         return
     term.events.write("brokers_changed", gone=sorted(gone), came=sorted(came), bounced=sorted(bounced))
-    log.info("brokers gone: %s, come: %s, of these bounced: %s", sorted(gone), sorted(came), sorted(bounced))
+    log.info("brokers gone: %s, new: %s, of these bounced: %s", sorted(gone), sorted(came), sorted(bounced))
     announcement = term.announcement()
-    announcement.metadata(())  # at least the live brokers are news for all
+    announcement.metadata(())  # all brokers need at least the new set of live brokers
     for broker in gone:
         term.channels.remove(broker)
         announcement.metadata(cluster.failed_on(broker))
@@ -61,7 +61,7 @@ def _add(term: Term, broker: BrokerInfo) -> None:
 
 
 async def _fail_over(term: Term, dead: Collection[int], announcement: Announcement) -> None:
-    """CTL-5: other leaders for what the dead led; elsewhere they leave the ISR."""
+    """CTL-5: elects other leaders for the partitions of the dead; removes the dead from other ISRs."""
     cluster = term.cluster
     led = {tp for broker in dead for tp in cluster.led_by(broker)}
     followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
@@ -72,9 +72,9 @@ async def _fail_over(term: Term, dead: Collection[int], announcement: Announceme
 
 
 async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPartition], Announcement]:
-    """STA-2: its leaderships move away, its followers leave the ISR and stop.
+    """STA-2: moves its leaderships away; its followers leave the ISR and stop.
 
-    Returns what it still leads though others have replicas, and the announcement, which is for the caller to send.
+    Returns the partitions that it still leads although others have replicas, and the announcement, which the caller must send.
     """
     cluster = term.cluster
     cluster.stopping.add(broker)
@@ -92,7 +92,7 @@ async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPar
             return None
         replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.brokers.keys())
         new = leader_election.before_shutdown(state, replicas, able & reached, cluster.stopping, cluster.epoch)
-        # With nobody else, one that cannot be told now: it has to lead anyhow when this broker is gone.
+        # If there is nobody else, an unreachable replica: it must lead anyway once this broker is gone.
         return new or leader_election.before_shutdown(state, replicas, able, cluster.stopping, cluster.epoch)
 
     await term.change(led, move, announcement, reason="controlled shutdown", reads=True)

@@ -1,4 +1,4 @@
-"""A broker whose process died is unregistered; the rest follows from the watch on `/brokers/ids` (CTL-16, CTL-5)."""
+"""Unregisters a broker whose process died; the watch on `/brokers/ids` does the rest (CTL-16, CTL-5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 async def on_broker_found_dead(term: Term, broker_id: int, broker_epoch: int, judgements: Judgements) -> None:
-    """Deletes the registration that this life of the broker has, and no other's.
+    """Deletes the registration of this life of the broker, and no other.
 
-    ZooKeeper can make a write conditional on a version only, and every life's node begins with version 0. So the czxid is
-    compared in a read just before. A later life could only come in between if it had bound its listener since the last
-    refusal and registered within this one round trip; if so, it sees its node gone and registers again.
+    ZooKeeper can make a write conditional only on a version, and every life's node starts with version 0. So the czxid is compared in
+    a read just before. A later life would have to bind its listener after the last refusal and register within this one round trip; if
+    so, it sees that its node was removed and registers again.
     """
     known = term.cluster.brokers.get(broker_id)
     if known is None or known.epoch != broker_epoch:
@@ -25,14 +25,14 @@ async def on_broker_found_dead(term: Term, broker_id: int, broker_epoch: int, ju
     path = BrokerIdZNode.path(broker_id)
     (node,) = await term.store.get_many([path])
     if node is None or node[1].czxid != broker_epoch:
-        return  # its end, or its next life, is an event already
+        return  # its end, or its next life, is already an event
     stat = node[1]
     judgements.see(broker_id, stat.ephemeral_owner, stat.czxid)
     if judgements.is_refuted(broker_id, stat.ephemeral_owner):
-        log.debug("broker %d lived after it was judged dead: its session decides now", broker_id)
+        log.debug("broker %d was alive after it was judged dead: its session decides now", broker_id)
         return
     (result,) = await term.store.fenced([[DeleteOp(path, stat.version)]])
     if isinstance(result, list):
         judgements.note(broker_id, stat.ephemeral_owner)
-        log.warning("nobody listens for broker %d any more: it is unregistered", broker_id)
+        log.warning("broker %d no longer listens: it is unregistered", broker_id)
         term.events.write("broker_found_dead", broker=broker_id, broker_epoch=broker_epoch)

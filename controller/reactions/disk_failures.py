@@ -1,16 +1,16 @@
 """Log directories that failed on live brokers (LOG-6, FLT-28, FLT-29; Kafka's processLogDirEventNotification).
 
-1. The broker writes `/log_dir_event_notification/log_dir_event_<seq>`, which says no more than who it is.
-2. It gets a LeaderAndIsr for all that it hosts, without anything new in it. What it cannot serve it answers with
-   KAFKA_STORAGE_ERROR. So it does with any other LeaderAndIsr: in its next life, or to the next controller, which also sends
-   everything once; nothing of this needs to be stored.
-3. Those replicas are OfflineReplica from now on: they are not elected, leave the ISR, and clients see them as offline. Only the
-   broker's next life, whose answers are heard anew, brings them back.
+1. The broker writes `/log_dir_event_notification/log_dir_event_<seq>`, which contains only its id.
+2. The controller sends it a LeaderAndIsr for all its replicas, without changes. The broker answers KAFKA_STORAGE_ERROR for those that
+   it cannot serve. It does the same for any other LeaderAndIsr, in its next life or from the next controller, which also sends
+   everything once; so nothing of this needs to be stored.
+3. Those replicas are OfflineReplica from then on: they are not elected, leave the ISR, and clients see them as offline. Only the
+   answers of the broker's next life bring them back.
 
-A disk that was emptied or replaced (FLT-33, INV-1): the broker answers REPLICA_NOT_AVAILABLE for what the ISR says it has, and has
-not. Such a replica is offline, too, but once it is out of the ISR it begins empty, as any replica that copies. If it is the only
-member that lives, nobody leads until another member is back, or a person asks for an unclean election (`elections_by_request`).
-A topic that allows unclean elections does not let it lead: an empty replica is worse than any other.
+If a disk was emptied or replaced (FLT-33, INV-1), the broker answers REPLICA_NOT_AVAILABLE for replicas that are in the ISR but
+missing on disk. Such a replica is offline too, but once it is out of the ISR it starts empty, like any replica that copies. If it is
+the only live member, nobody leads until another member is back, or a person requests an unclean election (`elections_by_request`).
+A topic that allows unclean elections does not elect it: an empty replica is worse than any other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTITIONS_IN_A_LINE = 10
 
 
 async def on_log_dirs_failed(term: Term) -> None:
-    """Step 2. The notification is removed once the question is on its way: a later controller asks by itself."""
+    """Step 2. The notification is removed once the request is queued: a later controller sends it anyway."""
     paths, brokers = await term.store.log_dir_events(term.watches.log_dir_events)
     if not paths:
         return
@@ -47,7 +47,7 @@ async def on_log_dirs_failed(term: Term) -> None:
 async def on_replicas_failed(
     term: Term, broker_id: int, broker_epoch: int, partitions: Sequence[TopicPartition]
 ) -> None:
-    """Step 3. An answer of an earlier life of the broker counts for nothing."""
+    """Step 3. An answer from an earlier life of the broker is ignored."""
     cluster = term.cluster
     broker = cluster.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
@@ -66,9 +66,9 @@ async def on_replicas_failed(
 async def on_logs_missing(
     term: Term, broker_id: int, broker_epoch: int, partitions: Sequence[tuple[TopicPartition, int]]
 ) -> None:
-    """An emptied disk. Only the answer to the newest leader epoch counts: to a newer one the broker answers again.
+    """An emptied disk. Only the answer to the newest leader epoch counts: the broker answers again for a newer one.
 
-    A leader may have taken the replica out of its ISR meanwhile, in the same epoch. Then the broker is told once more.
+    The leader may have removed the replica from its ISR meanwhile, in the same epoch. Then the broker gets the request again.
     """
     cluster = term.cluster
     broker = cluster.brokers.get(broker_id)
@@ -100,7 +100,7 @@ def _is_served(term: Term, tp: TopicPartition, broker: int) -> bool:
 async def _lead_without(
     term: Term, broker_id: int, failed: Sequence[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """These replicas are offline from now on: others lead, and they leave the ISR."""
+    """Makes these replicas offline: others lead, and the replicas leave the ISR."""
     cluster = term.cluster
     named = ", ".join(map(str, failed[:PARTITIONS_IN_A_LINE]))
     log.warning("broker %d: %d replicas are offline, %s: %s", broker_id, len(failed), reason, named)

@@ -1,9 +1,9 @@
-"""Elections that an admin asks for through the API (CTL-12, Kafka's processReplicaLeaderElection).
+"""Elections that an admin requests through the API (CTL-12, Kafka's processReplicaLeaderElection).
 
-A preferred election lets the first replica lead, where it lives and is in the ISR. An unclean one gives a partition
-without a live leader whichever replica lives: the ISR's first, and only if none of it lives another (INV-18: this is the
-one request that may lose records, and it says so; the topic's setting is not asked). If all that live have lost their logs
-(FLT-33), one of those leads, and begins empty: only a person can decide that the records are gone.
+A preferred election makes the first replica the leader, if it is live and in the ISR. An unclean election gives a partition without
+a leader any live replica: the first one in the ISR, or another if none of those is live (INV-18: this is the one request that may
+lose records, and it says so; the topic's setting is not used). If all live replicas have lost their logs (FLT-33), one of them leads
+and starts empty: only a person can decide that the records are lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Results = dict[TopicPartition, KafkaError | None]
 
 
 async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, unclean: bool) -> Results:
-    """Elects, persists, announces. With `partitions` None all are looked at, and those that needed nothing left out."""
+    """Elects, persists, announces. If `partitions` is None, all are checked, and those that needed no election are left out."""
     cluster = term.cluster
     wanted = list(cluster.leadership) if partitions is None else sorted(partitions)
     results: Results = {}
@@ -77,14 +77,14 @@ def _is_worth_telling(error: KafkaError | None) -> bool:
 
 
 def _refusal(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> KafkaError | None:
-    """Why no election is held; None when one is to be held."""
+    """Why no election is held; None if one is held."""
     if not cluster.assignment(tp).replicas:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if tp.topic in cluster.topics_to_delete:
         return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
     if tp not in cluster.leadership:
         code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        return KafkaError(code, f"{tp} never had a leader: none of its replicas has lived since it was made")
+        return KafkaError(code, f"{tp} never had a leader: none of its replicas has been live since its creation")
     if _has_wanted_leader(cluster, tp, unclean=unclean):
         return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
     return None
@@ -103,7 +103,7 @@ def _preferred(
 
 
 def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-    """Never writes that there is no leader: that is said already, or will be by the broker's failure."""
+    """Never writes that there is no leader: that is already the state, or the broker's failure will write it."""
     if cluster.is_online(tp, state.leader):
         return None
     replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.live)
@@ -115,19 +115,19 @@ def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> 
 
 
 def _outcome(cluster: ClusterState, tp: TopicPartition, reached: Set[int], *, unclean: bool) -> KafkaError | None:
-    """After the writes."""
+    """The result after the writes."""
     if _has_wanted_leader(cluster, tp, unclean=unclean):
         return None
     replicas = list(cluster.assignment(tp).replicas)
     state = cluster.leadership[tp]
     if unclean:
-        reason = f"Failed to elect leader for partition {tp}: none of its replicas {replicas} lives"
+        reason = f"Failed to elect leader for partition {tp}: none of its replicas {replicas} is live"
         return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, reason)
     able = cluster.with_disk(tp, cluster.live)
-    why = "does not live"
+    why = "is not live"
     if replicas[0] in able:
         why = f"is not in the ISR {list(state.isr)}"
         if replicas[0] not in reached:
-            why = "lives, but the controller cannot reach it"
+            why = "is live, but the controller cannot reach it"
     reason = f"Failed to elect leader for partition {tp}: the preferred replica {replicas[0]} {why}"
     return KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, reason)

@@ -1,4 +1,4 @@
-"""Taking office (CTL-2, Kafka's onControllerFailover). The epoch is raised already, in the multi that won the election."""
+"""Taking office (CTL-2, Kafka's onControllerFailover). The multi that won the election has already raised the epoch."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ log = logging.getLogger(__name__)
 
 
 ANSWERED_WITHIN_S = 1.0
-"""So long brokers that did not bounce may take to show that they live, where it matters: a bounced one is to make way for them."""
+"""How long to wait for brokers that did not bounce. If one of them answers, it leads instead of the bounced broker."""
 
 
 async def take_office(term: Term) -> None:
-    """Watches and loads the whole cluster, elects what needs it, and tells every live broker everything.
+    """Watches and loads the whole cluster, elects where needed, and sends every live broker everything.
 
-    What happened before is seen in the states and in the registrations. A broker that died and is back looks as if nothing
-    had happened, but its registration is newer than the states that nobody has written since: see `make_bounces_good`.
+    Earlier events show in the states and the registrations. A broker that died and is back looks as if nothing had happened, but its
+    registration is newer than the states that nobody has written since: see `make_bounces_good`.
     """
     cluster, store, watches = term.cluster, term.store, term.watches
     now = asyncio.get_running_loop().time
     begin = now()
-    # 1. Watch, and with the same reads load: whatever changes after a read fires its watch. ISR changes announced up to
-    #    here are in the states that are read afterwards.
+    # 1. Set watches and load, with the same reads: any change after a read fires its watch. ISR changes announced before
+    #    this are in the states that are read afterwards.
     await store.exists(ReassignPartitionsZNode.PATH, watches.reassignments)
     preferred_election = await store.preferred_election(watches.preferred_election)
     announced, _ = await store.isr_changes(watches.isr_changes)
-    # Which replicas are on failed disks the brokers will say in their answers to step 4.
+    # The brokers' answers to step 4 will name the replicas on failed disks.
     disk_failures, _ = await store.log_dir_events(watches.log_dir_events)
     names = await store.topic_names(watches.topics)
     topics = await load_topics(term, names)
@@ -52,14 +52,14 @@ async def take_office(term: Term) -> None:
     async for states, old in store.states_in_slices(list(cluster.partitions()), bounces.newest):
         term.load(states)
         bounces.note(states, old)
-        metadata.pack(states)  # now, while ZooKeeper reads the next
+        metadata.pack(states)  # now, while ZooKeeper reads the next slice
     topic_deletions.take_over(term, to_delete)
-    # 2. All live brokers learn the whole cluster before anybody is told to lead or follow.
+    # 2. All live brokers get the whole cluster before any is told to lead or follow.
     metadata.full_metadata(cluster.brokers)
     loaded = now()
     await term.announce(metadata, is_repeated=True)
     metadata_told = now()
-    # 3. The state machines; what happened while nobody was controller is made good.
+    # 3. Start the state machines, and react to what happened while there was no controller.
     cluster.start_state_machines()
     announcement = term.announcement()
     await make_bounces_good(term, bounces, announcement)
@@ -73,12 +73,12 @@ async def take_office(term: Term) -> None:
         await take_out_of_isr(term, with_dead, dead, announcement, reason="controller failover", reads=False)
     await reassignments.take_over(term, announcement)
     decided = now()
-    # 4. Every partition's leadership to the live brokers. Those that stepped down take also an epoch that did not change.
+    # 4. Send every partition's leadership to the live brokers. Those that stepped down also accept an unchanged epoch.
     announcement.full_leadership(cluster.brokers)
     announcement.metadata(())
     await term.announce(announcement)
     announced_at = now()
-    # 5. What was asked for or announced before.
+    # 5. Handle earlier requests and announcements.
     await reassignments.resume(term)
     await reassignments.on_requested(term)
     await on_preferred_election(term, preferred_election)
@@ -105,15 +105,14 @@ async def take_office(term: Term) -> None:
 
 
 async def make_bounces_good(term: Term, bounces: Bounces, announcement: Announcement) -> None:
-    """CTL-5 for members of the ISR that died and came back before anybody reacted (BUG-16, FLT-23).
+    """CTL-5 for members of the ISR that died and came back before any controller reacted (BUG-16, FLT-23).
 
-    The controller that would have seen it was dead itself. A leader that lost records with its power and led on in the same
-    epoch would write others at the same offsets (INV-5). What to do is in `leader_election.after_unseen_bounces`.
+    The controller that would have seen it was dead itself. A leader that lost records in a power failure and kept leading in the same
+    epoch would write others at the same offsets (INV-5). `leader_election.after_unseen_bounces` decides what to do.
 
-    This does not see a *follower's* bounce after which, and before this term, somebody wrote the state without knowing:
-    the last controller in the moment of its death, or the leader, which let somebody else in or out. Such a follower stays in
-    the ISR. INV-5 holds nevertheless: a controller's write begins a new epoch, and a bounced leader writes nothing
-    before a controller has told its new life to lead.
+    This does not see a *follower's* bounce if, afterwards but before this term, somebody wrote the state without knowing of it: the last
+    controller at the moment of its death, or the leader, in another ISR change. Such a follower stays in the ISR. INV-5 still holds: a
+    controller's write starts a new epoch, and a bounced leader writes nothing before a controller has told its new life to lead.
     """
     if not bounces:
         return
@@ -124,7 +123,7 @@ async def make_bounces_good(term: Term, bounces: Bounces, announcement: Announce
     answering = await term.channels.answering(steady, ANSWERED_WITHIN_S)
     await term.store.others_turn()
     log.info(
-        "%d partitions have bounced brokers in the ISR; others that live: %s, of these answer: %s",
+        "%d partitions have bounced brokers in the ISR; other live brokers: %s, of these answered: %s",
         len(bounces),
         sorted(steady),
         sorted(answering),

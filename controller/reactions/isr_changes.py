@@ -1,4 +1,4 @@
-"""ISR changes that leaders announced (CTL-13): read again, and told to every broker's metadata cache."""
+"""ISR changes announced by leaders (CTL-13): read again, and sent to every broker's metadata cache."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from controller.term import Term
 
 
 async def on_isr_changes(term: Term) -> None:
-    """Reads the notifications and the states they name, tells all brokers, and removes the notifications.
+    """Reads the notifications and the states they name, informs all brokers, and removes the notifications.
 
-    A leader may have let in a broker that died, or its disk, at that very moment: it leaves again (INV-14).
+    A leader may have added a broker that died, or whose disk failed, at that very moment: it leaves the ISR again (INV-14).
     """
     cluster = term.cluster
     paths, named = await term.store.isr_changes(term.watches.isr_changes)

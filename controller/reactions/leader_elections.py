@@ -1,4 +1,4 @@
-"""Elections of leaders: first ones, those after a failure, and those for the balance (CTL-5, CTL-6, CTL-12)."""
+"""Elections of leaders: first ones, after a failure, and for balance (CTL-5, CTL-6, CTL-12)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 async def elect_after_failure(
     term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """CTL-5 for partitions whose leader is gone. Only where nobody in the ISR lives the topics' settings are read (INV-18).
+    """CTL-5 for partitions without a leader. The topics' settings are read only if nobody in the ISR is live (INV-18).
 
-    A leader that lost its log (FLT-33) has not led: the ISR counts that was there before it was elected.
+    A leader that lost its log (FLT-33) has not led, so the ISR before its election counts.
     """
     cluster = term.cluster
     live = cluster.live
@@ -62,9 +62,9 @@ async def take_out_of_isr(
     reason: str,
     reads: bool = True,
 ) -> None:
-    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader takes it over (BUG-6).
+    """Followers on these brokers leave the ISR, with a new leader epoch so that the leader accepts the change (BUG-6).
 
-    `reads`: a leader may have let one of them in a moment ago. False where the ISRs were just read.
+    `reads`: read the states first, because a leader may have added one of them a moment ago. False if the ISRs were just read.
     """
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -77,7 +77,7 @@ async def take_out_of_isr(
 async def bring_online(
     term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """New partitions get their first leader, offline ones another, where one lives now."""
+    """New partitions get their first leader, offline ones a new one, if a suitable broker is live now."""
     cluster = term.cluster
     by_state: dict[PartitionState, list[TopicPartition]] = {PartitionState.NEW: [], PartitionState.OFFLINE: []}
     for tp in partitions:
@@ -87,7 +87,7 @@ async def bring_online(
 
 
 async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], announcement: Announcement) -> None:
-    """CTL-6. A state znode that is there already (of a controller that died meanwhile) is taken over."""
+    """CTL-6. An existing state znode (from a controller that died meanwhile) is adopted."""
     cluster = term.cluster
     live = cluster.live
 
@@ -97,7 +97,7 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
             able = cluster.with_disk(tp, live)
             state = leader_election.first_leader(cluster.assignment(tp).replicas, able, cluster.epoch)
             if state is None:
-                log.warning("%s: none of its replicas %s lives, it waits", tp, cluster.assignment(tp).replicas)
+                log.warning("%s: none of its replicas %s is live, so it waits", tp, cluster.assignment(tp).replicas)
             else:
                 decided[tp] = state
         return decided
@@ -122,7 +122,7 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
 
 
 async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, reason: str) -> None:
-    """CTL-12: the first replica leads again, where it lives, is in the ISR, and can be told so."""
+    """CTL-12: the first replica leads again, if it is live, in the ISR, and reachable."""
     cluster = term.cluster
     live = term.channels.reached(cluster.live)
     announcement = term.announcement()
@@ -136,7 +136,7 @@ async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, r
 
 
 async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition] | None) -> None:
-    """What `/admin/preferred_replica_election` asked for; the node is removed, so that the admin can ask again."""
+    """Handles `/admin/preferred_replica_election`; the node is removed, so that the admin can make another request."""
     if partitions is None:
         return
     cluster = term.cluster
@@ -149,7 +149,7 @@ async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition]
 
 
 async def on_unclean_elections_allowed(term: Term, topic: str | None) -> None:
-    """INV-18: what waits for a member of its ISR (None: of any topic) looks at the settings again."""
+    """INV-18: partitions that wait for a member of their ISR (None: of any topic) check the settings again."""
     cluster = term.cluster
     waiting = [
         tp

@@ -1,30 +1,30 @@
 """Moving partitions to other replicas (CTL-10, INV-25; Kafka's onPartitionReassignment), resumable at every step.
 
-OAR has the original replicas, RAR those of the target, AR all that are assigned. `/brokers/topics/<topic>` with its adding and
-removing replicas is all the memory there is: with the ISR it tells the next controller where to go on.
+OAR are the original replicas, RAR the target's, AR all that are assigned. `/brokers/topics/<topic>` with its adding and removing
+replicas is the only stored state: together with the ISR it tells the next controller where to continue.
 
-0. Are all of RAR in the ISR? Then it goes on at 5, already when it is asked for.
-1. AR in ZooKeeper = RAR + OAR, with RAR - OAR as adding and OAR - RAR as removing. From now on it is under way.
-2. Leader epoch + 1, LeaderAndIsr to all of AR: the leader lets the new followers into the ISR.
-3. RAR - OAR to NewReplica, told in the same request.
-4. Wait for the ISR to hold RAR. Leaders announce changes of their ISRs; brokers come and go.
-5. RAR to OnlineReplica.
-6. AR = RAR in memory: nobody else is told of, or elected, from now on.
-7. If the leader is not in RAR one of RAR is elected, else it goes on in a new leader epoch.
-8. OAR - RAR to OfflineReplica: they leave the ISR, in the same write as 7, and are told to stop.
-9. OAR - RAR to NonExistentReplica: their logs are deleted, and live brokers have said so. A dead broker is not waited for:
-   what lies on its disk is not named to it when it is back, and goes then (LAI-6).
+0.  If all of RAR are in the ISR, continue at 5, even when the move was just requested.
+1.  AR in ZooKeeper = RAR + OAR, with RAR - OAR as adding and OAR - RAR as removing. From now on the move is in progress.
+2.  Leader epoch + 1, LeaderAndIsr to all of AR: the leader accepts the new followers into the ISR.
+3.  RAR - OAR to NewReplica, announced in the same request.
+4.  Wait until the ISR contains RAR. Leaders announce changes of their ISRs; brokers come and go.
+5.  RAR to OnlineReplica.
+6.  AR = RAR in memory: no other replica is announced or elected from now on.
+7.  If the leader is not in RAR, one of RAR is elected; else it continues in a new leader epoch.
+8.  OAR - RAR to OfflineReplica: they leave the ISR, in the same write as 7, and are told to stop.
+9.  OAR - RAR to NonExistentReplica: their logs are deleted, as confirmed by live brokers. A dead broker is not waited for: when it
+    is back, its log is not among its replicas and is removed (LAI-6).
 10. AR in ZooKeeper = RAR.
-11. It is taken out of `/admin/reassign_partitions`; with the last one the node goes.
+11. The move is removed from `/admin/reassign_partitions`, and the node with the last move.
 12. UpdateMetadata to all.
-13. A deletion of the topic that waits goes on.
+13. A waiting deletion of the topic continues.
 
-Another target while one is under way, or a cancellation (target OAR), begins at 1 again. Replicas that only the dropped target
-had leave the ISR before step 1 is written, in a new leader epoch, so that no leader can let them in any more; they are
-deleted after it. That is refused where nobody else is in the ISR: their records would be lost (as in KRaft).
+Another target during a move, or a cancellation (target OAR), starts at 1 again. Replicas of only the dropped target leave the ISR
+before step 1 is written, in a new leader epoch, so that no leader can add them again; afterwards they are deleted. This is refused
+if nobody else is in the ISR, because their records would be lost (as in KRaft).
 
-A controller that dies after 1 leaves steps 2 and 3 to the next one, which does them again for whatever is not complete:
-a leader in the same epoch would not take the new replicas from it. One that dies after 7 leaves a complete move.
+A controller that dies after 1 leaves steps 2 and 3 to the next one, which repeats them for every incomplete move: a leader in the
+same epoch would not accept the new replicas. One that dies after 7 leaves a complete move.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Targets = Mapping[TopicPartition, tuple[int, ...] | None]
 """None: cancel."""
 
 Results = dict[TopicPartition, KafkaError | None]
-"""None: it is under way, or done."""
+"""None: in progress, or done."""
 
 
-# -- what is asked for ------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 async def alter(term: Term, targets: Targets) -> Results:
-    """Through the API. The newest request counts: one for the same partition in `/admin/reassign_partitions` is taken out."""
+    """Handles a request through the API. It replaces one for the same partition in `/admin/reassign_partitions`."""
     plans, results = _plan(term, targets)
     results.update(dict.fromkeys(plans))
     changes = {tp: new for tp, new in plans.items() if new != term.cluster.move_of(tp)}
@@ -69,7 +69,7 @@ async def alter(term: Term, targets: Targets) -> Results:
 
 
 def _plan(term: Term, targets: Targets) -> tuple[dict[TopicPartition, Assignment], Results]:
-    """(what becomes of those that may move, why the others may not)"""
+    """(new assignments of those that may move, why the others may not)"""
     cluster = term.cluster
     plans: dict[TopicPartition, Assignment] = {}
     refused: Results = {}
@@ -85,14 +85,14 @@ def _plan(term: Term, targets: Targets) -> tuple[dict[TopicPartition, Assignment
 
 
 async def on_requested(term: Term) -> None:
-    """`/admin/reassign_partitions` was written, or is found by a new controller. What is refused is taken out (CTL-11)."""
+    """`/admin/reassign_partitions` was written, or found by a new controller. Refused entries are removed (CTL-11)."""
     found = await requested_moves(term.store, term.watches.reassignments)
     if found is None:
         return
     try:
         rows = ReassignPartitionsZNode.decode_rows(found[0])
     except ValueError as error:
-        log.error("%s is not readable, and removed: %s", ReassignPartitionsZNode.PATH, error)
+        log.error("%s is not readable and is removed: %s", ReassignPartitionsZNode.PATH, error)
         term.events.write("reassignments_refused", reason=f"not readable: {error}")
         rows = []
     refused = await _take_rows(term, rows)
@@ -108,7 +108,7 @@ async def on_requested(term: Term) -> None:
 async def _take_rows(
     term: Term, rows: Sequence[tuple[TopicPartition, tuple[int, ...]]]
 ) -> dict[TopicPartition, KafkaError]:
-    """Begins what is new among the rows. Returns what is refused."""
+    """Starts the new moves in the rows. Returns the refused ones."""
     cluster = term.cluster
     refused: dict[TopicPartition, KafkaError] = {}
     targets: dict[TopicPartition, tuple[int, ...]] = {}
@@ -117,9 +117,9 @@ async def _take_rows(
         if tp in targets or tp in refused:
             refused[tp] = _refusal(f"{tp} is named more than once")
         elif tp in cluster.reassigning and reassignment.target_of(current) == target:
-            continue  # under way
+            continue  # in progress
         elif target and current.replicas == target and tp not in cluster.reassigning:
-            refused[tp] = _refusal(f"{tp} has the replicas {list(target)} already")
+            refused[tp] = _refusal(f"{tp} already has the replicas {list(target)}")
         else:
             targets[tp] = target
     plans, faulty = _plan(term, {tp: target for tp, target in targets.items() if tp not in refused})
@@ -135,12 +135,12 @@ def _refusal(reason: str) -> KafkaError:
 
 
 async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Results:
-    """Persists the new assignments and tells the brokers. Returns the refusals among the results."""
+    """Persists the new assignments and announces them. Returns the refusals among the results."""
     if not plans:
         return {}
     cluster = term.cluster
     results: Results = dict.fromkeys(plans)
-    # Told all at once when all is written; until then no leader can change an ISR whose epoch is raised here.
+    # Announced together after all writes; until then no leader can change an ISR whose epoch is raised here.
     renewed = await _release_dropped(term, plans, results)
     wanted = {tp: new for tp, new in plans.items() if results[tp] is None}
     failed = await write_assignments(term.store, wanted, cluster.topic_ids)
@@ -165,7 +165,7 @@ async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Resu
 async def _release_dropped(
     term: Term, plans: Mapping[TopicPartition, Assignment], results: Results
 ) -> set[TopicPartition]:
-    """Replicas that only a dropped target had leave the ISR. Returns the partitions that have a new leader epoch by that."""
+    """Removes replicas of only a dropped target from the ISR. Returns the partitions that got a new leader epoch by that."""
     cluster = term.cluster
     dropping = [
         tp
@@ -183,14 +183,14 @@ async def _release_dropped(
         if tp not in released:
             isr = list(cluster.leadership[tp].isr)
             results[tp] = _refusal(
-                f"{tp}: of its in-sync replicas {isr} none that lives would remain in {list(plans[tp].replicas)}: "
+                f"{tp}: none of its in-sync replicas {isr} that are live would remain in {list(plans[tp].replicas)}: "
                 "that would require an unclean leader election"
             )
     return released
 
 
 def _apply(term: Term, tp: TopicPartition, new: Assignment, announcement: Announcement) -> list[int]:
-    """Memory follows ZooKeeper; what only a dropped target had is deleted. Returns the replicas that are to be made."""
+    """Updates the cluster state from ZooKeeper; replicas of only a dropped target are deleted. Returns the replicas to create."""
     cluster = term.cluster
     for replica in reassignment.no_longer_needed(cluster.move_of(tp), new):
         announcement.stop(replica, tp, delete=True)
@@ -205,7 +205,7 @@ def _tell_new(term: Term, tp: TopicPartition, replicas: Sequence[int], announcem
 
 
 async def _renew(term: Term, partitions: Collection[TopicPartition], announcement: Announcement) -> None:
-    """Step 2. A partition that never had a leader, because none of its replicas lived, may get its first one now."""
+    """Step 2. A partition that never had a leader, because none of its replicas was live, may now get its first."""
     cluster = term.cluster
 
     def again(_: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
@@ -218,7 +218,7 @@ async def _renew(term: Term, partitions: Collection[TopicPartition], announcemen
 
 
 async def take_over(term: Term, announcement: Announcement) -> None:
-    """CTL-2: what is under way and not complete is told again, in a new epoch. `resume` is to follow."""
+    """CTL-2: announces incomplete moves again, in a new epoch. Call `resume` afterwards."""
     cluster = term.cluster
     incomplete = [tp for tp in sorted(cluster.reassigning) if not _is_complete(term, tp)]
     if not incomplete:
@@ -234,7 +234,7 @@ async def take_over(term: Term, announcement: Announcement) -> None:
 
 
 async def resume(term: Term, partitions: Iterable[TopicPartition] | None = None) -> None:
-    """Goes on with whatever can go on now: of these partitions, or of all."""
+    """Continues every move that can continue now: of these partitions, or of all."""
     cluster = term.cluster
     if not cluster.reassigning:
         return
@@ -251,7 +251,7 @@ def _is_complete(term: Term, tp: TopicPartition) -> bool:
 
 
 async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
-    """Steps 5 to 9. Where the ISR has shrunk again by the time of the write, or nobody of RAR could lead, it waits."""
+    """Steps 5 to 9. Waits if the ISR has shrunk again by the time of the write, or if nobody in RAR could lead."""
     if not complete:
         return
     cluster = term.cluster
@@ -283,7 +283,7 @@ async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
 
 
 async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
-    """Step 9's answers. A broker that could not delete is not waited for: it is told, and its log stays for a person."""
+    """Handles step 9's answers. A broker that could not delete is logged, not waited for; its log stays for a person."""
     cluster = term.cluster
     broker = cluster.brokers.get(event.broker)
     if broker is None or broker.epoch != event.broker_epoch:
@@ -305,7 +305,7 @@ async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
 
 
 async def _finish(term: Term, partitions: Collection[TopicPartition]) -> None:
-    """What is not written, because the topic's node is gone or not readable, is looked at again with the next event."""
+    """Writes step 10. If the topic's node is missing or not readable, the next event tries again."""
     if not partitions:
         return
     cluster = term.cluster
@@ -344,7 +344,7 @@ def _is_one_of(
 
 
 async def on_topics_changed(term: Term, before: Collection[TopicPartition]) -> None:
-    """Topics came or went. `before` moved until then: of those that are gone nothing may stay in `/admin/reassign_partitions`."""
+    """Topics were created or removed. `before` were moving; removed ones must not stay in `/admin/reassign_partitions`."""
     gone = {tp for tp in before if tp.topic not in term.cluster.topics}
     if gone:
         await remove_requested_moves(term.store, lambda tp, _: tp in gone)

@@ -1,4 +1,4 @@
-"""Topics that were made, got more partitions, or whose node is gone (CTL-6, CTL-8)."""
+"""Topics that were created, got more partitions, or whose node was removed (CTL-6, CTL-8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Topics = Mapping[str, tuple[str | None, Mapping[int, Assignment]]]
 
 
 async def compare_topics(term: Term, names: Collection[str]) -> None:
-    """Reacts to the difference between the topics that are there now and those that were."""
+    """Reacts to the difference between the topics that exist now and those that did before."""
     cluster = term.cluster
     known = cluster.topics.keys()
     cluster.unreadable_topics &= set(names)
@@ -31,23 +31,23 @@ async def compare_topics(term: Term, names: Collection[str]) -> None:
 
 
 async def load_topics(term: Term, names: Sequence[str]) -> Topics:
-    """Reads these topics; each is watched from then on."""
+    """Reads these topics and sets a watch on each."""
     return await term.store.topics(names, term.watches.topic)
 
 
 async def reload_topic(term: Term, topic: str) -> None:
-    """A topic's node was written, or is gone. Gone is told at once: the next look at the names may find another topic there."""
+    """Handles a topic whose node was written or removed. A removal is handled at once: the next look may find another topic there."""
     topics = await load_topics(term, [topic])
     if not topics and topic in term.cluster.topics:
         if await term.store.exists(TopicZNode.path(topic), term.watches.topic):
-            topics = await load_topics(term, [topic])  # made again in between, or unreadable
+            topics = await load_topics(term, [topic])  # created again in between, or unreadable
         else:
             await forget_topics(term, [topic])
     await take_assignments(term, topics)
 
 
 async def take_assignments(term: Term, topics: Topics) -> None:
-    """Takes over new topics and new partitions of known ones, and brings those online. Existing data stays where it is."""
+    """Adopts new topics and new partitions of known ones, and brings those online. Existing data stays where it is."""
     cluster = term.cluster
     await forget_topics(term, [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)])
     cluster.unreadable_topics -= topics.keys()
@@ -57,7 +57,7 @@ async def take_assignments(term: Term, topics: Topics) -> None:
             continue  # CTL-9: it gets no new partitions
         known = cluster.topics.get(topic, {})
         if known.keys() - assignment.keys():
-            log.error("topic %s: partitions cannot be taken away, %d are kept", topic, len(known))
+            log.error("topic %s: partitions cannot be removed, %d are kept", topic, len(known))
         added = {partition: assigned for partition, assigned in assignment.items() if partition not in known}
         if added or not known:
             cluster.set_assignment(topic, topic_id, {**known, **added})
@@ -72,15 +72,15 @@ async def take_assignments(term: Term, topics: Topics) -> None:
 
 
 def _is_another(term: Term, topic: str, topic_id: str | None) -> bool:
-    """True when the topic of that name was deleted and made again between two looks."""
+    """Whether the topic of that name was deleted and created again between two looks."""
     known = term.cluster.topic_ids.get(topic)
     return known is not None and topic_id is not None and known != topic_id
 
 
 async def forget_topics(term: Term, topics: Collection[str]) -> None:
-    """The nodes of these topics are gone: brokers stop their replicas, whose data stays, and forget them.
+    """Handles topics whose nodes were removed: brokers stop their replicas, whose data stays, and forget them.
 
-    Where that was to be done anyhow, the request is removed: a topic of that name that is made now is not meant by it.
+    If the topic was to be deleted anyway, the request is removed, because it does not apply to a new topic of that name.
     """
     if not topics:
         return

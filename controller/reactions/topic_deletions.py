@@ -1,21 +1,21 @@
-"""Deleting topics (CTL-9, INV-26). Each step can be taken up by the next controller.
+"""Deleting topics (CTL-9, INV-26). The next controller can continue at each step.
 
-1. A name below `/admin/delete_topics` queues the topic. One that is unknown has its request removed at once, as Kafka does;
-   so has one whose node nobody can read: its replicas are not known, and nothing could confirm that they are gone.
-   From now on the topic gets no new partitions, no new reassignment, and no election that an admin or the balance asks for.
-2. It is ineligible while a reassignment of it runs, which goes on (elections included) until it is done.
-3. Its deletion begins: every broker's metadata cache is told LEADER_DURING_DELETE. Clients see it gone, whatever comes.
-4. Its partitions go Offline -> NonExistent, its replicas Offline -> ReplicaDeletionStarted: one StopReplica(delete) to each
-   broker for all of them. Replicas on dead brokers are ReplicaDeletionIneligible, and with them the topic.
-5. The answers come as ReplicasDeleted: a replica is ReplicaDeletionSuccessful, or after an error or its broker's death
-   ReplicaDeletionIneligible until the next life of its broker, which is told again (step 4).
-6. When all have answered, `/brokers/topics/<topic>` with all below it, `/config/topics/<topic>` and
-   `/admin/delete_topics/<topic>` are removed in this order; the last three in one multi, so that a topic of that name that
-   is made again is never half the old one.
-7. The cluster state forgets it.
+1. A name below `/admin/delete_topics` queues the topic. The request for an unknown topic is removed at once, as in Kafka; so is one
+   for a topic whose node cannot be read: its replicas are unknown, and nothing could confirm their deletion. From now on the topic
+   gets no new partitions, no new reassignment, and no election by request or for balance.
+2. It is ineligible during a reassignment, which continues (elections included) until it is done.
+3. Its deletion starts: every broker's metadata cache gets LEADER_DURING_DELETE. From now on clients no longer see the topic.
+4. Its partitions go Offline -> NonExistent, its replicas Offline -> ReplicaDeletionStarted: each broker gets one
+   StopReplica(delete) for all of them. Replicas on dead brokers are ReplicaDeletionIneligible, and with them the topic.
+5. The answers arrive as ReplicasDeleted: a replica is ReplicaDeletionSuccessful or, after an error or its broker's death,
+   ReplicaDeletionIneligible until its broker's next life, which gets the request again (step 4).
+6. When all have answered, `/brokers/topics/<topic>` with everything below it, `/config/topics/<topic>` and
+   `/admin/delete_topics/<topic>` are removed in this order; the last three in one multi, so that a new topic of that name is
+   never mixed with the old one.
+7. The topic is removed from the cluster state.
 
-What ZooKeeper has tells the next controller where to go on: until 6 the request is there and everything is done again from
-1 (a broker that is told twice confirms twice); within 6 some nodes below the topic's are gone, which nobody asks for.
+ZooKeeper's content tells the next controller where to continue. Until 6 the request exists, and everything is repeated from 1 (a
+broker that gets the request twice confirms twice). Within 6, some nodes below the topic's are missing, which nobody needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOPICS_IN_A_LINE = 5
 
 
 async def requested(term: Term) -> list[str]:
-    """The names below `/admin/delete_topics`, with a watch for the next when deletion is enabled."""
+    """The names below `/admin/delete_topics`, with a watch for more if deletion is enabled."""
     watch = term.watches.topic_deletions if term.settings.delete_topic_enable else None
     return await term.store.children(DeleteTopicZNode.PARENT, watch)
 
@@ -50,7 +50,7 @@ async def on_deletions_requested(term: Term) -> None:
 
 
 def take_over(term: Term, names: Collection[str]) -> None:
-    """A new term: known topics are queued and, where they may, begun before anybody is told of them. No broker has heard."""
+    """Starts a term: known topics are queued and, where possible, started before any announcement. No broker knows of them yet."""
     if not term.settings.delete_topic_enable:
         return
     term.cluster.topics_to_delete |= term.cluster.topics.keys() & set(names)
@@ -71,7 +71,7 @@ async def queue(term: Term, names: Collection[str]) -> None:
         return
     unknown = sorted(set(names) - cluster.topics.keys())
     if unknown:
-        # One that was made just now: the event that tells of it comes later.
+        # A topic that was just created: its event comes later.
         readable = term.store.valid_names(DeleteTopicZNode.PARENT, unknown)
         await take_assignments(term, await load_topics(term, readable))
         await _remove_requests(term, [topic for topic in unknown if topic not in cluster.topics])
@@ -90,20 +90,20 @@ async def _remove_requests(term: Term, topics: Collection[str]) -> None:
         term.events.write("topic_deletions_refused", topics=unreadable, reason="its node is not readable")
     if gone:
         log.warning("%d requests to delete topics that are not there are removed: %s", len(gone), _few(gone))
-    # Settings of a topic that is gone: another controller died between the two.
+    # Settings of a topic that was removed: another controller died between the two removals.
     await term.store.delete([ConfigZNode.path("topics", topic) for topic in gone])
     await term.store.delete([DeleteTopicZNode.path(topic) for topic in (*unreadable, *gone)])
 
 
 def _few(names: Collection[str]) -> str:
-    """For a log line, whatever somebody has asked for."""
+    """Names for a log line, shortened."""
     return ", ".join(shown(name) for name in sorted(names)[:TOPICS_IN_A_LINE])
 
 
 async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
-    """Whatever can be done now: steps 3 and 4 for topics that may begin and brokers that are back, 6 and 7 for what is done.
+    """Does what is possible now: steps 3 and 4 for topics that may start and brokers that are back, 6 and 7 for completed topics.
 
-    `newly_told` are brokers that have just been told of everything else that they host (a full LeaderAndIsr).
+    `newly_told` are brokers that just received everything else that they host (a full LeaderAndIsr).
     """
     cluster = term.cluster
     if not cluster.topics_to_delete:
@@ -151,7 +151,7 @@ def _mark(term: Term, replica: topic_deletion.Replica, *states: ReplicaState) ->
 
 
 async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
-    """Step 5. An answer of an earlier life of the broker counts for nothing."""
+    """Step 5. An answer from an earlier life of the broker is ignored."""
     cluster = term.cluster
     broker = cluster.brokers.get(event.broker)
     if broker is None or broker.epoch != event.broker_epoch:

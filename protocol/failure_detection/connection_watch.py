@@ -1,10 +1,10 @@
-"""An idle connection to one address that tells when nobody listens there any more (CTL-16).
+"""An idle connection to one address, which detects when nobody listens there any more (CTL-16).
 
     connecting --accepted--> connected --closed or reset--> suspected, if it had lasted: connecting
-    connecting --refused REFUSALS_NEEDED times in a row--> found dead; after a while connecting again
-    connecting --any other failure--> not suspected; after a while connecting again
+    connecting --refused REFUSALS_NEEDED times in a row--> found dead; later connecting again
+    connecting --any other failure--> not suspected; later connecting again
 
-Only the network is asked here. What a proof means for whom is decided by those that are told.
+This module only asks the network. The listeners decide what a result means, and for whom.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ Address = tuple[str, int]
 
 CONNECT_TIMEOUT_S = 1.0
 WAIT_S = 0.25
-"""Before the next attempt after one that said nothing."""
+"""Pause before the next attempt after an inconclusive one."""
 AGAIN_S = 1.0
-"""Before a death is looked into once more, when nobody has closed the watch because of it."""
+"""Pause before a death is checked again, if nobody has closed the watch because of it."""
 STABLE_S = 1.0
 SHORT_LIVED_S, SHORT_LIVED_S_MAX = 0.05, 1.0
-"""The pause after a connection that ended before STABLE_S: something accepts and closes, and must not be hammered at."""
+"""Pause after a connection that ended before STABLE_S: a peer that accepts and closes must not be flooded."""
 TRUST_S = 0.05
-"""A connection has to last so long before the suspicion ends: a process that is being killed may still accept one."""
+"""How long a connection must last to end the suspicion: a process that is being killed may still accept one."""
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds, seconds, probes: a host that lost its power and is back answers one with a reset."""
+"""Seconds, seconds, probes: a host that is back after a power failure answers a probe with a reset."""
 
 
 class Closable(Protocol):
-    """A watch that runs."""
+    """A running watch."""
 
     def close(self) -> None: ...
 
 
 WatchConnection = Callable[[Address, Callable[[], None]], Closable]
-"""Begins to watch an address; calls the function, from the loop, each time when it is found that nobody listens there."""
+"""Starts to watch an address; calls the function, from the loop, each time it finds that nobody listens there."""
 
 
 def _ignore(is_suspected: bool) -> None:
-    """Nobody wants to know of mere suspicions."""
+    """For callers that do not need suspicions."""
 
 
 class _IdleConnection(asyncio.Protocol):
-    """Says nothing, and knows when it has ended."""
+    """Sends nothing, and detects its own end."""
 
     def __init__(self, ended: asyncio.Future[None], at_end: Callable[[], None]) -> None:
-        """`at_end` is called in the very turn of the loop that reads the end; who awaits `ended` goes on a little later."""
+        """Calls `at_end` in the loop turn that reads the end; whoever awaits `ended` resumes a little later."""
         self.transport: asyncio.Transport | None = None
         self._ended = ended
         self._at_end = at_end
@@ -89,12 +89,12 @@ class _IdleConnection(asyncio.Protocol):
 
 
 class ConnectionWatch:
-    """Watches from the moment it is made until `close`. It need not have been connected before to find nobody there."""
+    """Watches from its creation until `close`. It can find a death without having been connected before."""
 
     def __init__(
         self, address: Address, found_dead: Callable[[], None], suspected: Callable[[bool], None] = _ignore
     ) -> None:
-        """`suspected(True)` when a connection has ended that had lasted; `suspected(False)` soon after, whatever was found."""
+        """Calls `suspected(True)` when a connection ends that had lasted, and `suspected(False)` soon after, whatever was found."""
         self._address = address
         self._found_dead = found_dead
         self._suspected = suspected
@@ -106,7 +106,7 @@ class ConnectionWatch:
         )
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Stops all calls to the listeners."""
         self._task.cancel()
         if self._connection is not None:
             self._connection.give_up()
@@ -136,13 +136,13 @@ class ConnectionWatch:
                     self._suspected(False)
                 case Liveness.UNKNOWN:
                     self._suspected(False)
-                    self._peer = None  # perhaps the name has another address now
+                    self._peer = None  # the name may have another address by now
                     await asyncio.sleep(WAIT_S)
 
     async def _connect(self, ended: asyncio.Future[None]) -> Answer:
-        """One attempt at the host that was connected to before, else at all addresses that the name has now.
+        """One attempt at the host that was connected before, or at all addresses of the name if there was none.
 
-        The same host must refuse: a name that was given to another one meanwhile proves nothing.
+        The same host must refuse: a name that moved to another host proves nothing.
         """
         errors: list[OSError] = []
         try:
@@ -150,7 +150,7 @@ class ConnectionWatch:
                 for address in [self._peer] if self._peer is not None else await self._resolved():
                     try:
                         await self._connect_to(address, ended)
-                    except OSError as error:  # also a time-out of the system's own
+                    except OSError as error:  # includes the system's own timeout
                         errors.append(error)
                     else:
                         return Answer.ACCEPTED
@@ -181,5 +181,5 @@ class ConnectionWatch:
             self._suspected(True)
 
     def _was_stable(self) -> bool:
-        """Something that accepts and closes at once is no reason for suspicions without end."""
+        """Whether the connection lasted. A peer that accepts and closes at once must not cause endless suspicions."""
         return asyncio.get_running_loop().time() - self._connected_at >= STABLE_S

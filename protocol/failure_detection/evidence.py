@@ -1,7 +1,7 @@
-"""What attempts to connect say of a process (CTL-16). Pure.
+"""What attempts to connect prove about a process (CTL-16). Pure.
 
-Only a refusal says something: the host lives, answers for the address, and nobody listens there. Silence, an unreachable
-host or network and a name that cannot be resolved say nothing of the process.
+Only a refusal proves something: the host is up, has the address, and nobody listens. A timeout, an unreachable host or network,
+and a name that cannot be resolved prove nothing about the process.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from enum import Enum, auto
 
 REFUSALS_NEEDED = 4
 SPACING_S = 0.02
-"""Between two attempts: four of them take 60 ms."""
+"""Pause between two attempts: four of them take 60 ms."""
 
 
 class Answer(Enum):
-    """To one attempt to connect."""
+    """The result of one attempt to connect."""
 
     ACCEPTED = auto()
     REFUSED = auto()
@@ -23,7 +23,7 @@ class Answer(Enum):
 
 
 class Liveness(Enum):
-    """After one more answer. SUSPECTED: try again at once; UNKNOWN: there is nothing to do but to wait."""
+    """The state after one more answer. SUSPECTED: retry at once; UNKNOWN: only wait."""
 
     LIVES = auto()
     SUSPECTED = auto()
@@ -32,14 +32,14 @@ class Liveness(Enum):
 
 
 def answer_of(errors: Sequence[OSError]) -> Answer:
-    """Of an attempt that failed with these errors, one for each address of the host: all of them must have refused."""
+    """The result of an attempt that failed with these errors, one per address of the host: all must be refusals."""
     if errors and all(isinstance(error, ConnectionRefusedError) for error in errors):
         return Answer.REFUSED
     return Answer.UNCLEAR
 
 
 class Evidence:
-    """Refusals in a row. Any other answer begins anew, and so does a verdict."""
+    """Counts refusals in a row. Any other answer resets the count, and so does a verdict."""
 
     def __init__(self) -> None:
         self._refusals = 0
@@ -56,10 +56,10 @@ class Evidence:
 
 
 class Judgements:
-    """Which ZooKeeper sessions' brokers this process must not judge dead (any more).
+    """The ZooKeeper sessions whose brokers this process must not judge dead (again).
 
-    A session whose broker was judged dead and that registers again refutes the judgement: something else than the broker
-    refuses in its name. It is not judged a second time, so that a wrong judgement is not repeated for ever.
+    If a session whose broker was judged dead registers again, the judgement was wrong: something other than the broker refuses in
+    its name. The session is not judged again, so that a wrong judgement is not repeated for ever.
     """
 
     def __init__(self) -> None:
@@ -67,16 +67,16 @@ class Judgements:
         self._refuted: dict[int, int] = {}
 
     def note(self, broker: int, session_id: int) -> None:
-        """That session's broker was judged dead here. If the session is ever there again, it was wrong."""
+        """Records that this session's broker was judged dead here. If the session reappears, that was wrong."""
         self._refuted[broker] = session_id
 
     def see(self, broker: int, session_id: int, broker_epoch: int) -> None:
-        """The broker is registered so. In two lives of one session, somebody has deleted its registration in between."""
+        """Records a registration. Two registrations in one session mean that somebody deleted the first."""
         seen_session, seen_epoch = self._seen.get(broker, (session_id, broker_epoch))
         if seen_session == session_id and seen_epoch != broker_epoch:
             self._refuted[broker] = session_id
         self._seen[broker] = (session_id, broker_epoch)
 
     def is_refuted(self, broker: int, session_id: int) -> bool:
-        """True when only the end of this session, which is there, may count as the broker's."""
+        """Whether only the end of this existing session may count as the broker's end."""
         return self._refuted.get(broker) == session_id

@@ -1,6 +1,6 @@
 """Kafka's API keys, and the versions of each that ottla serves.
 
-From the oldest that Kafka 4 still speaks (KIP-896, which is what kio has) to the newest of Kafka 3.9.1.
+They range from the oldest of Kafka 4 (KIP-896, also kio's oldest) to the newest of Kafka 3.9.1.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ApiKey(IntEnum):
 
 
 class VersionRange(NamedTuple):
-    """Both ends are served."""
+    """Both ends are included."""
 
     min: int
     max: int
@@ -134,7 +134,7 @@ FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
         ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
-        ApiKey.OFFSET_DELETE: 1,  # none yet
+        ApiKey.OFFSET_DELETE: 1,  # no flexible version yet
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
     }

@@ -1,4 +1,4 @@
-"""How the records of a batch are compressed: gzip, snappy, lz4, zstd, as Kafka's clients do it. Pure."""
+"""Compression of the records in a batch: gzip, snappy, lz4, zstd, as in Kafka's clients. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import cramjam
 from protocol.errors import ErrorCode, KafkaError
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By their number in a batch's attributes."""
+"""Names by their number in a batch's attributes."""
 ZSTD = COMPRESSIONS.index("zstd")
 
 _INT = struct.Struct(">i")
@@ -22,22 +22,23 @@ _STREAMS = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
 _BROKEN = (cramjam.DecompressionError, struct.error, ValueError, KeyError)
 
 SNAPPY_RATIO_MAX = 64
-"""Bytes that one byte of snappy stands for, at the most; a copy of 64 bytes takes two or three."""
+"""The most bytes that one byte of snappy can unpack to; a copy of 64 bytes takes two or three."""
 BLOCKS_OF_ANY_SIZE = 64
 BLOCK_BYTES_MEAN_MIN = 512
-"""More blocks of snappy-java's stream than that unpack to so much on average; its own have 32 KiB, 1 KiB at the least."""
+"""A snappy-java stream may not have more blocks than if each unpacked to this size on average; its own blocks have 32 KiB,
+at least 1 KiB."""
 
 
 class _UnpacksToTooMuch(Exception):
-    """Of a size that the caller does not want to hold."""
+    """The content is larger than the caller accepts."""
 
 
 DEFAULT_LEVELS = (0, -1, 0, 9, 3)
-"""Kafka's, by compression: gzip's own default; lz4 as fast as it can; zstd's own default. The first and snappy have none."""
+"""Kafka's levels: gzip's default; lz4's fastest; zstd's default. No compression and snappy have none."""
 
 
 def compress(payload: bytes, compression: int, level: int | None = None) -> bytes:
-    """`level` None: Kafka's default."""
+    """`level` None means Kafka's default."""
     if level == DEFAULT_LEVELS[compression]:
         level = None
     match compression:
@@ -48,7 +49,7 @@ def compress(payload: bytes, compression: int, level: int | None = None) -> byte
         case 2:
             return bytes(cramjam.snappy.compress_raw(payload))
         case 3:
-            # Independent blocks: Kafka's Java reader knows no others.
+            # Independent blocks: Kafka's Java reader supports no others.
             compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(payload)
             return bytes(compressor.finish())
@@ -58,10 +59,10 @@ def compress(payload: bytes, compression: int, level: int | None = None) -> byte
 
 
 def decompress(payload: bytes, compression: int, size_max: int, too_large: ErrorCode) -> bytes:
-    """The records' bytes. snappy comes raw or in snappy-java's chunks (16-byte header, then int32 size + raw block).
+    """The records' bytes. snappy is either raw or in snappy-java's chunks (16-byte header, then int32 size + raw block).
 
-    Raises KafkaError: CORRUPT_MESSAGE for a payload that is broken or of an unknown compression (BAD-21), `too_large` for
-    one that unpacks to more than `size_max` bytes, which are never held (BAD-22).
+    Raises KafkaError: CORRUPT_MESSAGE for a broken payload or an unknown compression (BAD-21), `too_large` for a payload that
+    unpacks to more than `size_max` bytes, which are never held in memory (BAD-22).
     """
     if compression == 0:
         return payload
@@ -78,9 +79,9 @@ def decompress(payload: bytes, compression: int, size_max: int, too_large: Error
 
 
 def decompress_large(payload: bytes, compression: int, size_max: int, too_large: ErrorCode) -> memoryview:
-    """As `decompress`, for a thread: nearly all of it is done without the interpreter's lock.
+    """Like `decompress`, but for a thread: nearly all of it runs without the interpreter's lock.
 
-    The target is memory that the system gives page by page: a payload that unpacks to little takes little.
+    The target is memory that the system allocates page by page, so a payload with little content uses little.
     """
     if compression == 0:
         return memoryview(payload)
@@ -118,7 +119,7 @@ def _decompress_snappy(payload: bytes, size_max: int) -> bytes:
 
 
 def _snappy_into(payload: bytes, target: memoryview) -> int:
-    """How many bytes were written."""
+    """Returns the number of bytes written."""
     if not payload.startswith(_SNAPPY_JAVA_MAGIC):
         _check_snappy_size(payload, len(target))
         return int(cramjam.snappy.decompress_raw_into(payload, target))
@@ -131,7 +132,7 @@ def _snappy_into(payload: bytes, target: memoryview) -> int:
 
 
 def _xerial_blocks(payload: bytes) -> Iterator[bytes]:
-    """What snappy-java's stream is made of."""
+    """The blocks of snappy-java's stream."""
     at = 16
     while at < len(payload):
         (size,) = _INT.unpack_from(payload, at)
@@ -142,18 +143,18 @@ def _xerial_blocks(payload: bytes) -> Iterator[bytes]:
 
 
 def _check_blocks(count: int, size: int) -> None:
-    """A block costs about a microsecond, however small it is: a megabyte could have two hundred thousand."""
+    """A block costs about a microsecond, however small: a megabyte could contain two hundred thousand."""
     if count >= BLOCKS_OF_ANY_SIZE and size < count * BLOCK_BYTES_MEAN_MIN:
         raise ValueError(f"{count} blocks of {size} bytes in all")
 
 
 def _check_snappy_size(block: bytes, size_max: int) -> None:
-    """What a block says of itself is not believed when it could not be: no byte of it stands for more than 64."""
+    """Refuses an announced size that is impossible: no byte of a block unpacks to more than 64."""
     size = int(cramjam.snappy.decompress_raw_len(block))
     if size > size_max:
         raise _UnpacksToTooMuch(_more_than(size_max))
     if size > SNAPPY_RATIO_MAX * len(block):
-        raise ValueError(f"{len(block)} bytes that say they are {size}")
+        raise ValueError(f"{len(block)} bytes cannot unpack to {size}")
 
 
 def _decompress_stream(module: Any, payload: bytes, size_max: int) -> bytes:

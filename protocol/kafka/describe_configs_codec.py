@@ -1,10 +1,10 @@
-"""The response of DescribeConfigs (API 32), v1 to v4, by hand, setting by setting. Pure.
+"""The response of DescribeConfigs (API 32), v1 to v4, hand-written, setting by setting. Pure.
 
     results: error, message, resource type, resource name,
              settings: name, value, read only, source, sensitive, synonyms: name, value, source; [v3: type, documentation]
 
-v4 flexible. Thousands of topics have nearly the same settings: a caller keeps a setting's bytes. `tests/unit/protocol/kafka`
-compares it with kio byte for byte.
+v4 is flexible. Thousands of topics have nearly the same settings, so a caller keeps a setting's bytes. `tests/unit/protocol/kafka`
+compares the result with kio byte for byte.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fetch (API 1) by hand, v4 to v17, for both sides: record bytes are never copied. Pure.
+"""Fetch (API 1), hand-written, v4 to v17, for both sides: record bytes are never copied. Pure.
 
 v5 log start offset, v7 incremental sessions (KIP-227), v9 current leader epoch (KIP-320), v11 rack, v12 flexible with
-last fetched epoch and diverging epoch (KIP-595), v13 topic ids in place of names (KIP-516), v15 the replica's id and
-broker epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, read past).
+last fetched epoch and diverging epoch (KIP-595), v13 topic ids instead of names (KIP-516), v15 the replica's id and
+broker epoch as a tagged field (KIP-903), v16 node endpoints (KIP-951), v17 directory ids (KIP-853, skipped).
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
@@ -40,7 +40,7 @@ TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
 REQUEST_PARTITIONS_MAX = 20_000
-"""Partitions, and topics without any, that a request names, and as many that it forgets. To take in more would hold the loop."""
+"""Limit for the partitions, and topics without any, in a request, and for those that it forgets. More would block the loop."""
 
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
@@ -52,7 +52,7 @@ _PARTITION_V9 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
 _DATA_V4 = struct.Struct(">ihqq")
 _DATA_V5 = struct.Struct(">ihqqq")
-_DATA_V12 = struct.Struct(">ihqqqBi")  # with no list of aborted transactions
+_DATA_V12 = struct.Struct(">ihqqqBi")  # without aborted transactions
 _ABORTED = struct.Struct(">qq")
 _TOP_V7 = struct.Struct(">ihi")
 _EPOCH_END = struct.Struct(">iq")
@@ -61,7 +61,7 @@ _STATE_TAG = b"\x01\x01\x0d"  # one tagged field, which has tag 1 and 13 bytes
 
 
 class FetchRequestPartition(NamedTuple):
-    """What is asked of one partition. Epochs are -1 where the version or the client has none."""
+    """The request for one partition. Epochs are -1 if the version or the client has none."""
 
     partition: int
     current_leader_epoch: int
@@ -72,7 +72,7 @@ class FetchRequestPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`replica_id` is -1 for a consumer; `replica_epoch` its broker epoch (v15+). Session epoch -1: no session."""
+    """`replica_id` is -1 for a consumer; `replica_epoch` is its broker epoch (v15+). Session epoch -1 means no session."""
 
     replica_id: int
     replica_epoch: int
@@ -88,7 +88,7 @@ class FetchRequest(NamedTuple):
 
 
 class FetchPartitionData(NamedTuple):
-    """One partition's answer. `records` are buffers that follow one another; `diverging_epoch` is (epoch, end offset),
+    """One partition's answer. `records` are consecutive buffers; `diverging_epoch` is (epoch, end offset),
     `current_leader` (id, epoch), `aborted_transactions` [(producer id, first offset)]."""
 
     partition: int
@@ -113,7 +113,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
-    """The body from `offset` to the frame's end. Raises MalformedRequest when it is broken or something follows it."""
+    """The body from `offset` to the frame's end. Raises MalformedRequest if it is broken or followed by more bytes."""
     try:
         return _decode_request(version, frame, offset)
     except struct.error:
@@ -121,7 +121,7 @@ def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
 
 
 def decoding(version: int, frame: Buffer, offset: int) -> Generator[None, None, FetchRequest]:
-    """As `decode_request`, with a stop after each PARTITIONS_IN_A_STEP partitions."""
+    """Like `decode_request`, with a pause after every PARTITIONS_IN_A_STEP partitions."""
     try:
         at = _topics_at(version, offset)
         topics, at = yield from _reading_topics(version, frame, at)
@@ -132,8 +132,8 @@ def decoding(version: int, frame: Buffer, offset: int) -> Generator[None, None, 
 
 
 def asker(version: int, frame: Buffer, offset: int) -> tuple[int, int]:
-    """The replica id and its broker epoch, without a look at what is asked. From v15 on they stand at the end, and there only
-    as `encode_request` writes them; (-1, -1) where they do not. Raises MalformedRequest."""
+    """The replica id and its broker epoch, without reading the partitions. From v15 on they are at the end, and are found
+    there only in the form of `encode_request`; otherwise (-1, -1). Raises MalformedRequest."""
     try:
         if version < 15:
             return INT.unpack_from(frame, offset)[0], -1
@@ -153,7 +153,7 @@ def _decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
 
 
 def _topics_at(version: int, offset: int) -> int:
-    """Where the topics begin: what comes before has a fixed size."""
+    """The position of the topics: everything before them has a fixed size."""
     return offset + (_REQUEST_V15.size if version >= 15 else _REQUEST_V4.size) + (_SESSION.size if version >= 7 else 0)
 
 
@@ -165,7 +165,7 @@ def _request(
     forgotten: list[tuple[TopicKey, Sequence[int]]],
     rest_at: int,
 ) -> FetchRequest:
-    """What stands before the topics, at `at`, and after the forgotten ones."""
+    """The request from the bytes before the topics, at `at`, and those after the forgotten ones."""
     flexible = version >= 12
     replica_id = replica_epoch = -1
     if version >= 15:
@@ -227,7 +227,7 @@ def _read_topics(
 def _reading_topics(
     version: int, frame: Buffer, at: int
 ) -> Generator[None, None, tuple[list[tuple[TopicKey, Sequence[FetchRequestPartition]]], int]]:
-    """As `_read_topics`, with stops."""
+    """Like `_read_topics`, with pauses."""
     flexible = version >= 12
     count, at = read_array_length(frame, at, flexible, 3)
     topics: list[tuple[TopicKey, Sequence[FetchRequestPartition]]] = []
@@ -259,7 +259,7 @@ def _read_size(frame: Buffer, at: int, flexible: bool, size_min: int, left: int)
 
 
 def _read_partitions(version: int, frame: Buffer, at: int, size: int, partitions: list[FetchRequestPartition]) -> int:
-    """Appends the next `size`; returns the offset after them."""
+    """Appends the next `size` partitions; returns the offset after them."""
     for _ in range(size):
         if version >= 12:
             partitions.append(FetchRequestPartition._make(_PARTITION_V12.unpack_from(frame, at)))
@@ -329,7 +329,7 @@ def _read_request_tags(frame: Buffer, at: int, version: int) -> tuple[tuple[int,
 
 
 def encode_request(version: int, correlation_id: int, client_id: str, request: FetchRequest) -> bytes:
-    """Header and body, without the length before them. For the follower's fetcher: v12 and newer only."""
+    """Header and body, without the length. For the follower's fetcher: only v12 and newer."""
     assert version >= 12
     parts = [request_header(ApiKey.FETCH, version, correlation_id, client_id, flexible=True)]
     if version < 15:
@@ -371,7 +371,7 @@ def encode_response(
     topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionData]]],
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """The response body as buffers: what lies between record bytes is joined, the records themselves are passed on."""
+    """The response body as buffers: the bytes between records are joined, the records themselves are passed on."""
     flexible = version >= 12
     head = _TOP_V7.pack(throttle_ms, error, session_id) if version >= 7 else INT.pack(throttle_ms)
     pending = bytearray(head)
@@ -400,7 +400,7 @@ def encode_response(
 
 
 def _partition_head(version: int, data: FetchPartitionData) -> bytes:
-    """Everything of a partition up to the length of its records."""
+    """A partition's bytes up to the length of its records."""
     aborted = data.aborted_transactions
     if aborted is None and version >= 12:
         return _DATA_V12.pack(data[0], data[1], data[2], data[3], data[4], 0, data.preferred_read_replica)
@@ -421,7 +421,7 @@ def _partition_head(version: int, data: FetchPartitionData) -> bytes:
 
 
 def _partition_tags(data: FetchPartitionData) -> bytes:
-    """Tag 0 diverging epoch, tag 1 current leader, each with no tags of its own."""
+    """Tag 0 diverging epoch, tag 1 current leader, each without tags of its own."""
     if data.diverging_epoch is None and data.current_leader is None:
         return b"\x00"
     tags = []
@@ -441,9 +441,9 @@ def _endpoint_tags(endpoints: Sequence[NodeEndpoint]) -> bytes:
 
 
 def decode_response(version: int, frame: memoryview, offset: int) -> FetchResponse:
-    """The body that begins at `offset` (after the response header), v12 and newer only: for the follower's fetcher.
+    """The body that starts at `offset` (after the response header), only v12 and newer: for the follower's fetcher.
 
-    Raises MalformedRequest when it is broken.
+    Raises MalformedRequest if it is broken.
     """
     assert version >= 12
     try:

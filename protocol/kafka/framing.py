@@ -3,8 +3,8 @@
     request   int32 length | int16 api key | int16 version | int32 correlation id | nullable string client id | (tags) | body
     response  int32 length | int32 correlation id | (tags) | body
 
-The tags are there in flexible versions (KIP-482); an ApiVersions response never has them, since a client must read it
-before it knows what the broker speaks.
+Tags exist only in flexible versions (KIP-482). An ApiVersions response never has them, because a client must read it before it
+knows what the broker supports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.kafka.api_keys import FIRST_FLEXIBLE, ApiKey
 Buffer = bytes | bytearray | memoryview
 
 TAGGED_FIELDS_MAX = 16
-"""Tagged fields in one place. No message of Kafka has more than four; each costs a third of a microsecond to skip."""
+"""Limit of tagged fields in one place. No message of Kafka has more than four; skipping one costs a third of a microsecond."""
 
 _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
@@ -26,11 +26,11 @@ _SMALL_VARINTS = tuple(bytes((number,)) for number in range(0x80))
 
 
 class MalformedRequest(ValueError):
-    """Bytes that are no request of the protocol: the connection is closed (BAD-1, 3, 10, 11)."""
+    """Bytes that are not a valid request: the connection is closed (BAD-1, 3, 10, 11)."""
 
 
 class RequestHeader(NamedTuple):
-    """`body_offset` is where the body begins in the frame (which begins after the length)."""
+    """`body_offset` is where the body starts in the frame, which starts after the length."""
 
     api_key: int
     api_version: int
@@ -40,15 +40,15 @@ class RequestHeader(NamedTuple):
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """True when that version has tagged fields. False for API keys that ottla does not know."""
+    """Whether that version has tagged fields. False for unknown API keys."""
     first = FIRST_FLEXIBLE.get(api_key)
     return first is not None and api_version >= first
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """The header of a request frame. Raises MalformedRequest when it is cut short or has an impossible length inside.
+    """The header of a request frame. Raises MalformedRequest if it is cut off or contains an impossible length.
 
-    An unknown key or version is read as far as the client id: the caller decides what to answer (BAD-6..8).
+    With an unknown key or version it is read up to the client id; the caller decides what to answer (BAD-6..8).
     """
     try:
         api_key, api_version, correlation_id, size = _HEADER.unpack_from(frame)
@@ -89,7 +89,7 @@ def read_unsigned_varint(frame: Buffer, at: int) -> tuple[int, int]:
 
 
 def unsigned_varint(number: int) -> bytes:
-    """`number` (>= 0) in base 128, little end first."""
+    """`number` (>= 0) in base 128, low digits first."""
     if number < 0x80:
         return _SMALL_VARINTS[number]
     out = bytearray()
@@ -101,17 +101,17 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def read_tag_count(frame: Buffer, at: int) -> tuple[int, int]:
-    """(how many tagged fields there are in this place, offset of the first). Raises MalformedRequest for too many."""
+    """(number of tagged fields in this place, offset of the first). Raises MalformedRequest for too many."""
     count, at = read_unsigned_varint(frame, at)
     if count > TAGGED_FIELDS_MAX:
-        raise MalformedRequest(f"{count} tagged fields in one place, at most {TAGGED_FIELDS_MAX} are read")
+        raise MalformedRequest(f"{count} tagged fields in one place; the limit is {TAGGED_FIELDS_MAX}")
     return count, at
 
 
 def read_tag(frame: Buffer, at: int, before: int) -> tuple[int, int, int]:
-    """(tag, offset of its bytes, offset after them). `before` is the tag before it, -1 for the first: they ascend (KIP-482).
+    """(tag, offset of its bytes, offset after them). `before` is the previous tag, -1 for the first; tags ascend (KIP-482).
 
-    Raises MalformedRequest for one that comes twice or out of order, or reaches beyond the frame.
+    Raises MalformedRequest for a tag that is repeated, out of order, or longer than the frame.
     """
     tag, at = read_unsigned_varint(frame, at)
     if tag <= before:
@@ -124,7 +124,7 @@ def read_tag(frame: Buffer, at: int, before: int) -> tuple[int, int, int]:
 
 
 def skip_tagged_fields(frame: Buffer, at: int) -> int:
-    """The offset after the tagged fields that begin at `at`. Raises MalformedRequest when they do not fit the frame."""
+    """The offset after the tagged fields that start at `at`. Raises MalformedRequest if they do not fit into the frame."""
     if at < len(frame) and frame[at] == 0:
         return at + 1
     count, at = read_tag_count(frame, at)
@@ -137,7 +137,7 @@ def skip_tagged_fields(frame: Buffer, at: int) -> int:
 def request_header(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, *, flexible: bool
 ) -> bytes:
-    """The header of a request of our own: version 2 (with empty tags) for flexible versions, else version 1."""
+    """The header of our own request: version 2 (with empty tags) for flexible versions, else version 1."""
     if client_id is None:
         head = _HEADER.pack(api_key, api_version, correlation_id, -1)
     else:
@@ -154,5 +154,5 @@ def response_header(api_key: int, api_version: int, correlation_id: int) -> byte
 
 
 def frame(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The parts with their common length before them: what goes to the socket."""
+    """The parts with their total length before them, ready for the socket."""
     return [_LENGTH.pack(sum(map(len, parts))), *parts]

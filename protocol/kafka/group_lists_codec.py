@@ -1,6 +1,6 @@
-"""The responses of ListGroups (API 16, v0 to v5) and DescribeGroups (API 15, v0 to v5) by hand, row by row. Pure.
+"""The responses of ListGroups (API 16, v0 to v5) and DescribeGroups (API 15, v0 to v5), hand-written, row by row. Pure.
 
-There may be a hundred thousand groups, or members: the rows are encoded in steps. `tests/unit/protocol/kafka` compares them with
+There may be a hundred thousand groups or members, so rows are encoded in steps. `tests/unit/protocol/kafka` compares them with
 kio byte for byte.
 """
 

@@ -1,4 +1,4 @@
-"""Heartbeat (API 12) by hand, v0 to v4. Pure.
+"""Heartbeat (API 12), hand-written, v0 to v4. Pure.
 
 v1 throttle time, v3 instance id (KIP-345), v4 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
 """
@@ -25,7 +25,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> HeartbeatRequest:
-    """Raises MalformedRequest when the bytes from `at` are not such a body, or are more than it."""
+    """Raises MalformedRequest if the bytes from `at` are not a valid body, or if more bytes follow."""
     flexible = version >= FLEXIBLE_SINCE
     group_id, at = read_string(frame, at, flexible)
     try:
@@ -45,6 +45,6 @@ def decode_request(version: int, frame: Buffer, at: int) -> HeartbeatRequest:
 
 @lru_cache(maxsize=1024)
 def encode_response(version: int, error: int, throttle_ms: int = 0) -> bytes:
-    """The response body; there are few different ones."""
+    """The response body; there are only a few different ones."""
     throttle = INT.pack(throttle_ms) if version >= THROTTLE_SINCE else b""
     return throttle + SHORT.pack(error) + (b"\x00" if version >= FLEXIBLE_SINCE else b"")

@@ -1,7 +1,7 @@
-"""To be imported before kio: keeps it from loading hypothesis, which it does wherever that is installed.
+"""Import this before kio: it keeps kio from loading hypothesis if that is installed.
 
-kio registers test strategies for its types then. In a developer's environment that would cost each starting broker more
-than a second and leave a `.hypothesis` folder in its directory.
+kio would register test strategies for its types. In a developer's environment that would cost each starting broker more than a
+second and leave a `.hypothesis` folder in its directory.
 """
 
 from __future__ import annotations

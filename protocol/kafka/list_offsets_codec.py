@@ -1,8 +1,8 @@
-"""ListOffsets (API 2) by hand, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
+"""ListOffsets (API 2), hand-written, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
 
     request    replica id, [v2: isolation level], topics: name, partitions: partition, [v4: current leader epoch], timestamp
 
-v2 throttle time, v4 leader epoch (KIP-320), v6 flexible; v7 to v9 only add meanings of the asked timestamp.
+v2 throttle time, v4 leader epoch (KIP-320), v6 flexible; v7 to v9 only add meanings of the requested timestamp.
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
@@ -31,7 +31,7 @@ _PARTITION_V6 = struct.Struct(">ihqqix")  # and no tagged fields
 
 
 class ListOffsetsPartitionResult(NamedTuple):
-    """One partition's answer: `timestamp` (ms) and `offset` are -1 where nothing was found."""
+    """One partition's answer: `timestamp` (ms) and `offset` are -1 if nothing was found."""
 
     partition: int
     error: int
@@ -41,7 +41,7 @@ class ListOffsetsPartitionResult(NamedTuple):
 
 
 class AskedOffset(NamedTuple):
-    """`current_leader_epoch` -1: not said."""
+    """`current_leader_epoch` -1 means not given."""
 
     partition: int
     current_leader_epoch: int
@@ -49,7 +49,7 @@ class AskedOffset(NamedTuple):
 
 
 class ListOffsetsRequest(NamedTuple):
-    """`isolation_level` 1: read_committed. `replica_id` -1: a consumer."""
+    """`isolation_level` 1 means read_committed. `replica_id` -1 means a consumer."""
 
     replica_id: int
     isolation_level: int
@@ -57,7 +57,7 @@ class ListOffsetsRequest(NamedTuple):
 
 
 def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, ListOffsetsRequest]:
-    """The body from `at` to the frame's end, with a stop now and then. Raises MalformedRequest (BAD-10, 11)."""
+    """The body from `at` to the frame's end, with occasional pauses. Raises MalformedRequest (BAD-10, 11)."""
     try:
         return (yield from _decoding(version, frame, at))
     except struct.error:
@@ -110,7 +110,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Lis
 
 
 def encode_results(version: int, results: Sequence[ListOffsetsPartitionResult]) -> bytes:
-    """These rows of a topic."""
+    """These results of one topic."""
     if version >= FLEXIBLE_SINCE:
         return b"".join([_PARTITION_V6.pack(*result) for result in results])
     if version >= LEADER_EPOCH_SINCE:
@@ -119,7 +119,7 @@ def encode_results(version: int, results: Sequence[ListOffsetsPartitionResult]) 
 
 
 def encode_topic(version: int, name: str, count: int, rows: Sequence[bytes]) -> bytes:
-    """A topic with `count` results, which `rows` have."""
+    """A topic with `count` results, which are in `rows`."""
     flexible = version >= FLEXIBLE_SINCE
     head = string(name, flexible) + array_length(count, flexible)
     return b"".join((head, *rows, b"\x00" if flexible else b""))

@@ -1,11 +1,11 @@
 """Requests and responses by kio's schemas: the only importer of kio.
 
-A handler gets an entity of the request's own version, with kio's field names, and gives back a plain nested dict of such; the
-dict may hold more than the version has, so that one handler serves all versions. Milliseconds are ints on our side and
-timedelta or datetime in kio; error codes are ints. Schemas are imported when they are first needed.
+A handler gets an entity of the request's version, with kio's field names, and returns a nested dict with those names. The dict may
+have more fields than the version, so that one handler serves all versions. Milliseconds are ints on our side and timedelta or
+datetime in kio; error codes are ints. Schemas are imported when they are first needed.
 
-A broker reads requests and writes responses by `by_schema`, in steps. The other side of a connection (tools, tests, and a broker
-that asks another) writes requests and reads responses by kio, in one go.
+A broker reads requests and writes responses through `by_schema`, in steps. Clients (tools, tests, and a broker that asks another)
+write requests and read responses through kio, in one go.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from protocol.kafka.lengths import checked
 
 CORRELATION_ID_SIZE = 4
 ANSWER_BYTES_MAX = 100 * 1024 * 1024
-"""Of one response, but for Fetch, whose size is the client's wish and `fetch.max.bytes`. As many as a request may have by default
-(`socket.request.max.bytes`)."""
+"""Limit of one response, except Fetch, whose size depends on the client and `fetch.max.bytes`. It equals the default limit of a
+request (`socket.request.max.bytes`)."""
 
 Convert = Callable[[Any], Any]
 
@@ -45,28 +45,28 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def decoding(api_key: int, version: int, frame: Buffer, offset: int) -> Generator[None, None, Any]:
-    """The entity of the request body from `offset` on, with a stop after each fraction of a millisecond.
+    """The entity of the request body from `offset` on, with a pause after each fraction of a millisecond.
 
-    Raises MalformedRequest when the bytes are not such a body (BAD-10, 11).
+    Raises MalformedRequest if the bytes are not such a body (BAD-10, 11).
     """
     return by_schema.reading(kio.index.load_request_schema(api_key, version), bytes(frame), offset)
 
 
 def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> Any:
-    """As `decoding`, without a stop."""
+    """Like `decoding`, without pauses."""
     return _all_at_once(decoding(api_key, version, frame, offset))
 
 
 def encoding(api_key: int, version: int, body: Mapping[str, Any]) -> Generator[None, None, list[bytes]]:
-    """The response after its header, as pieces, with a stop after each fraction of a millisecond. Arrays may be iterators.
+    """The response after its header, as pieces, with a pause after each fraction of a millisecond. Arrays may be iterators.
 
-    Raises AnswerTooLarge beyond ANSWER_BYTES_MAX. A field that the schema needs and `body` lacks is a KeyError: our bug.
+    Raises AnswerTooLarge above ANSWER_BYTES_MAX. Raises KeyError if `body` lacks a field of the schema, which is our bug.
     """
     return by_schema.writing(kio.index.load_response_schema(api_key, version), body, ANSWER_BYTES_MAX)
 
 
 def encode_response(api_key: int, version: int, body: Mapping[str, Any]) -> bytes:
-    """As `encoding`, without a stop and in one piece."""
+    """Like `encoding`, without pauses and in one piece."""
     return b"".join(_all_at_once(encoding(api_key, version, body)))
 
 

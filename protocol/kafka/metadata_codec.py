@@ -1,8 +1,8 @@
-"""Metadata (API 3) responses by hand, v0 to v12: every client asks for all of them after every leader change. Pure.
+"""Metadata (API 3) responses, hand-written, v0 to v12: every client requests all topics after every leader change. Pure.
 
 v1 rack, controller, internal topics, v2 cluster id, v3 throttle time, v5 offline replicas, v7 leader epoch (KIP-320), v8
 authorized operations (KIP-430), v9 flexible, v10 topic ids (KIP-516), v11 no authorized operations of the cluster, v12
-names may be null for topics asked by id. `tests/unit/protocol/kafka` compares them with kio byte for byte.
+names may be null for topics requested by id. `tests/unit/protocol/kafka` compares them with kio byte for byte.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 from protocol.kafka.wire import INT, NO_UUID, SHORT, array_length, nullable_string, string
 
 OPERATIONS_NOT_ASKED = -0x8000_0000
-"""`authorized_operations` when the request does not ask for them."""
+"""`authorized_operations` if the request does not ask for them."""
 
 _COUNT_BYTE_MAX = 126
-"""The largest count whose compact length is one byte."""
+"""The largest count with a compact length of one byte."""
 
 
 class MetadataBroker(NamedTuple):
-    """A live broker, at the listener on which the request came."""
+    """A live broker, with its address on the listener of the request."""
 
     node_id: int
     host: str
@@ -64,7 +64,7 @@ def encode_response(
     throttle_ms: int = 0,
     cluster_authorized_operations: int = OPERATIONS_NOT_ASKED,
 ) -> bytes:
-    """The response body. `controller_id` is -1 when none is known. Topics may be encoded already, for this version."""
+    """The response body. `controller_id` is -1 if unknown. Topics may already be encoded for this version."""
     flexible = version >= 9
     parts = [INT.pack(throttle_ms)] if version >= 3 else []
     parts.append(array_length(len(brokers), flexible))
@@ -87,7 +87,7 @@ def encode_response(
 
 
 def encode_topic(version: int, topic: MetadataTopic, partitions: Sequence[bytes]) -> bytes:
-    """A topic whose partitions are encoded already; `topic.partitions` does not count."""
+    """A topic with already encoded partitions; `topic.partitions` is ignored."""
     head = _encode_topic_head(version, topic, len(partitions))
     tail = b""
     if version >= 8:
@@ -104,7 +104,7 @@ def _encode_broker(version: int, broker: MetadataBroker) -> bytes:
 
 
 def _encode_topic_head(version: int, topic: MetadataTopic, partitions: int) -> bytes:
-    """Everything of a topic before its partitions."""
+    """A topic's bytes before its partitions."""
     flexible = version >= 9
     data = SHORT.pack(topic.error)
     if version >= 12:
@@ -119,7 +119,7 @@ def _encode_topic_head(version: int, topic: MetadataTopic, partitions: int) -> b
 
 
 def encode_partition(version: int, partition: MetadataPartition) -> bytes:
-    """One pack for a partition: a layout for each combination of the three lists' lengths, of which there are few."""
+    """Packs a partition in one call: one layout for each combination of the three lists' lengths, of which there are few."""
     error, index, leader_id, leader_epoch, replicas, isr, offline = partition
     if version >= 9:
         replica_count, isr_count, offline_count = len(replicas), len(isr), len(offline)

@@ -1,4 +1,4 @@
-"""OffsetCommit (API 8) by hand, v2 to v9. Pure.
+"""OffsetCommit (API 8), hand-written, v2 to v9. Pure.
 
     group id, generation, member id, [v7: instance id], [v2 to v4: retention ms],
     topics: name, partitions: partition, offset, [v6: leader epoch], metadata
@@ -42,7 +42,7 @@ _RESULT_V8 = struct.Struct(">ihx")  # and no tagged fields
 
 
 class CommittedPartition(NamedTuple):
-    """`leader_epoch` -1: not said. `metadata` is the client's own."""
+    """`leader_epoch` -1 means not given. `metadata` is the client's own."""
 
     partition: int
     offset: int
@@ -51,7 +51,7 @@ class CommittedPartition(NamedTuple):
 
 
 class OffsetCommitRequest(NamedTuple):
-    """`retention_ms` -1: the broker's."""
+    """`retention_ms` -1 means the broker's setting."""
 
     group_id: str
     generation: int
@@ -62,7 +62,7 @@ class OffsetCommitRequest(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
-    """As `decoding`, without a stop."""
+    """Like `decoding`, without pauses."""
     steps = decoding(version, frame, at)
     while True:
         try:
@@ -73,7 +73,7 @@ def decode_request(version: int, frame: Buffer, at: int) -> OffsetCommitRequest:
 
 
 def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetCommitRequest]:
-    """The body from `at` to the frame's end, with a stop now and then. Raises MalformedRequest (BAD-10, 11)."""
+    """The body from `at` to the frame's end, with occasional pauses. Raises MalformedRequest (BAD-10, 11)."""
     try:
         return (yield from _decoding(version, frame, at))
     except struct.error:
@@ -114,7 +114,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Off
 def _decode_partitions(
     version: int, frame: Buffer, at: int, left: int
 ) -> Generator[None, None, tuple[list[CommittedPartition], int]]:
-    """At most `left` of them."""
+    """At most `left` partitions."""
     flexible = version >= FLEXIBLE_SINCE
     has_epoch = version >= LEADER_EPOCH_SINCE
     position = _POSITION_V6 if has_epoch else _POSITION_V2

@@ -1,4 +1,4 @@
-"""OffsetFetch (API 9) by hand, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
+"""OffsetFetch (API 9), hand-written, v1 to v9, in steps: a request may name a hundred thousand partitions. Pure.
 
     request    v1 to v7: group id, topics: name, partitions; [v7: require stable]
                v8: groups: group id, [v9: member id, member epoch], topics; require stable
@@ -6,7 +6,7 @@
                [v2: group error]
                v8: groups: group id, topics, error
 
-v2 null topics: all of the group. v6 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+v2: null topics mean all of the group's. v6 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AskedTopic = tuple[str, tuple[int, ...]]
 
 
 class AskedGroup(NamedTuple):
-    """`topics` None: all that the group has committed."""
+    """`topics` None means everything that the group has committed."""
 
     group_id: str
     topics: list[AskedTopic] | None
@@ -58,7 +58,7 @@ class OffsetFetchRequest(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A partition's answer; `offset` -1: nothing is committed."""
+    """A partition's answer; `offset` -1 means that nothing is committed."""
 
     partition: int
     offset: int
@@ -68,7 +68,7 @@ class Position(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, at: int) -> OffsetFetchRequest:
-    """Raises MalformedRequest when the bytes from `at` are not such a body, or are more than it (BAD-10, 11)."""
+    """Raises MalformedRequest if the bytes from `at` are not a valid body, or if more bytes follow (BAD-10, 11)."""
     steps = decoding(version, frame, at)
     while True:
         try:
@@ -79,7 +79,7 @@ def decode_request(version: int, frame: Buffer, at: int) -> OffsetFetchRequest:
 
 
 def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, OffsetFetchRequest]:
-    """As `decode_request`, with a stop after each TOPICS_IN_A_STEP topics."""
+    """Like `decode_request`, with a pause after every TOPICS_IN_A_STEP topics."""
     groups: list[AskedGroup] = []
     left = REQUEST_ELEMENTS_MAX
     if version >= MANY_SINCE:
@@ -142,7 +142,7 @@ def _decode_topics(
 
 
 def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:
-    """What follows an array that is null; None: it is not. A varint may be longer than it needs to be."""
+    """The offset after a null array; None if it is not null. A varint may be longer than necessary."""
     if flexible:
         count, end = read_unsigned_varint(frame, at)
         return end if count == 0 else None
@@ -151,7 +151,7 @@ def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:
 
 
 def encode_positions(version: int, positions: Sequence[Position]) -> bytes:
-    """These rows of a topic."""
+    """These positions of one topic."""
     flexible = version >= FLEXIBLE_SINCE
     if version < LEADER_EPOCH_SINCE:
         return b"".join(
@@ -166,14 +166,14 @@ def encode_positions(version: int, positions: Sequence[Position]) -> bytes:
 
 
 def encode_topic(version: int, name: str, count: int, rows: Sequence[bytes]) -> bytes:
-    """A topic with `count` positions, which `rows` have."""
+    """A topic with `count` positions, which are in `rows`."""
     flexible = version >= FLEXIBLE_SINCE
     head = string(name, flexible) + array_length(count, flexible)
     return b"".join((head, *rows, b"\x00" if flexible else b""))
 
 
 def encode_group(version: int, group_id: str, error: int, topics: Sequence[bytes]) -> bytes:
-    """A group with its topics; up to v7 this is all of the response but the throttle time."""
+    """A group with its topics; up to v7 this is the whole response except the throttle time."""
     flexible = version >= FLEXIBLE_SINCE
     head = string(group_id, True) if version >= MANY_SINCE else b""
     tail = SHORT.pack(error) if version >= GROUP_ERROR_SINCE else b""

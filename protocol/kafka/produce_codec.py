@@ -1,6 +1,6 @@
-"""Produce (API 0) by hand, v3 to v11: records are slices of the frame, never copied. Pure.
+"""Produce (API 0), hand-written, v3 to v11: records are slices of the frame, never copied. Pure.
 
-v9 is flexible, v8 has record errors and messages, v10 tells the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951).
+v8 adds record errors and messages, v9 is flexible, v10 sends the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951).
 `tests/unit/protocol/kafka` compares both directions with kio byte for byte.
 """
 
@@ -31,13 +31,13 @@ _CURRENT_LEADER = struct.Struct(">ii")
 
 
 STEP = 1000
-"""Topics and partitions between two stops: about a millisecond."""
+"""Topics and partitions between two pauses: about a millisecond."""
 PARTITIONS_MAX = 20_000
-"""Topics and partitions of a request; a broker is made for half as many."""
+"""Limit for topics and partitions of a request; a broker is designed for half as many."""
 
 
 class ProduceRequest(NamedTuple):
-    """`topics` is (name, [(partition, records or None)]); `acks` as sent, to be checked by the API (BAD-24)."""
+    """`topics` is (name, [(partition, records or None)]); `acks` is as sent, and the API checks it (BAD-24)."""
 
     transactional_id: str | None
     acks: int
@@ -48,7 +48,7 @@ class ProduceRequest(NamedTuple):
 class ProducePartitionResult(NamedTuple):
     """One partition's answer. `log_append_time_ms` is -1 for CreateTime; `base_offset` is -1 with an error.
 
-    `record_errors` are (index in the batch, why); there is an `error_message` with them.
+    `record_errors` are (index in the batch, reason); they come with an `error_message`.
     """
 
     partition: int
@@ -63,7 +63,7 @@ class ProducePartitionResult(NamedTuple):
 
 
 class NodeEndpoint(NamedTuple):
-    """A broker that the client may not know yet, beside the answer that names it as leader."""
+    """The address of a broker that the answer names as leader and that the client may not know yet."""
 
     node_id: int
     host: str
@@ -72,17 +72,17 @@ class NodeEndpoint(NamedTuple):
 
 
 def decode_request(version: int, frame: memoryview, offset: int) -> ProduceRequest:
-    """The body from `offset` to the frame's end. Raises MalformedRequest when it is broken or something follows it."""
+    """The body from `offset` to the frame's end. Raises MalformedRequest if it is broken or followed by more bytes."""
     return decode_at_once(version, frame, offset) or _to_its_end(decoding(version, frame, offset))
 
 
 def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceRequest | None:
-    """The commonest requests; None: `decoding` reads it, or says what is wrong with it."""
+    """Decodes the most common requests; None means that `decoding` must read it, or report what is wrong with it."""
     return _decode_single_partition(frame, offset) if version >= 9 else None
 
 
 def decoding(version: int, frame: memoryview, offset: int) -> Generator[None, None, ProduceRequest]:
-    """As `decode_request`, with a stop every `STEP` partitions."""
+    """Like `decode_request`, with a pause every `STEP` partitions."""
     flexible = version >= 9
     transactional_id, at = read_nullable_string(frame, offset, flexible)
     try:
@@ -133,9 +133,9 @@ def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
 
 
 def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | None:
-    """The commonest flexible request, read without calls: no transaction, one topic, one partition, no tagged fields.
+    """The most common flexible request, read without calls: no transaction, one topic, one partition, no tagged fields.
 
-    None for any other and for what is broken: the general way reads it, or says what is wrong with it.
+    Returns None for any other request and for a broken one: the general decoder reads it, or reports what is wrong.
 
         00 | acks, timeout | 02 | size + 1, name | 02 | partition | varint size + 1, records | 00 00 00
     """
@@ -160,7 +160,7 @@ def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | Non
             if shift > 28:
                 return None
         at += 1
-        # The remaining length leaves room for one size only, whatever the varint says.
+        # The remaining length allows only one size, whatever the varint says.
         end = at + size - 1
         if size < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
             return None

@@ -1,4 +1,4 @@
-"""The record batch, format v2 (KIP-98): a view of its 61-byte header; records stay opaque unless a test or tool asks.
+"""The record batch, format v2 (KIP-98): a view of its 61-byte header; records stay opaque unless a test or tool decodes them.
 
     offset  size  field                      offset  size  field
          0     8  base offset                    27     8  base timestamp (ms)
@@ -9,9 +9,9 @@
         21     2  attributes                     57     4  record count
         23     4  last offset delta              61        records
 
-attributes: bits 0-2 compression, bit 3 timestamp type (1: LogAppendTime), bit 4 transactional, bit 5 control, bit 6 the
-base timestamp is when tombstones in it may go (KIP-534).
-Base offset and leader epoch lie before what the CRC covers, so a leader assigns both in place.
+attributes: bits 0-2 compression, bit 3 timestamp type (1: LogAppendTime), bit 4 transactional, bit 5 control, bit 6: the
+base timestamp is the time from which its tombstones may be removed (KIP-534).
+Base offset and leader epoch are before the bytes that the CRC covers, so a leader assigns both in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
-"""Bytes before what `batch_length` counts: base offset and the length itself."""
+"""Bytes that `batch_length` does not count: base offset and the length itself."""
 MAGIC = 2
 CRC_START = 21
 
@@ -57,7 +57,7 @@ INT_LIMIT = 2**31
 LONG_LIMIT = 2**63
 
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
-"""What `decode_records` unpacks at the most (BAD-22)."""
+"""Limit of what `decode_records` unpacks (BAD-22)."""
 
 
 class BatchHeader(NamedTuple):
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on its tombstones may be removed; None until the cleaner has seen them once."""
+        """The time from which its tombstones may be removed; None until the cleaner has seen them once."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
@@ -128,7 +128,7 @@ class Record(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises KafkaError(CORRUPT_MESSAGE) when fewer than 61 bytes are left."""
+    """The header at `position`. Raises KafkaError(CORRUPT_MESSAGE) if fewer than 61 bytes are left."""
     if len(buffer) - position < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_SIZE} bytes")
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
@@ -152,9 +152,9 @@ def _first_attributes(records: Buffer | None) -> int:
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch; a partial one at the end is left out, as a fetch may cut one.
+    """(position, header) of each whole batch; a partial one at the end is skipped, because a fetch may cut one off.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic but 2: what follows has no meaning.
+    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic other than 2: the bytes after it are meaningless.
     """
     end = len(buffer)
     while end - position >= HEADER_SIZE:
@@ -171,9 +171,9 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def in_pieces(records: memoryview, size: int) -> Iterator[memoryview]:
-    """The batches in pieces of about `size` bytes, none of them cut: a larger batch is a piece by itself.
+    """The batches in pieces of about `size` bytes, without cutting a batch: a larger batch is a piece of its own.
 
-    What cannot be told apart any more (a partial batch, rubbish) is part of the last piece: who reads it refuses it.
+    Bytes that are not whole batches (a partial batch, garbage) are part of the last piece, and its reader refuses them.
     """
     end, begin, position = len(records), 0, 0
     while end - position > max(size, HEADER_SIZE):
@@ -190,17 +190,17 @@ def in_pieces(records: memoryview, size: int) -> Iterator[memoryview]:
 
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """True when the CRC in the header is that of the batch's bytes."""
+    """Whether the CRC in the header matches the batch's bytes."""
     end = position + header.batch_length + LOG_OVERHEAD
     return bool(crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc)
 
 
 def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of what a producer sent for one partition: exactly one whole and valid batch of format v2.
+    """(position, header) of a producer's bytes for one partition: exactly one whole and valid batch of format v2.
 
     The checks, their order and their codes are Kafka's (ByteBufferLogInputStream, ProduceRequest.validateRecords,
-    UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. Raised as KafkaError; nothing is changed. Unlike
-    Kafka, bytes after the batch are refused and not cut off, and the records inside are not looked at.
+    UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. They raise KafkaError; nothing is changed. Unlike Kafka, this
+    refuses bytes after the batch instead of cutting them off, and does not look at the records inside.
     """
     size = len(records)
     if size < HEADER_SIZE:
@@ -211,7 +211,7 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
         raise _wrong_frame(header, size)
     if batch_size > max_message_bytes:
         raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {batch_size} bytes, max.message.bytes is {max_message_bytes}"
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {batch_size} bytes is above max.message.bytes {max_message_bytes}"
         )
     if not crc_is_valid(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match")
@@ -220,7 +220,7 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
 
 
 def _short_batch(records: Buffer) -> KafkaError:
-    """Why fewer bytes than a v2 header are refused: as far as Kafka can read them, they may be anything."""
+    """Why fewer bytes than a v2 header are refused, judged by the fields that Kafka can read in them."""
     size = len(records)
     if size == 0:
         return KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
@@ -251,11 +251,11 @@ def _wrong_frame(header: BatchHeader, size: int) -> KafkaError:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below the header's")
     if batch_size < size:
         return KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
-    return KafkaError(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, a producer's is 0")
+    return KafkaError(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, but a producer's must be 0")
 
 
 def _validate_fields(header: BatchHeader) -> None:
-    """What a client must not write although its bytes arrived well (LogValidator.validateBatch). Raises KafkaError."""
+    """Refuses values that a client must not write (LogValidator.validateBatch). Raises KafkaError."""
     attributes = header.attributes
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise KafkaError(
@@ -263,7 +263,7 @@ def _validate_fields(header: BatchHeader) -> None:
             f"{header.record_count} records for a last offset delta of {header.last_offset_delta}",
         )
     if attributes & CONTROL_BIT:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "only brokers may write control batches")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
@@ -272,7 +272,7 @@ def _validate_fields(header: BatchHeader) -> None:
     if attributes & COMPRESSION_MASK >= len(COMPRESSIONS):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"unknown compression {attributes & COMPRESSION_MASK}")
     if attributes & TIMESTAMP_TYPE_BIT:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "LogAppendTime is for the broker to set")
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set LogAppendTime")
 
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -282,7 +282,7 @@ def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leade
 
 
 def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Makes the batch LogAppendTime with that time, in place, and computes its CRC anew."""
+    """Makes the batch LogAppendTime with that time, in place, and recomputes its CRC."""
     size = _INT.unpack_from(buffer, position + 8)[0] + LOG_OVERHEAD
     attributes = _SHORT.unpack_from(buffer, position + CRC_START)[0] | TIMESTAMP_TYPE_BIT
     _SHORT.pack_into(buffer, position + CRC_START, attributes)
@@ -291,7 +291,7 @@ def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp
 
 
 def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
-    """A copy of the one batch with that largest timestamp in its header, and the CRC that fits."""
+    """A copy of the batch with that largest timestamp in its header, and a matching CRC."""
     changed = bytearray(batch)
     _LONG.pack_into(changed, 35, timestamp_ms)
     _CRC.pack_into(changed, 17, crc32c(memoryview(changed)[CRC_START:]))
@@ -299,7 +299,7 @@ def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
 
 
 def wrapped(timestamp: int) -> int:
-    """As Java adds: a client may write deltas that lead beyond 64 bits, and what is stored must be read."""
+    """Adds like Java: a client may write deltas that overflow 64 bits, and stored records must stay readable."""
     return (timestamp + LONG_LIMIT) % (2 * LONG_LIMIT) - LONG_LIMIT
 
 
@@ -314,7 +314,7 @@ def build_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """A batch of (key, value, headers, timestamp ms) records: for tests, tools and a broker's own records (2 us for each)."""
+    """A batch of (key, value, headers, timestamp ms) records: for tests, tools and a broker's own records (2 us each)."""
     base_timestamp = records[0][3]
     payload = bytearray()
     for delta, (key, value, headers, timestamp) in enumerate(records):
@@ -350,8 +350,8 @@ def build_batch(
 def unpacked(batch: Buffer, position: int, header: BatchHeader, *, size_max: int, too_large: ErrorCode) -> bytes:
     """The bytes of the records of the batch at `position`.
 
-    Raises KafkaError: CORRUPT_MESSAGE for a broken payload (BAD-21), `too_large` for one that unpacks to more than
-    `size_max` bytes (BAD-22).
+    Raises KafkaError: CORRUPT_MESSAGE for a broken payload (BAD-21), `too_large` if it unpacks to more than `size_max`
+    bytes (BAD-22).
     """
     payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
     return decompress(payload, header.compression, size_max, too_large)
@@ -360,15 +360,15 @@ def unpacked(batch: Buffer, position: int, header: BatchHeader, *, size_max: int
 def unpacked_large(
     batch: Buffer, position: int, header: BatchHeader, *, size_max: int, too_large: ErrorCode
 ) -> memoryview:
-    """As `unpacked`, for a thread."""
+    """Like `unpacked`, for a thread."""
     payload = bytes(batch[position + HEADER_SIZE : position + header.size_in_bytes])
     return decompress_large(payload, header.compression, size_max, too_large)
 
 
 def with_compression(header: BatchHeader, data: bytes, compression: int, level: int | None = None) -> bytes:
-    """The batch of `header`, whose records unpack to `data`, in another compression, with a CRC of its own.
+    """The batch of `header`, whose records unpack to `data`, in another compression, with a matching CRC.
 
-    `level`: how hard it is compressed; None: Kafka's default.
+    `level` is the compression level; None means Kafka's default.
     """
     payload = compress(data, compression, level)
     attributes = header.attributes & ~COMPRESSION_MASK | compression
@@ -408,12 +408,12 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
     timestamp_delta, at = _read_varint(data, at)
     offset_delta, at = _read_varint(data, at)
     if not -INT_LIMIT <= offset_delta < INT_LIMIT:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"offset delta {offset_delta} is no number of 32 bits")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"offset delta {offset_delta} is not a number of 32 bits")
     key, at = _read_sized(data, at, end)
     value, at = _read_sized(data, at, end)
     count, at = _read_varint(data, at)
     if count < 0 or count > end - at:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} headers in a record that has {end - at} bytes left")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{count} headers in the remaining {end - at} bytes of a record")
     headers = []
     for _ in range(count):
         name, at = _read_sized(data, at, end)
@@ -422,7 +422,7 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
         content, at = _read_sized(data, at, end)
         headers.append((name.decode(errors="replace"), content))
     if at != end:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a record's length is not that of its fields")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a record's length does not match its fields")
     timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
     if not -LONG_LIMIT <= timestamp < LONG_LIMIT:
         timestamp = wrapped(timestamp)
@@ -431,7 +431,7 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
 
 @lru_cache(maxsize=16384)
 def _varint(number: int) -> bytes:
-    """Zigzag, base 128, little end first. Most are small, and come again in each record."""
+    """Zigzag, base 128, low digits first. Cached: most are small and repeat in each record."""
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest & ~0x7F:

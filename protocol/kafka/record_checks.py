@@ -1,4 +1,4 @@
-"""Are the records of a batch what its header says? A walk over their lengths that builds nothing. Pure.
+"""Checks that the records of a batch match its header, by walking over their lengths without building objects. Pure.
 
     record = varint length | attributes | varint timestamp delta | varint offset delta
            | varint key length, key | varint value length, value | varint header count, headers
@@ -14,28 +14,28 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import Buffer
 
 STEP = 1000
-"""Records, or headers of records, that are looked at between two stops: about half a millisecond."""
+"""Records, or headers of records, between two pauses: about half a millisecond."""
 HEADERS_MAX = 10_000
-"""Of one record; more are refused, since a record is never looked at by halves."""
+"""Limit of headers in one record; more are refused, because a record is always checked as a whole."""
 RECORD_BYTES_MIN = 7
-"""Each of the fields above as one byte."""
+"""The minimum size of a record: each of the fields above as one byte."""
 VARINT_BYTES_MAX = 10
 LOWEST_DELTA = -(2**63)
 TAIL_BYTES = 2048
 PLACES_TRIED = 8
-"""How often the last record's offset delta may be met before it, in its own bytes."""
+"""How many places that look like the last record's offset delta are tried."""
 
 
 class TakesLong(Exception):
-    """It is more than may be done in one turn of the loop: to be done with stops, or in a thread."""
+    """The check is too long for one turn of the loop: use pauses, or a thread."""
 
 
 def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int:
-    """`data` has from `at` to its end `record_count` records, whose offset deltas count up from 0.
+    """Checks that `data` has `record_count` records from `at` to its end, with offset deltas that count up from 0.
 
-    The first `checked` of them are looked at, and that nothing follows the last only if that are all. Returns the largest
-    timestamp delta (ms) of those that were looked at. Raises KafkaError(INVALID_RECORD) for what no consumer could read
-    (BAD-12, 13, 18), TakesLong when they have thousands of headers.
+    It checks the first `checked` of them, and the end only if those are all. Returns the largest timestamp delta (ms) of the checked
+    records. Raises KafkaError(INVALID_RECORD) for records that no consumer could read (BAD-12, 13, 18), TakesLong if they have
+    thousands of headers.
     """
     if record_count * RECORD_BYTES_MIN > len(data) - at:
         _check_room(data, at, record_count)
@@ -50,7 +50,7 @@ def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int
 
 
 def checking_records(data: Buffer, at: int, record_count: int) -> Generator[None, None, int]:
-    """As `check_records` of all, with stops at which others can have their turn."""
+    """Like `check_records` for all records, with pauses in which others can run."""
     _check_room(data, at, record_count)
     newest, reached = LOWEST_DELTA, 0
     while reached < record_count:
@@ -86,16 +86,16 @@ def _check_end(data: Buffer, at: int) -> None:
 
 
 def _walk(data: Buffer, at: int, first: int, stop: int, newest: int) -> tuple[int, int, int]:
-    """Looks at the records `first` to `stop` - 1, or fewer when they have many headers.
+    """Checks the records `first` to `stop` - 1, or fewer if they have many headers.
 
-    Returns the largest timestamp delta of these and `newest`, where the next record begins, and its number.
+    Returns the largest of their timestamp deltas and `newest`, the offset of the next record, and its number.
     """
     end = len(data)
     headers = 0
     delta = first - 1
     try:
         for delta in range(first, stop):
-            # Numbers of one and two bytes are read here: a call for each would cost the double.
+            # Numbers of one and two bytes are read inline: a call for each would double the cost.
             size = data[at]
             if size < 0x80:
                 at += 1
@@ -142,7 +142,7 @@ def _walk(data: Buffer, at: int, first: int, stop: int, newest: int) -> tuple[in
                 at = _check_headers(data, at - 1, after, delta)
                 headers += count if count < 0x80 else STEP
             if at != after:
-                raise KafkaError(ErrorCode.INVALID_RECORD, f"record {delta} has not the length of its fields")
+                raise KafkaError(ErrorCode.INVALID_RECORD, f"the length of record {delta} does not match its fields")
             if headers >= STEP:
                 break
     except IndexError:
@@ -151,10 +151,10 @@ def _walk(data: Buffer, at: int, first: int, stop: int, newest: int) -> tuple[in
 
 
 def last_timestamp_delta(data: Buffer, record_count: int) -> int | None:
-    """The timestamp delta (ms) of the last of some records, found from the end of `data`: about 1 us.
+    """The timestamp delta (ms) of the last record, found from the end of `data` in about 1 us.
 
-    That record has the offset delta `record_count` - 1, and its length reaches to the end. None when no such place is found in
-    the last 2 KiB. What only looks like a record, inside the last one's value, may be taken for it.
+    That record has the offset delta `record_count` - 1, and its length reaches the end. Returns None if no such place is found in the
+    last 2 KiB. Bytes that look like a record inside the last one's value may be mistaken for it.
     """
     tail = bytes(data[-TAIL_BYTES:])
     number = _zigzag(record_count - 1)
@@ -166,7 +166,7 @@ def last_timestamp_delta(data: Buffer, record_count: int) -> int | None:
             at -= 1
         if at < 2:
             return None
-        # The attributes, which are 0, come before the timestamp delta, and before them the length.
+        # The attributes (0) come before the timestamp delta, and the length before them.
         if (
             tail[place - 1] < 0x80
             and place - at <= VARINT_BYTES_MAX
@@ -179,7 +179,7 @@ def last_timestamp_delta(data: Buffer, record_count: int) -> int | None:
 
 
 def _zigzag(number: int) -> bytes:
-    """The varint of a number that is not negative."""
+    """The varint of a non-negative number."""
     rest = number << 1
     if rest < 0x80:
         return bytes((rest,))
@@ -194,7 +194,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def _check_headers(data: Buffer, at: int, after: int, delta: int) -> int:
-    """The end of the headers whose count is at `at`; a name is there, a value may be null."""
+    """The end of the headers whose count is at `at`; a name must exist, a value may be null."""
     count, at = _raw_varint(data, at)
     if count & 1 or count >> 1 > min(after - at, HEADERS_MAX):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"record {delta} has an impossible number of headers")
@@ -214,7 +214,7 @@ def _check_headers(data: Buffer, at: int, after: int, delta: int) -> int:
 
 
 def _raw_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """(the number, still zigzag; what follows it). Raises IndexError at the end of the data."""
+    """(the number, still zigzag; the offset after it). Raises IndexError at the end of the data."""
     value = 0
     for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
         byte = data[at]

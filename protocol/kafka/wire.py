@@ -1,7 +1,7 @@
-"""The primitive types of Kafka's protocol for the hand-written codecs: reading with an offset, writing as bytes. Pure.
+"""The primitive types of Kafka's protocol for the hand-written codecs: reads at an offset, writes bytes. Pure.
 
-Every reader takes (frame, offset) and returns (value, offset after it); what does not fit raises MalformedRequest.
-An array's announced length is checked against the bytes that are left before anything is made of it (BAD-11).
+Every reader takes (frame, offset) and returns (value, offset after it); it raises MalformedRequest if the value does not fit. An
+array's announced length is checked against the remaining bytes before anything is allocated (BAD-11).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SHORT = struct.Struct(">h")
 INT = struct.Struct(">i")
 
 ELEMENTS_MAX = 1_000_000
-"""Array elements in one frame. Reading more would hold the event loop for seconds; no real message has as many."""
+"""Limit of array elements in one frame. Reading more would block the event loop for seconds; no real message has as many."""
 REQUEST_ELEMENTS_MAX = 150_000
-"""As above, of a request. An element may take a hundred times the memory of its bytes, and the garbage collector looks at each, in
+"""The limit in a request. An element may take a hundred times the memory of its bytes, and the garbage collector visits each in
 one turn of the loop. No cluster has as many partitions."""
 STRING_BYTES_MAX = 2**15 - 1
-"""Kafka's, of every version: the length of a compact string could say more."""
+"""Kafka's limit, for every version: the length of a compact string could be larger."""
 
 NO_UUID = uuid.UUID(int=0)
 
@@ -29,7 +29,7 @@ NO_UUID = uuid.UUID(int=0)
 def read_string(frame: Buffer, at: int, flexible: bool) -> tuple[str, int]:
     value, at = read_nullable_string(frame, at, flexible)
     if value is None:
-        raise MalformedRequest("null where a string is needed")
+        raise MalformedRequest("null instead of a string")
     return value, at
 
 
@@ -48,10 +48,10 @@ def read_nullable_string(frame: Buffer, at: int, flexible: bool) -> tuple[str | 
             return None, at
         raise MalformedRequest(f"a string of {size} bytes")
     if size > STRING_BYTES_MAX:
-        raise MalformedRequest(f"a string of {size} bytes, at most {STRING_BYTES_MAX} are read")
+        raise MalformedRequest(f"a string of {size} bytes; the limit is {STRING_BYTES_MAX}")
     end = at + size
     if end > len(frame):
-        raise MalformedRequest(f"a string of {size} bytes in {len(frame) - at}")
+        raise MalformedRequest(f"a string of {size} bytes in {len(frame) - at} bytes")
     try:
         return str(frame[at:end], "utf-8"), end
     except UnicodeDecodeError:
@@ -59,7 +59,7 @@ def read_nullable_string(frame: Buffer, at: int, flexible: bool) -> tuple[str | 
 
 
 def read_array_length(frame: Buffer, at: int, flexible: bool, element_size_min: int) -> tuple[int, int]:
-    """The number of elements (null: none). Each has at least `element_size_min` bytes, so too many are refused."""
+    """The number of elements (null: none). Each has at least `element_size_min` bytes, so impossible counts are refused."""
     if flexible:
         count, at = read_unsigned_varint(frame, at)
         count -= 1
@@ -72,7 +72,7 @@ def read_array_length(frame: Buffer, at: int, flexible: bool, element_size_min: 
     if count * element_size_min > len(frame) - at:
         raise MalformedRequest(f"an array of {count} elements in {len(frame) - at} bytes")
     if count > ELEMENTS_MAX:
-        raise MalformedRequest(f"an array of {count} elements, at most {ELEMENTS_MAX} are read")
+        raise MalformedRequest(f"an array of {count} elements; the limit is {ELEMENTS_MAX}")
     if count < -1:
         raise MalformedRequest(f"an array of {count} elements")
     return max(count, 0), at
@@ -95,7 +95,7 @@ def read_bytes(frame: memoryview, at: int, flexible: bool) -> tuple[memoryview |
         raise MalformedRequest(f"{size} bytes")
     end = at + size
     if end > len(frame):
-        raise MalformedRequest(f"{size} bytes where {len(frame) - at} are left")
+        raise MalformedRequest(f"{size} bytes, but only {len(frame) - at} are left")
     return frame[at:end], end
 
 
@@ -108,7 +108,7 @@ def read_uuid(frame: Buffer, at: int) -> tuple[uuid.UUID, int]:
 
 @lru_cache(maxsize=4096)
 def _uuid(data: bytes) -> uuid.UUID:
-    """Making one takes 1 us, and the ids of the same few topics come with every fetch."""
+    """Cached: creating one takes 1 us, and the ids of the same few topics come with every fetch."""
     return uuid.UUID(bytes=data)
 
 

@@ -1,1 +1,1 @@
-"""The control plane's RPC (FMT-4): length-prefixed msgpack between controller and brokers, on a listener of its own."""
+"""The control plane's RPC (FMT-4): length-prefixed msgpack between controller and brokers, on a separate listener."""

@@ -1,4 +1,4 @@
-"""Asking a broker's control plane: one request, one answer, over the shared network client (NET-3, FMT-4)."""
+"""Sends requests to a broker's control plane: one request, one answer, over the shared network client (NET-3, FMT-4)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from protocol.rpc import framing
 from protocol.rpc.messages import ControlRequest, ControlResponse
 
 RESPONSE_BYTES_MAX = 32 * 1024**2
-"""For the network client of a ControlClient: a hundred thousand errors of partitions with the longest names."""
+"""Limit for the network client of a ControlClient: errors of a hundred thousand partitions with the longest names."""
 
 
 class ControlClient:
-    """What `send` raises is the network client's: Disconnected or RequestTimedOut; ValueError for a broken answer."""
+    """`send` raises the network client's Disconnected and RequestTimedOut, and ValueError for a broken answer."""
 
     def __init__(self, network: NetworkClient) -> None:
         self._network = network
@@ -33,5 +33,5 @@ class ControlClient:
             await asyncio.sleep(0)
 
     def disconnect(self, address: tuple[str, int]) -> None:
-        """Closes the connection, if there is one; what is under way fails."""
+        """Closes the connection, if there is one; requests in flight fail."""
         self._network.disconnect(address)

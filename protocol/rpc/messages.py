@@ -1,13 +1,13 @@
 """Requests and responses of the control plane, and their msgpack-ready shapes (FMT-4).
 
-A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the
-dataclass's fields. Both ends are the same release of ottla, so there are no versions. What the other end says is checked in `parsing`.
+A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the dataclass's
+fields. Both ends are the same release of ottla, so there are no versions. `parsing` checks what the other end sends.
 
 Worked example: LeaderAndIsrRequest(1, 7, 4294967310, (), {}) packs as `[1, 1, 7, 4294967310, [], {}, [], false, [], 0]`.
 
-`number` counts the requests of a controller's term that change a broker's state; one that is sent again keeps its number.
-A connection that was given up may deliver what it carried after its successor has: a broker refuses a number that is lower
-than one it has seen (FLT-18). 0: not numbered.
+`number` counts the requests of a controller's term that change a broker's state; a retry keeps its number. A connection that was
+given up may deliver its requests after its successor has: a broker refuses a number lower than one it has seen (FLT-18). 0 means
+not numbered.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RequestKind(IntEnum):
 class PartitionState(NamedTuple):
     """A partition's leadership as the controller announces it, in LeaderAndIsr and in UpdateMetadata.
 
-    `zk_version` is the version of the state znode that holds it: the leader's next ISR write is conditional on it.
-    `is_new` is True when the partition was just created, so that a broker with a failed log directory may still make a log.
+    `zk_version` is the version of the state znode that holds it: the leader's next ISR write is conditional on it. `is_new` is True if
+    the partition was just created, so that a broker with a failed log directory may still create a log.
     """
 
     topic: str
@@ -72,9 +72,9 @@ class StopReplicaPartition(NamedTuple):
 class LeaderAndIsrRequest:
     """Become leader or follower of these partitions (LAI-1..5). `topic_ids` maps each topic to its id (uuid text as in the znode).
 
-    `is_full` is True in the first request that a broker gets from a controller, or after its own restart: it names every partition
-    the broker hosts, but those of `other_topics`: these have a node too, but cannot be read, or are being deleted. Whatever
-    lies on the broker's disk and is neither named nor theirs is a stray replica.
+    `is_full` is True in the first request that a broker gets from a controller, or after its own restart. It names every partition of
+    the broker, except those of `other_topics`, whose znodes exist but are unreadable, or which are being deleted. Every other log on
+    the broker's disk is a stray replica.
     """
 
     controller_id: int
@@ -90,13 +90,13 @@ class LeaderAndIsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """What every broker's metadata cache must know (STA-1, CTL-13).
+    """The contents of every broker's metadata cache (STA-1, CTL-13).
 
-    `is_full` replaces the whole cache; otherwise the named partitions are merged, and `brokers` replaces the set of live
-    brokers in either case. leader == LEADER_DURING_DELETE removes a partition, because its topic is being deleted. A topic that a
-    full request does not name is unknown to the controller, which may only have failed to read its node.
+    `is_full` replaces the whole cache; otherwise the named partitions are merged. `brokers` replaces the set of live brokers in either
+    case. leader == LEADER_DURING_DELETE removes a partition, because its topic is being deleted. A topic missing from a full request
+    is unknown to the controller, which may only have failed to read its node.
 
-    `partition_counts` maps each topic to the number of partitions that are assigned, which may be more than have a state.
+    `partition_counts` maps each topic to the number of assigned partitions, which may be more than have a state.
     """
 
     controller_id: int
@@ -114,7 +114,7 @@ class UpdateMetadataRequest:
 class StopReplicaRequest:
     """Stop replicas on this broker (LAI-6).
 
-    `topic_ids` has the ids of the topics meant: the replica of another topic of the same name is not touched (BUG-20, FLT-36).
+    `topic_ids` has the ids of the topics; a replica of another topic with the same name is not touched (BUG-20, FLT-36).
     """
 
     controller_id: int
@@ -143,9 +143,9 @@ class PartitionError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlResponse:
-    """The answer to every control request: an error for the whole, then one for each partition that did not succeed.
+    """The answer to every control request: an error for the whole, then one for each partition that failed.
 
-    For ControlledShutdown `partitions` names those that the broker still leads (error NONE), as Kafka's partitionsRemaining.
+    For ControlledShutdown, `partitions` names those that the broker still leads (error NONE), like Kafka's partitionsRemaining.
     """
 
     error: ErrorCode = ErrorCode.NONE

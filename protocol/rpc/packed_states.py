@@ -1,4 +1,4 @@
-"""Partition states that are packed once, however many brokers they are sent to. Pure.
+"""Partition states that are packed once, even if they are sent to many brokers. Pure.
 
 A hundred thousand of them go to every broker two or three times when a controller takes office.
 """
@@ -58,7 +58,7 @@ def marked_new(row: bytes) -> bytes:
 
 
 class PackedStates(Sequence[PartitionState]):
-    """Stands for a tuple of PartitionState in a request: packed for the wire, unpacked when somebody looks."""
+    """Takes the place of a tuple of PartitionState in a request: packed for the wire, unpacked on access."""
 
     __slots__ = ("_packed", "_rows", "_states")
 
@@ -110,7 +110,7 @@ def pack_rows(states: Sequence[PartitionState]) -> list[bytes]:
 
 
 def pack_body(body: Sequence[Any]) -> bytes:
-    """A request's body as msgpack; what is packed in it already is taken as it is."""
+    """A request's body as msgpack; parts that are already packed are copied."""
     parts: list[bytes] = [_packer.pack_array_header(len(body))]
     parts += [item.packed if isinstance(item, PackedStates) else _pack(item) for item in body]
     return b"".join(parts)

@@ -1,15 +1,15 @@
-"""What is believed of a control frame: its types, ranges, names and lengths are checked before anything is made of them. Pure.
+"""Parses control frames: checks all types, ranges, names and lengths before it builds anything. Pure.
 
-Whoever reaches a control listener can send whatever bytes (FMT-4, BAD-4, BAD-26). So:
+Anyone who reaches a control listener can send any bytes (FMT-4, BAD-4, BAD-26). Therefore:
 
-* types are exact: True is no number, 1.0 is no epoch, and there is no NaN, nil, byte string or extension anywhere;
+* types are exact: True is not a number, 1.0 is not an epoch, and NaN, nil, byte strings and extensions are refused;
 * numbers are in Kafka's ranges: 32 bits for ids, partitions and the epochs of controllers and leaders, 64 for broker epochs;
-* the names of topics are legal (`topic_names`): a partition's becomes the name of a directory;
-* a partition's state is of no newer controller than the request: a leader writes that epoch into ZooKeeper with its ISR;
+* topic names are legal (`topic_names`), because a partition's becomes the name of a directory;
+* a partition's state is not from a newer controller than the request: a leader writes that epoch into ZooKeeper with its ISR;
 * an announced length reserves nothing: lists are short, or read value by value; no value is longer than PIECE_BYTES;
-* a frame is unpacked in pieces, with stops at which others have their turn.
+* a frame is unpacked in pieces, with pauses in which others can run.
 
-The rows of partitions are checked column by column, which costs 0.4 us for each: row by row it would be 3 us.
+Rows of partitions are checked column by column, which costs 0.4 us each; row by row it would be 3 us.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ PIECE_BYTES = 64 * 1024
 """Bytes that are unpacked at once, and the longest row of a partition or broker."""
 VALUES_IN_A_STEP = 2000
 ROWS_MAX = 1_000_000
-"""Partitions, topics or brokers in one request."""
+"""Limit for partitions, topics or brokers in one request."""
 LIST_MAX = REPLICAS_MAX
-"""Replicas of a partition, endpoints of a broker. What ZooKeeper has more of is not announced: its node counts as unreadable."""
+"""Limit for replicas of a partition and endpoints of a broker. A znode with more counts as unreadable and is not announced."""
 TEXT_BYTES_MAX = 4096
-"""Hosts, racks, names of listeners."""
+"""Limit for hosts, racks and names of listeners."""
 
 _ID = struct.Struct(">i")
 _FIELDS = {
@@ -61,13 +61,13 @@ _FIELDS = {
     RequestKind.STOP_REPLICA.value: 7,
     RequestKind.CONTROLLED_SHUTDOWN.value: 3,
 }
-"""Kind -> fields of its body."""
+"""Kind -> number of fields in its body."""
 _ERRORS = frozenset(error.value for error in ErrorCode)
 _INT = {int}
 _NO_IDS: set[object] = {()}
 _LEGAL_BYTES = (string.ascii_letters + string.digits + "._-").encode()
 _NO_LEADER_EPOCH = -2
-"""StopReplica's for a topic that is deleted (KIP-570)."""
+"""StopReplica's epoch for a topic that is deleted (KIP-570)."""
 
 Result = TypeVar("Result")
 Row = TypeVar("Row")
@@ -75,7 +75,7 @@ Steps = Generator[None, None, Result]
 
 
 class Head(NamedTuple):
-    """How to answer, and who asks. `controller_id` is None in ControlledShutdown, which a broker sends to the controller."""
+    """How to answer, and the sender. `controller_id` is None in ControlledShutdown, which a broker sends to the controller."""
 
     correlation_id: int
     controller_id: int | None
@@ -84,7 +84,7 @@ class Head(NamedTuple):
 
 
 class _Values:
-    """The values of a frame, one after the other; arrays within a value are tuples. Raises ValueError for what is none."""
+    """The values of a frame, one after the other; arrays within a value are tuples. Raises ValueError for invalid bytes."""
 
     def __init__(self, frame: bytes | bytearray | memoryview) -> None:
         if len(frame) < _ID.size:
@@ -109,14 +109,14 @@ class _Values:
         self._fed += len(piece)
 
     def some(self, count: int) -> list[Any]:
-        """At least one, at most `count`, and no more than are there in one or two pieces."""
+        """At least one value, at most `count`, and no more than there are in one or two pieces."""
         try:
             found = list(islice(self._unpacker, count))
             if not found and self._fed < len(self._frame):
                 self._feed()
                 found = list(islice(self._unpacker, count))
         except msgpack.UnpackException as error:
-            raise ValueError(f"no msgpack: {type(error).__name__} {error}") from None
+            raise ValueError(f"not msgpack: {type(error).__name__} {error}") from None
         if not found:
             is_torn = self._fed == len(self._frame)
             raise ValueError("it ends too early" if is_torn else f"a value of more than {PIECE_BYTES} bytes")
@@ -141,25 +141,25 @@ class _Values:
         except (msgpack.UnpackException, ValueError):
             raise ValueError("a list or a map is missing") from None
         if length > ROWS_MAX:
-            raise ValueError(f"a list of {length}: allowed are {ROWS_MAX}")
+            raise ValueError(f"a list of {length}: the limit is {ROWS_MAX}")
         return length
 
     def end(self) -> None:
         if self._unpacker.tell() != len(self._frame) - _ID.size:
-            raise ValueError("it goes on after its end")
+            raise ValueError("it has bytes after its end")
 
     # -- one field
 
     def number(self, what: str, low: int, high: int) -> int:
         value = self.one()
         if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"{what} is {_told(value)}: allowed is a whole number from {low} to {high}")
+            raise ValueError(f"{what} is {_told(value)}: expected a whole number from {low} to {high}")
         return value
 
     def flag(self, what: str) -> bool:
         value = self.one()
         if type(value) is not bool:
-            raise ValueError(f"{what} is {_told(value)}: allowed are true and false")
+            raise ValueError(f"{what} is {_told(value)}: expected true or false")
         return value
 
     # -- many, in steps
@@ -174,7 +174,7 @@ class _Values:
         return tuple(rows)
 
     def by_topic(self, what: str, check: Callable[[Sequence[Any]], None]) -> Steps[dict[str, Any]]:
-        """A map from topics. `check` raises ValueError for a wrong one among the values."""
+        """A map from topics. `check` raises ValueError for an invalid value."""
         left = 2 * self.map_length()
         names: list[Any] = []
         values: list[Any] = []
@@ -196,7 +196,7 @@ class _Values:
 
 
 def _told(value: Any) -> str:
-    """For the log: a list may have a thousand lists in it."""
+    """A value for the log, shortened: a list may contain a thousand lists."""
     return shown(value) if type(value) in (int, float, bool, str, bytes) else type(value).__name__
 
 
@@ -204,15 +204,15 @@ def _told(value: Any) -> str:
 
 
 def _columns(rows: list[Any], width: int) -> Iterable[tuple[Any, ...]]:
-    """`rows` turned by 90 degrees."""
+    """`rows` transposed."""
     if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {width}:
-        raise ValueError(f"a row is no list of {width} values")
+        raise ValueError(f"a row is not a list of {width} values")
     return zip(*rows, strict=True)
 
 
 def _check_numbers(column: Sequence[Any], what: str, low: int, high: int = INT_MAX) -> None:
     if set(map(type, column)) - _INT:
-        raise ValueError(f"{what} is no whole number")
+        raise ValueError(f"{what} is not a whole number")
     distinct = set(column)
     if distinct and (min(distinct) < low or max(distinct) > high):
         raise ValueError(f"{what} is not from {low} to {high}")
@@ -224,17 +224,17 @@ def _check_flags(column: Sequence[Any], what: str) -> None:
 
 
 def _check_ids(column: Sequence[Any]) -> None:
-    """Lists of broker ids: many rows, few different lists. But (True,) and (1,) are the same in a set."""
+    """Checks lists of broker ids: many rows, few different lists. Note that (True,) and (1,) are equal in a set."""
     try:
         distinct = set(column)
     except TypeError:
-        raise ValueError("there is a map where a list of broker ids is needed") from None
+        raise ValueError("found a map instead of a list of broker ids") from None
     if distinct == _NO_IDS:
         return
     if set(map(type, distinct)) != {tuple}:
-        raise ValueError("there is no list of broker ids where one is needed")
+        raise ValueError("a list of broker ids is missing")
     if set(map(type, chain.from_iterable(column))) - _INT:
-        raise ValueError("a broker id is no whole number")
+        raise ValueError("a broker id is not a whole number")
     ids = set(chain.from_iterable(distinct))
     if min(ids) < 0 or max(ids) > INT_MAX:
         raise ValueError(f"a broker id is not from 0 to {INT_MAX}")
@@ -242,17 +242,17 @@ def _check_ids(column: Sequence[Any]) -> None:
 
 def _check_topics(column: Sequence[Any]) -> None:
     if set(map(type, column)) - {str}:
-        raise ValueError("the name of a topic is no text")
+        raise ValueError("a topic name is not a text")
     names: set[str] = set(column)
     if _are_plainly_legal(names):
         return
     for name in names:
         if not is_valid_topic_name(name):
-            raise ValueError(f"{shown(name)} is no legal name of a topic")
+            raise ValueError(f"{shown(name)} is not a legal topic name")
 
 
 def _are_plainly_legal(names: set[str]) -> bool:
-    """All at once: asking for each takes 0.3 us."""
+    """Checks all names at once: one by one, each takes 0.3 us."""
     joined = "".join(names)
     if not joined.isascii() or joined.encode().translate(None, _LEGAL_BYTES):
         return False
@@ -262,7 +262,7 @@ def _are_plainly_legal(names: set[str]) -> bool:
 def _check_topic_ids(column: Sequence[Any]) -> None:
     for text in column:
         if type(text) is not str or not TOPIC_ID.fullmatch(text):
-            raise ValueError(f"{_told(text)} is no topic id")
+            raise ValueError(f"{_told(text)} is not a topic id")
 
 
 _check_counts = partial(_check_numbers, what="the number of partitions", low=0)
@@ -312,14 +312,14 @@ def _errors(rows: list[Any]) -> Iterable[PartitionError]:
     _check_topics(topics)
     _check_numbers(partitions, "a partition", 0)
     if set(map(type, errors)) != _INT or not _ERRORS.issuperset(errors):
-        raise ValueError("the error of a partition is none of Kafka's")
+        raise ValueError("the error of a partition is not one of Kafka's")
     return map(_new_error, rows)
 
 
 def _texts(rows: list[Any]) -> Iterable[str]:
-    """Names that are only compared: what another topic's node is called may be no legal name."""
+    """Names that are only compared: another topic's node may have an illegal name."""
     if set(map(type, rows)) != {str}:
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not a text")
     return rows
 
 
@@ -328,14 +328,14 @@ def _brokers(rows: list[Any]) -> Iterable[BrokerInfo]:
     _check_numbers(ids, "a broker id", 0)
     _check_numbers(epochs, "a broker epoch", NO_EPOCH, LONG_MAX)
     if set(map(type, racks)) - {str, type(None)}:
-        raise ValueError("a rack is no text")
+        raise ValueError("a rack is not a text")
     if set(map(type, endpoint_lists)) != {tuple}:
-        raise ValueError("the endpoints of a broker are no list")
+        raise ValueError("the endpoints of a broker are not a list")
     endpoints = list(chain.from_iterable(endpoint_lists))
     if endpoints:
         names, hosts, ports, protocols = _columns(endpoints, 4)
         if set(map(type, chain(names, hosts, protocols))) != {str}:
-            raise ValueError("an endpoint is not of texts")
+            raise ValueError("an endpoint does not consist of texts")
         _check_numbers(ports, "a port", 0, PORT_MAX)
     return [
         BrokerInfo(broker_id, epoch, tuple(Endpoint(*endpoint) for endpoint in of_broker), rack)
@@ -347,14 +347,14 @@ def _brokers(rows: list[Any]) -> Iterable[BrokerInfo]:
 
 
 def parsing_request(frame: bytes | bytearray | memoryview) -> Generator[Head | None, None, tuple[int, ControlRequest]]:
-    """(correlation id, request) of a frame without its length. First it yields who asks, then None at each stop.
+    """(correlation id, request) of a frame without its length. Yields the sender first, then None at each pause.
 
     Raises ValueError, with a reason in printable ASCII, for anything else.
     """
     try:
         return (yield from _parsing_request(_Values(frame), _ID.unpack_from(frame)[0]))
     except RecursionError:
-        raise ValueError("malformed control request: lists in lists in lists") from None
+        raise ValueError("malformed control request: lists are nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"malformed control request: {error}") from None
 
@@ -364,7 +364,7 @@ def _parsing_request(values: _Values, correlation_id: int) -> Generator[Head | N
     number = values.number("the kind of the request", min(_FIELDS), max(_FIELDS))
     kind = RequestKind(number)
     if fields != _FIELDS[number]:
-        raise ValueError(f"{kind.name} with {fields} fields: it has {_FIELDS[number]}")
+        raise ValueError(f"{kind.name} with {fields} fields: expected {_FIELDS[number]}")
     if kind is RequestKind.CONTROLLED_SHUTDOWN:
         broker_id = values.number("the broker id", 0, INT_MAX)
         broker_epoch = values.number("the broker epoch", NO_EPOCH, LONG_MAX)
@@ -415,16 +415,16 @@ def _number(values: _Values) -> int:
 
 
 def parsing_response(frame: bytes | bytearray | memoryview) -> Steps[tuple[int, ControlResponse]]:
-    """(correlation id, response) of a frame without its length, with stops. Raises ValueError for anything else."""
+    """(correlation id, response) of a frame without its length, with pauses. Raises ValueError for anything else."""
     try:
         values = _Values(frame)
         if values.array_length() != 2:
-            raise ValueError("it has two fields")
+            raise ValueError("expected two fields")
         error = values.number("the error", min(_ERRORS), max(_ERRORS))
         rows = yield from values.rows(_errors)
         values.end()
         return _ID.unpack_from(frame)[0], ControlResponse(ErrorCode(error), rows)
     except RecursionError:
-        raise ValueError("malformed control response: lists in lists in lists") from None
+        raise ValueError("malformed control response: lists are nested too deeply") from None
     except ValueError as error_:
         raise ValueError(f"malformed control response: {error_}") from None

@@ -1,20 +1,20 @@
-"""kazoo, bent to one asyncio loop: the only module that knows kazoo. `session.py` is what others use.
+"""Adapts kazoo to one asyncio loop: the only module that knows kazoo. Others use `session.py`.
 
-Of kazoo the wire format, the connect and session handling and the heart-beats are used. Changed here, because a broker
-cluster depends on them:
+kazoo provides the wire format, the connect and session handling and the heartbeats. The following is changed, because a broker
+cluster depends on it:
 
-* **Order.** kazoo hands results, watch events and state changes to three threads, which loses ZooKeeper's promise that a
-  watch event is seen before the data that came after it. Here all go through one `Mailbox` to the loop, in the order in
-  which they came from the socket. There is one thread, kazoo's connection loop.
-* **Fence.** kazoo keeps requests that are made while it reconnects and sends them later, perhaps in another session
-  (BUG-7). Here every request belongs to the connection that the loop knew when it made it, and to no other.
+* **Order.** kazoo passes results, watch events and state changes to three threads, which breaks ZooKeeper's promise that a watch
+  event is seen before the data that came after it. Here all go through one `Mailbox` to the loop, in the order in which they came
+  from the socket. There is one thread, kazoo's connection loop.
+* **Fence.** kazoo keeps requests that are made while it reconnects and sends them later, perhaps in another session (BUG-7). Here
+  every request belongs to the connection that the loop knew when it made the request, and to no other.
 * **Watches** survive a reconnect inside a session (SetWatches, as in ZooKeeper's Java client): kazoo forgets them.
-* **Wake-up pipe.** kazoo's is blocking and would stop the loop when some hundred requests wait. Here it is not, and what
-  waits leaves in one write.
+* **Wake-up pipe.** kazoo's is blocking and would stop the loop when some hundred requests wait. Here it does not block, and all
+  waiting requests are sent in one write.
 * **Handshake.** A ZooKeeper that is just starting sometimes accepts a connection and forgets it. kazoo waits a whole session
-  time-out for its answer; here the first attempts wait less.
-* **Many nodes at once**: multiRead (ZooKeeper 3.6 or newer), requests and answers that others have encoded and decode
-  (`Raw`), watches on many nodes in one request, and reading from the socket in large pieces.
+  timeout for its answer; here the first attempts wait for a shorter time.
+* **Many nodes at once**: multiRead (ZooKeeper 3.6 or newer), requests and answers that other modules encode and decode (`Raw`),
+  watches on many nodes in one request, and reads from the socket in large pieces.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ THREAD_RESTART_S = 0.5
 
 
 class Mailbox:
-    """Calls from another thread, run on the loop in the order they were posted, many per wake-up."""
+    """Runs calls from another thread on the loop, in the order of `post`, many per wake-up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -72,21 +72,21 @@ class Mailbox:
         self._calls.append((call, arguments))
         if not self._awake:
             self._awake = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear of it
+            with contextlib.suppress(RuntimeError):  # the loop is closed and nobody is left to receive it
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        self._awake = False  # before looking: a call posted from now on wakes the loop again
+        self._awake = False  # set before reading: a later call wakes the loop again
         while self._calls:
             call, arguments = self._calls.popleft()
             try:
                 call(*arguments)
-            except Exception:  # one listener's bug must not keep the results of all others from arriving
+            except Exception:  # one listener's bug must not block the results of all others
                 log.exception("a ZooKeeper callback failed")
 
 
 class SessionObserver(Protocol):
-    """Told on the loop what became of the connection."""
+    """Receives the connection's changes on the loop."""
 
     def on_connected(self, connection: int, session_id: int, password: bytes, timeout_ms: int) -> None: ...
 
@@ -98,7 +98,7 @@ class SessionObserver(Protocol):
 
 
 class Completion:
-    """What kazoo calls when a request is answered, in its thread. `connection`: the one it was made for."""
+    """The object that kazoo calls in its thread when a request is answered. `connection`: the one it was made for."""
 
     __slots__ = ("_future", "_mailbox", "_watcher", "connection")
 
@@ -119,7 +119,7 @@ class Completion:
         self._mailbox.post(self._reject, error)
 
     def _resolve(self, value: Any) -> None:
-        if not self._future.done():  # else the caller was cancelled
+        if not self._future.done():  # otherwise the caller was cancelled
             self._future.set_result(value)
 
     def _reject(self, error: BaseException) -> None:
@@ -171,7 +171,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         _exceptional: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As select.select. kazoo's makes and drops an epoll object every time, five times per request."""
+        """Like select.select. kazoo's version creates and drops an epoll object five times per request."""
         poller = select.poll()
         sockets = {}
         for entry in readable:
@@ -186,7 +186,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class SetWatches:
-    """Asks the server to watch again what was watched before the connection broke, or to tell what was missed."""
+    """Renews the watches of a broken connection on the server, which reports changes that were missed."""
 
     relative_zxid: int
     data: Sequence[str]
@@ -206,7 +206,7 @@ class SetWatches:
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """Reads many nodes: each `GetData` or `GetChildren`. Answer: for each its result or the exception."""
+    """Reads many nodes, each with a `GetData` or `GetChildren`. Answer: for each its result or the exception."""
 
     operations: Sequence[Any]
 
@@ -249,14 +249,14 @@ def error_of(code: int) -> KazooException:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A request that is encoded already. `decode(message, offset)` makes its answer, in kazoo's thread."""
+    """An already encoded request. `decode(message, offset)` decodes its answer, in kazoo's thread."""
 
     opcode: int
     body: bytes
     decode: Callable[[bytes, int], Any]
 
     type: ClassVar[int] = 0
-    """Not the opcode: kazoo would treat the answer of some in its own way."""
+    """Not the opcode: kazoo handles the answers to some opcodes specially."""
 
     def serialize(self) -> bytes:
         return self.body
@@ -269,7 +269,7 @@ class Raw:
 class WatchData:
     """Sets a data watch on each of these nodes. Those that have changed since transaction `since_zxid` fire at once.
 
-    ZooKeeper answers SetWatches also in the midst of a session; nobody needs the answer's content.
+    ZooKeeper accepts SetWatches at any time in a session; its answer has no content that matters.
     """
 
     paths: Sequence[str]
@@ -307,18 +307,18 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._read_sock.setblocking(False)
 
     def wake(self) -> None:
-        """Makes the thread look at the request queue."""
+        """Wakes the thread to look at the request queue."""
         if self._is_woken:
-            return  # it has not looked yet
+            return  # it is already awake and has not looked yet
         self._is_woken = True
-        with contextlib.suppress(BlockingIOError):  # full: it is about to wake up anyway
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so it will wake up anyway
             self._write_sock.send(b"\0")
 
     def zk_loop(self) -> None:
         while not self.client._stopped.is_set():
             try:
                 super().zk_loop()
-            except Exception:  # kazoo gave up on something unforeseen: a new session is better than none
+            except Exception:  # kazoo failed unexpectedly: a new session is better than none
                 log.exception("the ZooKeeper connection failed; starting over with a new session")
             if not self.client._stopped.is_set():
                 time.sleep(THREAD_RESTART_S)
@@ -340,14 +340,14 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return read_timeout_ms, connect_timeout_ms
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """One request and its answer while connecting. Each attempt of a row has twice the time of the one before."""
+        """One request and its answer while connecting. Each further attempt has twice the time of the one before."""
         if isinstance(request, Connect):
             timeout = min(timeout, self._handshake_s)
             self._handshake_s *= 2
         return super()._invoke(timeout, request, xid)
 
     def _watch_again(self, timeout_s: float) -> None:
-        """Sends SetWatches, in pieces that the server accepts. After an expiry there is nothing to watch."""
+        """Sends SetWatches, in pieces that the server accepts. After an expiry there are no watches."""
         watches: list[tuple[int, str]] = []
         for path, watchers in self.client._data_watchers.items():
             kinds = {1 if watcher.node_is_missing else 0 for watcher in watchers}
@@ -363,7 +363,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._submit(SetWatches(self.client.last_zxid, *kinds_and_paths), timeout_s, SET_WATCHES_XID)
 
     def _read(self, length: int, timeout: float) -> bytes:
-        """The next bytes of the connection. What came with them is kept: a system call for every piece is slow."""
+        """The next bytes of the connection. Bytes that came with them are kept: a system call for every piece is slow."""
         if not self._reads_ahead:
             return bytes(super()._read(length, timeout))
         held = len(self._received) - self._received_at
@@ -375,7 +375,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
                         parts.append(self._socket.recv(READ_BYTES_MAX))
                     except BlockingIOError:
                         if not self.handler.select([self._socket], [], [], timeout)[0]:
-                            raise self.handler.timeout_exception("socket time-out during read") from None
+                            raise self.handler.timeout_exception("socket timeout during read") from None
                         continue
                     if not parts[-1]:
                         raise ConnectionDropped("socket connection broken")
@@ -393,7 +393,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return bool(held >= int_struct.size + length)
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """Handles all that has come: the socket will not tell of it again."""
+        """Handles all input that has arrived: the socket will not report it again."""
         outcome = super()._read_socket(read_timeout)
         while outcome is not CLOSE_RESPONSE and self._holds_a_frame():
             outcome = super()._read_socket(read_timeout)
@@ -405,10 +405,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return super()._read_response(header, message, offset)
 
     def _send_request(self, _read_timeout: float, connect_timeout: float) -> None:
-        """Sends all that waits and was made for this connection, in one write."""
+        """Sends all waiting requests that were made for this connection, in one write."""
         with contextlib.suppress(BlockingIOError):
             self._read_sock.recv(4096)
-        self._is_woken = False  # first: what is queued after this wakes the thread again
+        self._is_woken = False  # first: a request that is queued after this wakes the thread again
         client = self.client
         message = bytearray()
         while client._queue:
@@ -422,7 +422,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             message += FRAME_HEAD.pack(len(body) + FRAME_HEAD.size - int_struct.size, self._xid, opcode)
             message += body
             if isinstance(request, WatchData):
-                # Before it is sent: what fires comes before the answer.
+                # Before sending: a watch that fires comes before the answer.
                 for path, watcher in zip(request.paths, request.watchers, strict=True):
                     client._data_watchers[path].add(watcher)
             client._pending.append((request, completion, self._xid))
@@ -431,11 +431,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """A kazoo client whose requests are made with `submit` and whose news go to `observer`, all through `mailbox`."""
+    """A kazoo client whose requests are made with `submit` and whose changes go to `observer`, all through `mailbox`."""
 
     def __init__(self, hosts: str, session_timeout_ms: int, mailbox: Mailbox, observer: SessionObserver) -> None:
         logger = logging.getLogger(f"{__name__}.kazoo")
-        logger.setLevel(logging.ERROR)  # it warns once per attempt to connect; the session says it once
+        logger.setLevel(logging.ERROR)  # it would warn for every attempt to connect; the session logs it once
         retry = KazooRetry(
             max_tries=-1, delay=CONNECT_RETRY_S_MIN, backoff=1.5, max_jitter=0.3, max_delay=CONNECT_RETRY_S_MAX
         )
@@ -452,29 +452,29 @@ class Client(KazooClient):  # type: ignore[misc]
         self.add_listener(self._on_state)
 
     def submit(self, request: Any, completion: Completion) -> None:
-        """Sends `request` if the connection that `completion` names is still there; never blocks."""
+        """Sends `request` if the connection that `completion` names still exists; never blocks."""
         self._queue.append((request, completion))
         self._connection.wake()
 
     def request_stop(self) -> None:
-        """Closes the session if connected and ends the thread; `observer.on_stopped` tells when. Never blocks."""
+        """Closes the session if connected and ends the thread, then calls `observer.on_stopped`. Never blocks."""
         self._stopped.set()
         self._queue.append((CloseInstance, None))
         self._connection.wake()
 
     def release(self) -> None:
-        """After `on_stopped`."""
+        """Call it after `on_stopped`."""
         self._connection.close()
 
     def _on_state(self, state: str) -> None:
-        """In kazoo's thread. That it is connected, Connection tells."""
+        """Runs in kazoo's thread. Connection reports a new connection."""
         if state == "SUSPENDED":
             self._mailbox.post(self._observer.on_connection_lost)
         elif state == "LOST":
             self._mailbox.post(self._observer.on_session_lost)
 
     def _reset_watchers(self) -> None:
-        """kazoo calls this for a broken connection too; only the end of the session ends the watches."""
+        """kazoo calls this also for a broken connection; only the end of the session ends the watches."""
         if self._state in CLOSED_STATES:
             self._child_watchers.clear()
             self._data_watchers.clear()

@@ -34,7 +34,7 @@ _HEADER_AND_INT = struct.Struct("!i?ii")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _SET_RESULT = struct.Struct("!i?iqqqqiiiqiiq")
 _MZXID_AND_VERSION = struct.Struct("!8xq16xi")
-"""Of a stat."""
+"""The size of a stat."""
 
 _LAST_HEADER = _HEADER.pack(-1, True, -1)
 _GET_HEADER = _HEADER.pack(_GET_DATA, False, -1)
@@ -43,11 +43,11 @@ _CREATE_HEADER = _HEADER.pack(_CREATE, False, -1)
 _DELETE_HEADER = _HEADER.pack(_DELETE, False, -1)
 _CHECK_HEADER = _HEADER.pack(_CHECK, False, -1)
 _OPEN_ACL = b"".join((_INT.pack(1), _INT.pack(31), _INT.pack(5), b"world", _INT.pack(6), b"anyone"))
-"""All rights for everybody."""
+"""All rights for everyone."""
 
 
 class Refused(NamedTuple):
-    """Instead of a result: ZooKeeper's error code."""
+    """Replaces a result: ZooKeeper's error code."""
 
     code: int
 
@@ -64,7 +64,7 @@ def encode_reads(paths: Iterable[str]) -> bytes:
 
 
 def decode_reads(message: bytes, at: int, count: int) -> list[tuple[bytes, Stat] | Refused]:
-    """(data, stat) of each node, or what was refused. `at`: where the answer begins in the message."""
+    """(data, stat) of each node, or its refusal. `at` is where the answer starts in the message."""
     results: list[tuple[bytes, Stat] | Refused] = []
     for begin, length in _read_results(message, at, count):
         if begin == 0:
@@ -76,7 +76,7 @@ def decode_reads(message: bytes, at: int, count: int) -> list[tuple[bytes, Stat]
 
 
 def decode_versions(message: bytes, at: int, count: int) -> list[tuple[bytes, int, int] | Refused]:
-    """As `decode_reads`, of the stat only two facts: (data, version, mzxid)."""
+    """Like `decode_reads`, with only two fields of the stat: (data, version, mzxid)."""
     results: list[tuple[bytes, int, int] | Refused] = []
     unpack = _MZXID_AND_VERSION.unpack_from
     for begin, length in _read_results(message, at, count):
@@ -90,7 +90,7 @@ def decode_versions(message: bytes, at: int, count: int) -> list[tuple[bytes, in
 
 
 def _read_results(message: bytes, at: int, count: int) -> list[tuple[int, int]]:
-    """For each result where its data begin and how long they are, or 0 and the error code."""
+    """For each result the position and length of its data, or 0 and the error code."""
     unpack = _HEADER_AND_INT.unpack_from
     results = []
     try:
@@ -112,7 +112,7 @@ def _read_results(message: bytes, at: int, count: int) -> list[tuple[int, int]]:
 
 
 def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
-    """A multi of these operations, their paths below `chroot`."""
+    """A multi of these operations, with their paths below `chroot`."""
     pack = _INT.pack
     parts: list[bytes] = []
     for operation in operations:
@@ -135,7 +135,7 @@ def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
 
 
 def decode_multi(message: bytes, at: int, count: int) -> list[OpResult | Refused]:
-    """What became of each operation: a path (with the chroot), a Stat, None, or what was refused."""
+    """The result of each operation: a path (with the chroot), a Stat, None, or its refusal."""
     results: list[OpResult | Refused] = []
     try:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""What goes into and comes out of a ZooKeeper session: node facts, operations, watch events, errors. Values only."""
+"""Inputs and outputs of a ZooKeeper session: stats, operations, watch events, errors. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper knows about a node, in the order of its wire format. Times are milliseconds since 1970."""
+    """ZooKeeper's facts about a node, in the order of its wire format. Times are milliseconds since 1970."""
 
     czxid: int
     mzxid: int
@@ -34,7 +34,7 @@ class WatchKind(Enum):
 
 
 class WatchEvent(NamedTuple):
-    """`path` is as it was given to the operation that set the watch."""
+    """`path` is as given to the operation that set the watch."""
 
     kind: WatchKind
     path: str
@@ -45,7 +45,7 @@ WatchCallback: TypeAlias = Callable[[WatchEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class CreateOp:
-    """Part of a multi: make `path`; its result is the path."""
+    """Part of a multi: create `path`; its result is the path."""
 
     path: str
     data: bytes = b""
@@ -70,7 +70,7 @@ class DeleteOp:
 
 @dataclass(frozen=True, slots=True)
 class CheckOp:
-    """Part of a multi: fail all of it unless the node has that version (-1: exists); its result is None."""
+    """Part of a multi: fail the whole multi unless the node has that version (-1: exists); its result is None."""
 
     path: str
     version: int = -1
@@ -85,11 +85,11 @@ class ZkError(Exception):
 
 
 class NoNode(ZkError):
-    """There is no such node (or no parent to create it in)."""
+    """The node does not exist (or the parent in which to create it)."""
 
 
 class NodeExists(ZkError):
-    """The node to create is there."""
+    """The node to create exists."""
 
 
 class BadVersion(ZkError):
@@ -101,15 +101,15 @@ class NotEmpty(ZkError):
 
 
 class ConnectionLoss(ZkError):
-    """Not connected, or the connection broke before the answer: nobody knows whether a write was applied (BUG-5)."""
+    """Not connected, or the connection broke before the answer: it is unknown whether a write was applied (BUG-5)."""
 
 
 class SessionExpired(ZkError):
-    """The session is over, and with it all its ephemeral nodes and watches. A new one follows by itself."""
+    """The session has ended, and with it all its ephemeral nodes and watches. A new one follows automatically."""
 
 
 class RequestTooLarge(ZkError):
-    """ZooKeeper would close the connection. Nothing was sent."""
+    """ZooKeeper would close the connection because of this size. Nothing was sent."""
 
 
 class ZooKeeperUnavailable(ZkError):

@@ -1,18 +1,18 @@
 """The gateway to ZooKeeper for one asyncio loop.
 
-A session goes through `SessionState`: CONNECTED -> SUSPENDED (the connection broke, the session may live) -> CONNECTED
-again, or -> EXPIRED (the session is over: its ephemeral nodes and watches are gone) -> CONNECTED with a new session id.
-Reconnecting happens by itself; listeners hear every change on the loop, an expiry always before what follows it.
+A session goes through `SessionState`: CONNECTED -> SUSPENDED (the connection broke, the session may be alive) -> CONNECTED
+again, or -> EXPIRED (the session has ended with its ephemeral nodes and watches) -> CONNECTED with a new session id.
+Reconnecting is automatic; listeners get every change on the loop, an expiry always before what follows it.
 
-What callers can rely on:
+Callers can rely on this:
 
-* Operations reach the server in the order in which they were called, and only over the connection that was up when they
-  were called. While not connected they fail at once; when the connection breaks, all that wait for an answer fail.
-  Nothing is retried: after ConnectionLoss of a write the caller reads again (BUG-5).
-* A watch fires once, on the loop, before the result of any later read. It survives a reconnect within the session
-  (a change that was missed fires it then) and is dropped without a call when the session expires.
-* An expiry is known when the server says so on reconnecting. A process that was stopped past its session
-  finds its connection closed and hears of it so; until then `heartbeat` is the way to ask.
+* Operations reach the server in the order in which they were called, and only over the connection that was up at the call.
+  Without a connection they fail at once; when the connection breaks, all that wait for an answer fail. Nothing is retried: after
+  ConnectionLoss of a write the caller reads again (BUG-5).
+* A watch fires once, on the loop, before the result of any later read. It survives a reconnect within the session (a missed change
+  then fires it) and is dropped without a call when the session expires.
+* An expiry is detected when the server reports it on reconnecting. A process that was stopped for longer than its session finds
+  its connection closed and detects it so; until then, `heartbeat` is the way to ask.
 
 The server must be ZooKeeper 3.6 or newer (`get_many` and `children_many` use multiRead).
 """
@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 REQUEST_BYTES_MAX = 1_000_000
-"""ZooKeeper takes requests of 1 MiB by default (`jute.maxbuffer`), and closes the connection of who sends a larger one."""
+"""ZooKeeper accepts requests of 1 MiB by default (`jute.maxbuffer`), and closes the connection for a larger one."""
 READS_PER_REQUEST = 256
 REQUESTS_IN_FLIGHT = 32
 CLOSE_TIMEOUT_S = 5.0
@@ -105,14 +105,14 @@ ERRORS: dict[type[Exception], type[ZkError]] = {
     kazoo_errors.SessionExpiredError: SessionExpired,
     kazoo_errors.SessionMovedError: ConnectionLoss,
 }
-"""Others become a plain ZkError. A moved session is one that this connection cannot speak for any more."""
+"""Other errors become a plain ZkError. This connection can no longer be used for a moved session."""
 
 NOT_THE_CAUSE = (kazoo_errors.RolledBackError.code, kazoo_errors.RuntimeInconsistency.code)
-"""How ZooKeeper answers the operations of a failed multi before and after the one that failed."""
+"""ZooKeeper's answers to the operations of a failed multi before and after the one that failed."""
 
 
 class SessionState(Enum):
-    """See the module; CLOSED is before `start` and after `close`."""
+    """See the module's docstring; CLOSED is before `start` and after `close`."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -121,9 +121,9 @@ class SessionState(Enum):
 
 
 class ZooKeeperSession:
-    """One session after the other, for as long as it is open. Not thread-safe: all calls come from the loop.
+    """A sequence of sessions, for as long as it is open. Not thread-safe: all calls come from the loop.
 
-    `hosts` is `host:port[,host:port...][/chroot]`; the chroot is made if it is missing, and all paths are below it.
+    `hosts` is `host:port[,host:port...][/chroot]`; a missing chroot is created, and all paths are below it.
     """
 
     def __init__(self, hosts: str, *, session_timeout_ms: int) -> None:
@@ -151,17 +151,17 @@ class ZooKeeperSession:
 
     @property
     def session_id(self) -> int:
-        """The current session's id, also while SUSPENDED; 0 when there is none."""
+        """The current session's id, also while SUSPENDED; 0 if there is none."""
         return self._session_id
 
     @property
     def credentials(self) -> tuple[int, bytes]:
-        """Session id and password: with them another client can take over the session, or end it."""
+        """Session id and password, with which another client can take over or end the session."""
         return self._session_id, self._password
 
     @property
     def session_timeout_ms(self) -> int:
-        """What the server granted, which may differ from what was asked for."""
+        """The timeout granted by the server, which may differ from the requested one."""
         return self._timeout_ms
 
     def add_listener(self, callback: Callable[[SessionState], None]) -> None:
@@ -172,7 +172,7 @@ class ZooKeeperSession:
         self._listeners.remove(callback)
 
     async def start(self, timeout_s: float) -> None:
-        """Opens a session, trying for `timeout_s`, and makes the chroot; once per object. Raises ZooKeeperUnavailable."""
+        """Opens a session, trying for `timeout_s`, and creates the chroot; call it once. Raises ZooKeeperUnavailable."""
         mailbox = Mailbox(asyncio.get_running_loop())
         try:
             client = Client(self._addresses, self._requested_timeout_ms, mailbox, self)
@@ -187,7 +187,7 @@ class ZooKeeperSession:
         except (TimeoutError, ConnectionLoss):
             await self.close()
             raise ZooKeeperUnavailable(
-                f"no ZooKeeper answered at {self._addresses} within {timeout_s:g} s; is it running there?"
+                f"no ZooKeeper answered at {self._addresses} within {timeout_s:g} s; is it running?"
             ) from None
         except BaseException:
             await self.close()
@@ -196,7 +196,7 @@ class ZooKeeperSession:
         self._tell_listeners()
 
     async def close(self) -> None:
-        """Ends the session (its ephemeral nodes go at once) if ZooKeeper can be told; waits a few seconds at most."""
+        """Ends the session (its ephemeral nodes are removed at once) if ZooKeeper is reachable; waits at most a few seconds."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -212,19 +212,19 @@ class ZooKeeperSession:
     # one operation
 
     async def get(self, path: str, watch: WatchCallback | None = None) -> tuple[bytes, Stat]:
-        """The data and facts of a node. Raises NoNode, and then sets no watch."""
+        """The data and stat of a node. Raises NoNode, and then sets no watch."""
         watcher = _watcher(path, watch)
         data, stat = await self._request(path, GetData(self._full(path), watcher))
         return data or b"", Stat(*stat)
 
     async def exists(self, path: str, watch: WatchCallback | None = None) -> Stat | None:
-        """The facts of a node, None when it is not there; the watch then fires when it is made."""
+        """The stat of a node, None if it does not exist; the watch then fires when it is created."""
         watcher = _watcher(path, watch)
         stat = await self._request(path, Exists(self._full(path), watcher), watcher)
         return None if stat is None else Stat(*stat)
 
     async def children(self, path: str, watch: WatchCallback | None = None) -> list[str]:
-        """The names below a node, in no order. Raises NoNode, and then sets no watch."""
+        """The names below a node, in any order. Raises NoNode, and then sets no watch."""
         watcher = _watcher(path, watch)
         names: list[str] = await self._request(path, GetChildren(self._full(path), watcher))
         return names
@@ -242,9 +242,9 @@ class ZooKeeperSession:
         sequence: bool = False,
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
-        """Makes a node; with `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent).
+        """Creates a node; with `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent).
 
-        `data` None is no data at all, which `get` does not tell from empty data. Kafka does.
+        `data` None means no data, which `get` does not distinguish from empty data. Kafka does.
         """
         flags = EPHEMERAL_FLAG * ephemeral | SEQUENCE_FLAG * sequence
         request = Create2(self._full(path), data, OPEN_ACL_UNSAFE, flags)
@@ -262,9 +262,9 @@ class ZooKeeperSession:
         await self._request(path, Delete(self._full(path), version))
 
     async def ensure_path(self, path: str) -> None:
-        """Makes the persistent node and those above it, where they are missing.
+        """Creates the persistent node and its parents if they are missing.
 
-        Without data, as Kafka does: it takes empty data in /latest_producer_id_block for a broken block, and gives out no ids.
+        They have no data, as in Kafka: it takes empty data in /latest_producer_id_block for a broken block, and gives out no ids.
         """
         if path in ("", "/"):
             return
@@ -282,9 +282,9 @@ class ZooKeeperSession:
     async def get_many(
         self, paths: Sequence[str], watch: WatchCallback | None = None
     ) -> list[tuple[bytes, Stat] | None]:
-        """As `get` for each path, None where there is no node; some hundred nodes per round trip, pipelined.
+        """Like `get` for each path, None for a missing node; some hundred nodes per round trip, pipelined.
 
-        The watch is set where there is a node. It also fires, at once, for what has changed since shortly before the read.
+        The watch is set on existing nodes. It also fires, at once, for changes since shortly before the read.
         """
         since_zxid = self._client.last_zxid if self._client is not None else 0
         found: list[tuple[bytes, Stat] | None] = await self._get_many(paths, many_operations.decode_reads)
@@ -297,12 +297,12 @@ class ZooKeeperSession:
         return found
 
     async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
-        """As `get_many`, of a node's facts only (content, version, mzxid): for very many nodes."""
+        """Like `get_many`, with only content, version and mzxid: for very many nodes."""
         found: list[tuple[bytes, int, int] | None] = await self._get_many(paths, many_operations.decode_versions)
         return found
 
     async def _get_many(self, paths: Sequence[str], decode: Callable[[bytes, int, int], list[Any]]) -> list[Any]:
-        """What `decode(message, offset, count)` makes of each answer, None where there is no node."""
+        """The results of `decode(message, offset, count)` for the answers, None for a missing node."""
 
         async def read(some: Sequence[str]) -> list[Any]:
             body = many_operations.encode_reads(map(self._full, some))
@@ -314,7 +314,7 @@ class ZooKeeperSession:
         return [result for found in await _pipelined([partial(read, some) for some in slices]) for result in found]
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """As `children` for each path, None where there is no node."""
+        """Like `children` for each path, None for a missing node."""
         return await self._read_many([GetChildren(self._full(path), None) for path in paths], paths)
 
     async def multi(self, operations: Sequence[Op]) -> list[OpResult]:
@@ -337,7 +337,7 @@ class ZooKeeperSession:
         return answers
 
     async def multi_many(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
-        """Each batch as one `multi`, in order and pipelined. What went wrong with a batch takes the place of its result."""
+        """Each batch as one `multi`, in order and pipelined. A failed batch has its error as its result."""
 
         async def attempt(batch: Sequence[Op]) -> list[OpResult] | ZkError:
             try:
@@ -347,7 +347,7 @@ class ZooKeeperSession:
 
         return await _pipelined([partial(attempt, batch) for batch in batches])
 
-    # what kazoo's thread tells, on the loop
+    # called from kazoo's thread, on the loop
 
     def on_connected(self, connection: int, session_id: int, password: bytes, timeout_ms: int) -> None:
         if self._client is None:
@@ -373,7 +373,7 @@ class ZooKeeperSession:
     def on_stopped(self) -> None:
         self._stopped.set()
 
-    # inside
+    # internals
 
     def _change_state(self, state: SessionState) -> None:
         if state is self._state:
@@ -393,7 +393,7 @@ class ZooKeeperSession:
         for listener in tuple(self._listeners):
             try:
                 listener(self._state)
-            except Exception:  # the other listeners must hear of it all the more
+            except Exception:  # the other listeners must still be called
                 log.exception("a listener of the ZooKeeper session failed")
 
     def _fail_outstanding(self, error: ZkError) -> None:
@@ -402,10 +402,10 @@ class ZooKeeperSession:
                 future.set_exception(error)
 
     async def _request(self, path: str, request: Any, watcher: Watcher | None = None) -> Any:
-        """One request and its answer. `watcher` is of `exists`: it learns whether the node was there."""
+        """One request and its answer. `watcher` is that of `exists`: it needs to know whether the node existed."""
         size = len(getattr(request, "body", None) or getattr(request, "data", None) or b"")
         if size > REQUEST_BYTES_MAX:
-            raise RequestTooLarge(f"{path}: {size} bytes, ZooKeeper takes {REQUEST_BYTES_MAX}")
+            raise RequestTooLarge(f"{path}: {size} bytes are above ZooKeeper's limit of {REQUEST_BYTES_MAX}")
         client, mailbox = self._client, self._mailbox
         if self._state is SessionState.EXPIRED:
             raise SessionExpired(f"{path}: the ZooKeeper session expired")
@@ -422,7 +422,7 @@ class ZooKeeperSession:
             self._outstanding.discard(future)
 
     async def _read_many(self, reads: Sequence[Any], paths: Sequence[str]) -> list[Any]:
-        """The result of each GetData or GetChildren, None where there is no node."""
+        """The result of each GetData or GetChildren, None for a missing node."""
         requests = [MultiRead(reads[i : i + READS_PER_REQUEST]) for i in range(0, len(reads), READS_PER_REQUEST)]
         answers = await _pipelined([partial(self._request, "a multiRead", request) for request in requests])
         results: list[Any] = []
@@ -451,13 +451,13 @@ class ZooKeeperSession:
 
 def _check_path(path: str) -> None:
     if not path.startswith("/"):
-        raise ValueError(f"{path!r} is no path: it would leave the chroot")
+        raise ValueError(f"{path!r} is not a path: it would leave the chroot")
 
 
 def _decoded_reads(
     decode: Callable[[bytes, int, int], list[Any]], paths: Sequence[str], message: bytes, at: int
 ) -> list[Any]:
-    """In kazoo's thread: what was refused because there is no node becomes None."""
+    """Runs in kazoo's thread: a refusal because of a missing node becomes None."""
     results = decode(message, at, len(paths))
     for index, result in enumerate(results):
         if isinstance(result, Refused):
@@ -470,9 +470,9 @@ def _decoded_reads(
 async def each_readable(
     paths: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Result]]]
 ) -> list[Result | ZkError]:
-    """What `read` gives for all paths. In the place of a node that ZooKeeper does not let us read is the error.
+    """The results of `read` for all paths. If ZooKeeper refuses to return a node, its result is the error.
 
-    One such node fails the whole read, so its neighbours are read again without it. Raises ConnectionLoss, SessionExpired.
+    One such node fails the whole read, so the other nodes are read again without it. Raises ConnectionLoss, SessionExpired.
     """
     try:
         return [*await read(paths)]
@@ -498,7 +498,7 @@ def _translated(error: Exception, path: str) -> ZkError:
 
 
 async def _pipelined(calls: Sequence[Callable[[], Coroutine[Any, Any, Result]]]) -> list[Result]:
-    """The results of all calls, begun in order, a bounded number at a time. The first error ends it."""
+    """The results of all calls, started in order, a bounded number at a time. The first error ends it."""
     window = asyncio.Semaphore(REQUESTS_IN_FLIGHT)
 
     async def run(call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:

@@ -1,8 +1,8 @@
-"""Paths and contents of Kafka's znodes (FMT-2): what `kafka.zk.ZkData` writes and reads. Pure.
+"""Paths and contents of Kafka's znodes (FMT-2), as `kafka.zk.ZkData` writes and reads them. Pure.
 
-Encoders give the bytes to store, keys in the order that Kafka 3.9 writes them; decoders raise ValueError with a reason
-for what a person, a broken tool or an attacker may have left there. What they return fits into every message that repeats it:
-numbers have 32 bits and the sign that they must have, names are legal, texts can be encoded and are short.
+Encoders return the bytes to store, with keys in the order of Kafka 3.9. Decoders raise ValueError with a reason for content that a
+person, a broken tool or an attacker may have written. Decoded values fit into every message that repeats them: numbers have 32
+bits and the required sign, names are legal, texts can be encoded and are short.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ PERSISTENT_PATHS = (
     "/config/ips",
     "/cluster",
 )
-"""Made by the first broker that starts (Kafka's ZkData.PersistentZkPaths)."""
+"""Created by the first broker that starts (Kafka's ZkData.PersistentZkPaths)."""
 
 
 SHARED_VALUES_MAX = 65_536
-"""So many different assignments and ISRs are kept: of a hundred thousand partitions most have one of a few."""
+"""This many different assignments and ISRs are cached: most of a hundred thousand partitions have one of a few."""
 
 
 REPLICAS_MAX = 1024
-"""Of a partition, and members of its ISR: more would not fit into a control request (`protocol.rpc.parsing`)."""
+"""Limit for replicas of a partition and members of its ISR: more would not fit into a control request (`protocol.rpc.parsing`)."""
 BROKER_BYTES_MAX = 8192
-"""Of `/brokers/ids/<id>`: it is repeated in control requests to all brokers, which must have room for it."""
+"""Limit for `/brokers/ids/<id>`: control requests to all brokers repeat it and must have room for it."""
 ENDPOINT_MAX = 1024
 RACK_MAX = 1024
-"""Characters. Every Metadata answer repeats it, in which a text has 32,767 bytes at most."""
+"""Characters. Every Metadata answer repeats it, and limits a text to 32,767 bytes."""
 PORT_MAX = 65_535
 _HOST = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_:%-]{1,63}(\.[A-Za-z0-9_:%-]{1,63})*\.?")
 
@@ -60,11 +60,11 @@ def _decode(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except RecursionError:
-        raise ValueError("no JSON: nested too deeply") from None
+        raise ValueError("not JSON: nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None  # or a number of more digits than Python reads
+        raise ValueError(f"not JSON: {error}") from None  # or a number with more digits than Python parses
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON object is needed, found {type(value).__name__}")
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
     return value
 
 
@@ -82,27 +82,27 @@ def _integers(value: Any, what: str, minimum: int = 0) -> tuple[int, ...]:
 
 
 def _replicas(value: Any, what: str) -> tuple[int, ...]:
-    """Broker ids, so few that a control request can repeat them."""
+    """Broker ids, few enough for a control request."""
     replicas = _integers(value, what)
     if len(replicas) > REPLICAS_MAX:
-        raise ValueError(f"{what}: {len(replicas)} broker ids, allowed are {REPLICAS_MAX}")
+        raise ValueError(f"{what}: {len(replicas)} broker ids, but the limit is {REPLICAS_MAX}")
     return replicas
 
 
 def _text(value: Any, what: str, length_max: int) -> str:
-    """A text that UTF-8 can encode: JSON's escapes can name halves of surrogate pairs."""
+    """A text that UTF-8 can encode: JSON escapes can contain halves of surrogate pairs."""
     if not isinstance(value, str) or len(value) > length_max:
         raise ValueError(f"{what} must be a text of at most {length_max} characters, found {_shown(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{what} is no text: {_shown(value)}") from None
+        raise ValueError(f"{what} is not a text: {_shown(value)}") from None
     return value
 
 
 def _shown(value: Any) -> str:
     """A value of any kind and size, for a log line."""
-    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print the largest
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print larger ones
         return f"a number of {value.bit_length()} bits"
     return shown(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
@@ -137,7 +137,7 @@ class BrokerIdZNode:
     def decode(broker_id: int, data: bytes, epoch: int) -> BrokerInfo:
         """`epoch` is the znode's czxid."""
         if len(data) > BROKER_BYTES_MAX:
-            raise ValueError(f"{len(data)} bytes: allowed are {BROKER_BYTES_MAX}")
+            raise ValueError(f"{len(data)} bytes: the limit is {BROKER_BYTES_MAX}")
         value = _decode(data)
         protocols = value.get("listener_security_protocol_map", {})
         texts = value.get("endpoints")
@@ -156,7 +156,7 @@ class BrokerIdZNode:
 
     @staticmethod
     def broker_ids(names: Iterable[str]) -> list[int]:
-        """The ids among the names below PARENT, in order. Others register no broker."""
+        """The ids among the names below PARENT, in order. Other names are not brokers."""
         return sorted(broker for broker in map(number_of, names) if broker is not None)
 
 
@@ -167,10 +167,10 @@ def parse_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
     host = host.strip("[]")
     number = number_of(port)
     if not separator or not colon or number is None:
-        raise ValueError(f"{shown(text)} is no NAME://host:port")
-    # A name that no resolver takes would be an error of another kind with each attempt to connect.
+        raise ValueError(f"{shown(text)} is not NAME://host:port")
+    # A name that no resolver accepts would raise another kind of error with each attempt to connect.
     if number > PORT_MAX or not _HOST.fullmatch(host):
-        raise ValueError(f"{shown(text)} is no address to connect to")
+        raise ValueError(f"{shown(text)} is not an address to connect to")
     return Endpoint(listener, host, number, _text(protocols.get(listener, listener), "a protocol", ENDPOINT_MAX))
 
 
@@ -203,7 +203,7 @@ class TopicZNode:
 
     @staticmethod
     def decode_carefully(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
-        """As `decode`: what that falls back to, with all checks."""
+        """Like `decode`, which uses this for unusual content; with all checks."""
         value = _decode(data)
         tables = [value.get(name) or {} for name in ("partitions", "adding_replicas", "removing_replicas")]
         if not all(isinstance(table, dict) for table in tables):
@@ -216,7 +216,7 @@ class TopicZNode:
         for text, replicas in partitions.items():
             partition = number_of(text)
             if partition is None:
-                raise ValueError(f"{shown(text)} is no partition number")
+                raise ValueError(f"{shown(text)} is not a partition number")
             assignment[partition] = Assignment(
                 _replicas(replicas, f"replicas of {text}"),
                 _replicas(adding.get(text, []), f"adding_replicas of {text}"),
@@ -226,9 +226,9 @@ class TopicZNode:
 
 
 def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignment]] | None:
-    """As `TopicZNode.decode` for what Kafka and ottla write while nothing is reassigned; None for all else."""
+    """`TopicZNode.decode` for the form that Kafka and ottla write without a reassignment; None for all else."""
     if b"true" in data or b"false" in data or b"\0" in data:
-        return None  # those would be taken for 1 and 0; JSON in UTF-16 has zeros
+        return None  # true and false would be read as 1 and 0; JSON in UTF-16 has zeros
     try:
         value = json.loads(data, parse_float=str)
         partitions = value["partitions"]
@@ -248,12 +248,12 @@ def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignmen
 
 
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
-"""Most of them; larger ones are for the careful."""
+"""Most nodes are smaller; larger ones go to `decode_carefully`."""
 
 
 @lru_cache(maxsize=SHARED_VALUES_MAX)
 def _plain_assignment(replicas: tuple[Any, ...]) -> Assignment:
-    """Raises TypeError for what is not of broker ids."""
+    """Raises TypeError if they are not broker ids."""
     if len(replicas) > REPLICAS_MAX or any(
         type(replica) is not int or not 0 <= replica <= INT_MAX for replica in replicas
     ):
@@ -272,7 +272,7 @@ _NUMBERS = re.compile(rb"%b(?:,%b)*" % (_NUMBER, _NUMBER))
 
 @lru_cache(maxsize=SHARED_VALUES_MAX)
 def _numbers(text: bytes) -> tuple[int, ...]:
-    """Of `1,2,3`; none of nothing. Raises ValueError for what JSON has no numbers like."""
+    """The numbers in `1,2,3`; none in an empty text. Raises ValueError for numbers that are not valid JSON."""
     if text and not _NUMBERS.fullmatch(text):
         raise ValueError
     numbers = tuple(map(int, text.split(b","))) if text else ()
@@ -323,7 +323,7 @@ class PartitionStateZNode:
 
     @staticmethod
     def decode_carefully(data: bytes, version: int) -> LeaderAndIsr:
-        """As `decode`: what that falls back to, with all checks."""
+        """Like `decode`, which uses this for unusual content; with all checks."""
         value = _decode(data)
         return LeaderAndIsr(
             _integer(value.get("leader"), "leader", NO_LEADER),
@@ -335,7 +335,7 @@ class PartitionStateZNode:
 
 
 class ControllerZNode:
-    """`/controller`, ephemeral: who the controller is (CTL-1)."""
+    """`/controller`, ephemeral: the id of the controller (CTL-1)."""
 
     PATH = "/controller"
 
@@ -361,7 +361,7 @@ class ControllerEpochZNode:
     def decode(data: bytes) -> int:
         epoch = number_of(data[:40].decode("latin-1"))
         if epoch is None or epoch == INT_MAX:
-            raise ValueError(f"{data[:40]!r} is no controller epoch")
+            raise ValueError(f"{data[:40]!r} is not a controller epoch")
         return epoch
 
 
@@ -390,11 +390,11 @@ class ConfigZNode:
 
 
 CONFIG_TEXT_MAX = 32_767
-"""Characters of a key or value: what a text in the answer to DescribeConfigs can hold."""
+"""Characters of a key or value: the limit of a text in the answer to DescribeConfigs."""
 
 
 class ConfigChangeZNode:
-    """`/config/changes/config_change_<seq>`: tells brokers which overrides to read again."""
+    """`/config/changes/config_change_<seq>`: which overrides brokers must read again."""
 
     PARENT = "/config/changes"
     PATH_PREFIX = "/config/changes/config_change_"
@@ -438,7 +438,7 @@ class LogDirEventZNode:
 
     @staticmethod
     def decode(data: bytes) -> int:
-        """The broker; what happened is asked of it."""
+        """The broker; the controller asks it for details."""
         return _integer(_decode(data).get("broker"), "broker")
 
 
@@ -449,7 +449,7 @@ def _partition_list(value: Mapping[str, Any]) -> tuple[TopicPartition, ...]:
         raise ValueError("partitions must be a list of objects")
     for row in rows:
         if not is_valid_topic_name(row.get("topic")):
-            raise ValueError(f"{_shown(row.get('topic'))} cannot be the name of a topic")
+            raise ValueError(f"{_shown(row.get('topic'))} is not a legal topic name")
     return tuple(TopicPartition(row["topic"], _integer(row.get("partition"), "partition")) for row in rows)
 
 
@@ -479,7 +479,7 @@ class ReassignPartitionsZNode:
 
     @staticmethod
     def decode_rows(data: bytes) -> list[tuple[TopicPartition, tuple[int, ...]]]:
-        """As it was written: a partition may come twice, and the replicas may be any numbers of 32 bits."""
+        """The rows as written: a partition may be repeated, and replicas may be any numbers of 32 bits."""
         value = _decode(data)
         partitions = _partition_list(value)
         return [
@@ -489,7 +489,7 @@ class ReassignPartitionsZNode:
 
 
 class PreferredElectionZNode:
-    """`/admin/preferred_replica_election`: partitions whose first replica shall lead (CTL-12)."""
+    """`/admin/preferred_replica_election`: partitions whose first replica is to lead (CTL-12)."""
 
     PATH = "/admin/preferred_replica_election"
 
@@ -507,7 +507,7 @@ PRODUCER_ID_DIGITS = 19
 
 
 class ProducerIdBlockZNode:
-    """`/latest_producer_id_block`, version 1: the block of producer ids that was given out last; empty before the first."""
+    """`/latest_producer_id_block`, version 1: the last allocated block of producer ids; empty before the first."""
 
     PATH = "/latest_producer_id_block"
 
@@ -517,18 +517,18 @@ class ProducerIdBlockZNode:
 
     @staticmethod
     def decode(data: bytes) -> int:
-        """The last id of the block, -1 when none was given out yet."""
+        """The last id of the block, -1 if none was allocated yet."""
         if not data:
             return -1
         value = _decode(data)
         text = str(value.get("block_end"))
         if not text.isascii() or not text.isdigit() or len(text) > PRODUCER_ID_DIGITS or int(text) > PRODUCER_ID_MAX:
-            raise ValueError(f"block_end is {shown(text)}, no producer id")
+            raise ValueError(f"block_end {shown(text)} is not a producer id")
         return int(text)
 
 
 class ClusterIdZNode:
-    """`/cluster/id`: chosen by the first broker, the same for ever."""
+    """`/cluster/id`: chosen by the first broker, and never changed."""
 
     PATH = "/cluster/id"
 
@@ -547,4 +547,4 @@ class ClusterIdZNode:
 
 
 _CLUSTER_ID = re.compile(r"[!-~]{1,249}")
-"""It becomes a line of `meta.properties`."""
+"""The limit of a line in `meta.properties`."""

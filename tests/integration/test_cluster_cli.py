@@ -85,8 +85,8 @@ def test_a_cluster_from_start_to_destroy(ottla: Ottla, directory: Path) -> None:
     assert status.returncode == 1
     states = {node["id"]: node["state"] for node in json.loads(status.stdout)["nodes"] if node["id"]}
     assert states[2] == "stopped"
-    assert "broker 2 does not run" in refused(ottla("kill", "2"))
-    assert "its brokers are 1, 2, 3" in refused(ottla("kill", "4"))
+    assert "broker 2 is not running" in refused(ottla("kill", "2"))
+    assert "the brokers are 1, 2, 3" in refused(ottla("kill", "4"))
     ports = [cluster.port(broker_id) for broker_id in cluster.broker_ids]
     restarted = ottla("restart-broker", "2")
     assert restarted.returncode == 0, restarted.stderr
@@ -100,7 +100,7 @@ def test_a_cluster_from_start_to_destroy(ottla: Ottla, directory: Path) -> None:
 
     assert ottla("stop").returncode == 0
     assert LocalCluster(directory).running() == []
-    assert "does not run" in ottla("stop").stdout
+    assert "is not running" in ottla("stop").stdout
     config = cluster.broker_directory(1) / "server.properties"
     edited = config.read_text() + "\n# by hand\nnum.partitions=7\n"
     config.write_text(edited)
@@ -139,7 +139,7 @@ def test_another_zookeeper_with_a_chroot_and_overrides(
     ("setting", "says"),
     [
         ("num.partitions=many", "num.partitions='many'"),
-        ("num.partitions", "write KEY=VALUE"),
+        ("num.partitions", "expected KEY=VALUE"),
         ("broker.id=3", "broker.id cannot be the same for all brokers"),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_broker_beside_the_one_that_serves(serving: LocalCluster, tmp_path: Pa
         ),
         ({"log.dirs": "/dev/null"}, "no log directory can be used: /dev/null"),
         ({"min.insync.replicas": "lots"}, "server.properties:7: min.insync.replicas='lots'"),
-        ({"min.insync.replicas": "0"}, "allowed is a number from 1"),
+        ({"min.insync.replicas": "0"}, "expected a number of at least 1"),
         ({"listeners": "here"}, "listeners='here'"),
         ({"advertised.listeners": "SSL://here:1"}, "listener.security.protocol.map"),
         ({"zookeeper.connect": ""}, "zookeeper.connect is not set"),
@@ -339,8 +339,8 @@ def test_bad_values_from_elsewhere_than_the_file(
     serving: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     override = refused_broker(serving, tmp_path, {}, "--override", "num.partitions=x")
-    assert "--override: num.partitions='x': a whole number is needed" in override
-    assert "allowed is key=value" in refused_broker(serving, tmp_path, {}, "--override", "num.partitions")
+    assert "--override: num.partitions='x': expected a whole number" in override
+    assert "expected key=value" in refused_broker(serving, tmp_path, {}, "--override", "num.partitions")
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "0")
     assert "environment KAFKA_NUM_PARTITIONS: num.partitions='0'" in refused_broker(serving, tmp_path, {})
 

@@ -102,7 +102,7 @@ def test_a_stop_while_it_waits_for_zookeeper(tmp_path: Path, number: signal.Sign
     finally:
         process.kill()
         process.wait()
-    assert "stopped while it was starting" in log.read_text()
+    assert "stopped during the start" in log.read_text()
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
@@ -130,5 +130,5 @@ def test_a_stop_does_not_wait_for_a_controller_that_stands_still(
     finally:
         cluster.resume(controller)
     words = "\n".join(lines_of(cluster.broker_directory(other) / "server.log"))
-    assert "leaderships are not all handed over in time" in words
+    assert "not all leaderships were handed over in time" in words
     assert (cluster.broker_directory(other) / "data" / ".kafka_cleanshutdown").exists()

@@ -236,7 +236,7 @@ def test_reset_by_file_and_beyond_the_log(cli: GroupCli, topic: str, tmp_path: P
     plan.write_text(f"{topic},0,2\n{topic},1,6\n")
     assert cli.reset(group, "--from-file", str(plan)) == [2, 6]
     assert cli.offsets(group) == {0: 2, 1: 6}
-    assert "line 1: partition and offset are numbers" in cli.failure(
+    assert "line 1: partition and offset must be numbers" in cli.failure(
         "reset-offsets", group, "--from-file", "-", stdin=f"{topic},0,x\n"
     )
 
@@ -250,7 +250,7 @@ def test_refusals_are_one_line(cli: GroupCli, topic: str) -> None:
         (["reset-offsets", group, "--topic", f"{topic}:2", "--to-latest"], "has no partition 2, only 0 to 1"),
         (["reset-offsets", group, "--topic", topic, "--shift-by", "1"], "no committed offset to shift"),
         (["reset-offsets", "no-such-group", "--all-topics", "--to-latest"], "has no committed offsets"),
-        (["delete-offsets", group, "--topic", f"{topic}:x"], "write TOPIC, or TOPIC:0,1"),
+        (["delete-offsets", group, "--topic", f"{topic}:x"], "expected TOPIC, or TOPIC:0,1"),
         (["delete-offsets", "no-such-group", "--topic", topic], "group id does not exist"),
     ):
         assert says in cli.failure(*arguments)

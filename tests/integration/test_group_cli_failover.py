@@ -74,7 +74,7 @@ def check_list(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def check_reset(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode == 1 and "has no leader that tells its offsets" in done.stderr:
+    if done.returncode == 1 and "has no leader" in done.stderr:
         return  # the broker led a partition of the topic, too: without its end no reset is safe
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     assert {row["new_offset"] for row in json.loads(done.stdout)["offsets"]} == {COMMITTED}

@@ -138,7 +138,7 @@ def test_a_refusal_of_the_broker_is_a_lines_error(cli: Cli) -> None:
 def test_nothing_is_claimed_without_acknowledgements(cli: Cli) -> None:
     topic = new_topic(cli)
     said = cli.output("produce", topic, "--acks", "0", stdin="a\nb\n")
-    assert said == f"Sent 2 records to {topic}; with --acks 0 nobody says whether they were written.\n"
+    assert said == f"Sent 2 records to {topic}; with --acks 0 it is unknown whether they were written.\n"
 
 
 @OURS_AND_KAFKAS
@@ -167,7 +167,7 @@ def test_starts(cli: Cli) -> None:
 def test_refusals_are_one_line(cli: Cli) -> None:
     topic = new_topic(cli)
     for arguments, says in (
-        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; make it"),
+        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; create it with"),
         (["produce", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
         (["produce", topic, "--file", "no-such-file"], "no-such-file: No such file or directory"),
         (["consume", "no-such-topic"], "topic 'no-such-topic' does not exist"),
@@ -177,7 +177,7 @@ def test_refusals_are_one_line(cli: Cli) -> None:
         assert says in cli.failure(*arguments, stdin="x\n")
     missing = cli.run("consume", topic, "--max-messages", "2", "--timeout-ms", "300")
     assert missing.returncode == 1
-    assert "Error: only 0 of 2 messages came, and no other within 300 ms" in missing.stderr
+    assert "Error: received only 0 of 2 messages, then none for 300 ms" in missing.stderr
 
 
 def test_nobody_answers() -> None:
@@ -258,7 +258,7 @@ def test_what_is_not_acknowledged_is_called_unknown(new_cluster: ClusterFactory)
             producer.stdin.flush()
             time.sleep(1.0)  # they have to have left: only a paused broker's silence tells
             producer.send_signal(signal.SIGINT)
-            assert producer.stderr.readline().startswith("Waiting for 2 acknowledgements; Ctrl-C gives them up.")
+            assert producer.stderr.readline().startswith("Waiting for 2 acknowledgements; Ctrl-C stops waiting.")
             producer.send_signal(signal.SIGINT)
             out, said = producer.communicate(timeout=30)
         finally:

@@ -99,7 +99,7 @@ def test_replica_assignment(cli: TopicCli) -> None:
 def test_defaults_and_if_not_exists(cli: TopicCli) -> None:
     name = new_name()
     cli.create(name)
-    assert "exists already" in cli.failure("create", name)
+    assert "already exists" in cli.failure("create", name)
     assert json.loads(cli.output("create", name, "--if-not-exists", "--format", "json")) == {
         "topic": name,
         "created": False,
@@ -126,7 +126,7 @@ def test_filters_of_a_healthy_topic(cli: TopicCli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["create", "cli-refused", "--replication-factor", "9"], "choose --replication-factor from 1 to 3"),
+        (["create", "cli-refused", "--replication-factor", "9"], "use --replication-factor 1 to 3"),
         (["create", "cli-refused", "--config", "no.such.config=1"], "no.such.config"),
         (["create", "cli-refused", "--config", "retention.ms=soon"], "retention.ms"),
         (["create", "cli refused"], "choose another name"),

@@ -1,4 +1,4 @@
-"""Where the cluster is: `--bootstrap-server`, else the environment, else the local run directory."""
+"""Where the cluster is: `--bootstrap-server`, else the environment variable, else the local run directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_CONTROL_PLANE_LISTENER = "CONTROLLER"
 
 
 class NoBootstrapServer(ValueError):
-    """Nothing says where the cluster is; the message says what to do."""
+    """No cluster is named anywhere; the message says what to do."""
 
 
 def find_bootstrap_servers(
@@ -25,8 +25,8 @@ def find_bootstrap_servers(
     servers = given or variables.get(BOOTSTRAP_VARIABLE) or ",".join(run_directory_endpoints(run_directory))
     if not servers:
         raise NoBootstrapServer(
-            f"no cluster to talk to: give --bootstrap-server host:port, set {BOOTSTRAP_VARIABLE}, "
-            f"or start one here with `ottla cluster start` (./{run_directory} holds none)"
+            f"no cluster given: use --bootstrap-server host:port, set {BOOTSTRAP_VARIABLE}, "
+            f"or start one here with `ottla cluster start` (there is none in ./{run_directory})"
         )
     return servers
 
@@ -38,14 +38,14 @@ def run_directory_endpoints(run_directory: Path) -> list[str]:
 
 
 def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str | None:
-    """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory goes to, if there is one."""
+    """`host:port[/chroot]` of the ZooKeeper that the first broker of a run directory uses; None without one."""
     for path in sorted(run_directory.glob("broker-*/server.properties")):
         return parse_properties(path.read_text()).get("zookeeper.connect")
     return None
 
 
 def client_endpoints(properties: Mapping[str, str]) -> list[str]:
-    """What clients are told: the advertised listeners, else the listeners, without the control plane's."""
+    """The addresses for clients: the advertised listeners, else the listeners, without the control plane's."""
     control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)
     listeners = properties.get("advertised.listeners") or properties.get("listeners", "")
     endpoints = []
@@ -57,7 +57,7 @@ def client_endpoints(properties: Mapping[str, str]) -> list[str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The `key=value` lines of a properties file; comments and lines without a separator are passed over."""
+    """The `key=value` lines of a properties file; comments and lines without a separator are skipped."""
     return dict(_property_lines(text))
 
 

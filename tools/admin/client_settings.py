@@ -1,4 +1,4 @@
-"""`--command-config`: one properties file, with librdkafka's names (Kafka's for security and more), for both clients."""
+"""`--command-config`: one properties file for both client libraries, with librdkafka's names and Kafka's for security and others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTNAME_CHECK = "ssl.endpoint.identification.algorithm"
 
 
 def read_command_config(command_config: Path | None) -> dict[str, str]:
-    """The client properties of the file; none without a file. Raises AdminError for one that cannot be read."""
+    """The client properties in the file; empty without a file. Raises AdminError if it cannot be read."""
     if command_config is None:
         return {}
     try:
@@ -41,7 +41,7 @@ def read_command_config(command_config: Path | None) -> dict[str, str]:
 
 
 def kafka_python_settings(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The same under kafka-python's names; what it has no name for is left out."""
+    """The properties under kafka-python's names; those that it does not know are left out."""
     settings: dict[str, Any] = {
         KAFKA_PYTHON_NAMES[key]: value for key, value in properties.items() if key in KAFKA_PYTHON_NAMES
     }

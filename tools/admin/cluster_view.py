@@ -1,4 +1,4 @@
-"""A cluster as one broker's Metadata tells it: plain values, no client library."""
+"""A cluster as one broker's Metadata response describes it: plain values, no client library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.admin.topic_views import PartitionView
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A live broker where clients reach it."""
+    """A live broker and its address for clients."""
 
     id: int
     host: str
@@ -21,7 +21,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The live brokers, the controller that the answering broker knows (None: none), and all topics' partitions."""
+    """The live brokers, the controller that the answering broker knows (None if none), and all partitions."""
 
     controller: int | None
     nodes: tuple[NodeView, ...]
@@ -33,7 +33,7 @@ class ClusterView:
 
     @property
     def assigned_brokers(self) -> frozenset[int]:
-        """All that hold a replica, live or not."""
+        """All brokers that hold a replica, live or not."""
         return frozenset(broker for view in self.partitions().values() for broker in view.replicas)
 
     @property

@@ -1,4 +1,4 @@
-"""Names from the cluster for the shell's completion: quickly, and silently nothing when the cluster does not answer."""
+"""Names from the cluster for shell completion. If the cluster does not answer quickly, there are none, and no error."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ TIMEOUT_S = 1.0
 
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The topics whose names begin so; after a comma, the next name of a list."""
+    """Topics that start with `incomplete`; after a comma, completes the next name of a list."""
     cluster = _cluster(context)
     return [] if cluster is None else _extended(incomplete, cluster.topics)
 
 
 def complete_brokers(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The ids of the live brokers; after a comma, the next id of a list."""
+    """Ids of the live brokers; after a comma, completes the next id of a list."""
     cluster = _cluster(context)
     return [] if cluster is None else _extended(incomplete, [str(node.id) for node in cluster.nodes])
 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The consumer groups whose names begin so."""
+    """Consumer groups that start with `incomplete`."""
     from tools.groups.kafka_groups import KafkaGroups
 
     try:

@@ -1,4 +1,4 @@
-"""`ottla config describe|alter`: the configs of topics and brokers, in the words of Kafka's `kafka-configs`."""
+"""`ottla config describe|alter`: the configs of topics and brokers, with the option names of Kafka's `kafka-configs`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def complete_entities(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Broker ids or topics, as `--entity-type` before it says."""
+    """Broker ids or topics, depending on an earlier `--entity-type`."""
     complete = complete_brokers if context.params.get("entity_type") == BROKERS else complete_topics
     return complete(context, parameter, incomplete)
 
@@ -45,7 +45,7 @@ def complete_entities(context: click.Context, parameter: click.Parameter, incomp
 def entity_options(command: Command) -> Command:
     """`--entity-type`, `--entity-name` and `--entity-default`."""
     for option in (
-        click.option("--entity-default", is_flag=True, help="what holds for all brokers that say nothing else"),
+        click.option("--entity-default", is_flag=True, help="the default for all brokers without a value of their own"),
         click.option(
             "--entity-name", metavar="TOPIC|BROKER", help="a topic or a broker id", shell_complete=complete_entities
         ),
@@ -62,7 +62,9 @@ def config() -> None:
 
 @config.command()
 @entity_options
-@click.option("--all", "everything", is_flag=True, help="all effective values, not only those set on the entity itself")
+@click.option(
+    "--all", "everything", is_flag=True, help="show all effective values, not only those set on the entity itself"
+)
 @connection_options
 def describe(
     entity_type: str,
@@ -73,7 +75,7 @@ def describe(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Show configs with where each value is from. Without a name, of all topics or brokers."""
+    """Show configs and the source of each value. Without a name: those of all topics or all brokers."""
     check_entity(entity_type, entity_name, entity_default)
     with connected(bootstrap_server, command_config) as (cluster, admin):
         entities = _entities(entity_type, entity_name, entity_default, cluster)
@@ -91,8 +93,12 @@ def describe(
 
 @config.command()
 @entity_options
-@click.option("--add-config", "additions", multiple=True, metavar="K=V,K=[V,V],...", help="sets; may be repeated")
-@click.option("--delete-config", "removals", multiple=True, metavar="K,K,...", help="removes; may be repeated")
+@click.option(
+    "--add-config", "additions", multiple=True, metavar="K=V,K=[V,V],...", help="configs to set; may be repeated"
+)
+@click.option(
+    "--delete-config", "removals", multiple=True, metavar="K,K,...", help="configs to remove; may be repeated"
+)
 @connection_options
 def alter(
     entity_type: str,
@@ -104,18 +110,16 @@ def alter(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Change configs, at once and without a restart."""
+    """Change configs. Changes take effect at once, without a restart."""
     check_entity(entity_type, entity_name, entity_default)
     if entity_name is None and not entity_default:
-        raise click.UsageError(
-            "which one? Give --entity-name" + ("." if entity_type == TOPICS else " or --entity-default.")
-        )
+        raise click.UsageError("missing --entity-name" + ("." if entity_type == TOPICS else " or --entity-default."))
     try:
         changes = merge_changes(parse_additions(additions), removals)
     except ChangeError as problem:
         raise click.UsageError(f"{problem}.") from None
     if not changes:
-        raise click.UsageError("nothing to change: give --add-config or --delete-config.")
+        raise click.UsageError("nothing to change: use --add-config or --delete-config.")
     with connected(bootstrap_server, command_config) as (cluster, admin):
         (entity,) = _entities(entity_type, entity_name, entity_default, cluster)
         present = admin.describe_configs([entity])[entity]
@@ -137,13 +141,13 @@ def alter(
 
 
 def check_entity(entity_type: str, entity_name: str | None, entity_default: bool) -> None:
-    """Raises UsageError for what names nothing."""
+    """Raises UsageError unless the options name one topic, one broker or all."""
     if entity_name is not None and entity_default:
-        raise click.UsageError("--entity-name and --entity-default exclude each other.")
+        raise click.UsageError("--entity-name and --entity-default cannot be used together.")
     if entity_default and entity_type != BROKERS:
-        raise click.UsageError("--entity-default is of brokers.")
+        raise click.UsageError("--entity-default is only for brokers.")
     if entity_type == BROKERS and entity_name is not None and not is_plain_number(entity_name):
-        raise click.UsageError(f"--entity-name {entity_name!r}: a broker id is needed.")
+        raise click.UsageError(f"--entity-name {entity_name!r} is not a broker id.")
 
 
 @contextmanager
@@ -157,16 +161,16 @@ def connected(
 
 
 def _entities(kind: str, name: str | None, is_default: bool, cluster: ClusterView) -> list[Entity]:
-    """Those that the options mean. Raises AdminError for one that is not there."""
+    """The entities that the options name. Raises AdminError for one that does not exist."""
     if is_default:
         return [Entity(kind, ENTITY_DEFAULT)]
     if kind == TOPICS:
         if name is not None and name not in cluster.topics:
-            raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows those that do")
+            raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows the topics")
         return [Entity(kind, topic) for topic in ([name] if name is not None else cluster.topics)]
     live = sorted(cluster.live_brokers)
     if name is not None and int(name) not in live:
-        raise AdminError(f"broker {name} is not live, and only it can answer; live are {ids_text(live)}")
+        raise AdminError(f"broker {name} is down and only it has these configs; live brokers: {ids_text(live)}")
     return [Entity(kind, str(broker)) for broker in ([int(name)] if name is not None else live)] + (
         [Entity(kind, ENTITY_DEFAULT)] if name is None else []
     )

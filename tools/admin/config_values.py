@@ -1,4 +1,4 @@
-"""Configs of topics and brokers as plain values, Kafka's text of them, and Kafka's way to write changes. Pure."""
+"""Configs of topics and brokers as plain values, with Kafka's text form for them and for changes. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 TOPICS = "topics"
 BROKERS = "brokers"
 ENTITY_DEFAULT = ""
-"""The name of the configs that are common to all brokers."""
+"""The entity name of configs that apply to all brokers."""
 
 OWN_SOURCES = frozenset({"DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"})
 
 
 class Entity(NamedTuple):
-    """What has configs: `kind` is topics or brokers, `name` a topic, a broker id, or "" for all brokers."""
+    """Something that has configs: `kind` is topics or brokers, `name` a topic, a broker id, or "" for all brokers."""
 
     kind: str
     name: str
@@ -28,14 +28,14 @@ class Entity(NamedTuple):
 
     @property
     def own_source(self) -> str:
-        """The source of a config that is set on this very entity."""
+        """The source of a config that is set on this entity itself."""
         if self.kind == TOPICS:
             return "DYNAMIC_TOPIC_CONFIG"
         return "DYNAMIC_BROKER_CONFIG" if self.name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
 
 
 class ConfigSynonym(NamedTuple):
-    """Another place where the value is, or could have been, from."""
+    """One source of a value: the one in use, or one that it overrides."""
 
     name: str
     value: str | None
@@ -44,7 +44,7 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """An effective value (None: not set, or sensitive) and where it is from."""
+    """An effective value (None: not set, or sensitive) and its source."""
 
     value: str | None
     source: str
@@ -54,18 +54,18 @@ class ConfigValue:
 
 
 class ChangeError(ValueError):
-    """A change that cannot be read; the message says how to write it."""
+    """A change that cannot be parsed; the message says how to write it."""
 
 
 def parse_additions(texts: Iterable[str]) -> dict[str, str]:
-    """`k=v,k2=[a,b]`, several times: commas inside [..] belong to the value. Raises ChangeError."""
+    """Parses repeated `k=v,k2=[a,b]`; commas inside [..] belong to the value. Raises ChangeError."""
     additions = {}
     for text in texts:
         for pair in _split_outside_brackets(text):
             key, separator, value = pair.partition("=")
             key, value = key.strip(), value.strip()
             if not separator or not key:
-                raise ChangeError(f"{pair.strip()!r}: write KEY=VALUE, and KEY=[A,B] for a value with commas")
+                raise ChangeError(f"{pair.strip()!r}: expected KEY=VALUE, or KEY=[A,B] for a value with commas")
             if value.startswith("[") and value.endswith("]"):
                 value = value[1:-1]
             if key in additions:
@@ -75,7 +75,7 @@ def parse_additions(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _split_outside_brackets(text: str) -> Iterator[str]:
-    """Raises ChangeError for a bracket that is not closed."""
+    """Raises ChangeError for an unclosed bracket."""
     depth = start = 0
     for index, character in enumerate(text):
         depth += (character == "[") - (character == "]")
@@ -91,13 +91,13 @@ def _split_outside_brackets(text: str) -> Iterator[str]:
 
 
 def parse_removals(texts: Iterable[str]) -> list[str]:
-    """`k1,k2`, several times, each key once."""
+    """Parses repeated `k1,k2`; each key once."""
     keys = (key.strip() for text in texts for key in text.split(","))
     return list(dict.fromkeys(key for key in keys if key))
 
 
 def merge_changes(additions: Mapping[str, str], removals: Iterable[str]) -> dict[str, str | None]:
-    """Key -> new value, None to remove it. Raises ChangeError for a key that is both set and removed."""
+    """Key -> new value, or None to remove it. Raises ChangeError for a key that is both set and removed."""
     changes: dict[str, str | None] = dict(additions)
     for key in parse_removals(removals):
         if key in additions:
@@ -107,12 +107,12 @@ def merge_changes(additions: Mapping[str, str], removals: Iterable[str]) -> dict
 
 
 def own_configs(entity: Entity, configs: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Those that are set on the entity itself."""
+    """The configs that are set on the entity itself."""
     return {key: config for key, config in configs.items() if config.source == entity.own_source}
 
 
 def entity_lines(entity: Entity, configs: Mapping[str, ConfigValue], *, everything: bool) -> Iterator[str]:
-    """Kafka's ConfigCommand's lines: a heading, then one per config."""
+    """The lines of Kafka's ConfigCommand: a heading, then one per config."""
     if entity.kind == BROKERS and not entity.name:
         name = "Default configs for brokers in the cluster are:"
     else:
@@ -147,7 +147,7 @@ def entity_json(entity: Entity, configs: Mapping[str, ConfigValue]) -> dict[str,
 
 
 def nearest(key: str, known: Collection[str]) -> str:
-    """`; did you mean retention.ms?` for a key that looks like a known one, else nothing."""
+    """`; did you mean retention.ms?` if the key resembles a known one, else ""."""
     if key in known:
         return ""
     matches: Sequence[str] = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""What every admin command shares: its options, its two clients, its errors in one line, its JSON."""
+"""What every admin command shares: its options, its two clients, one-line errors and JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def format_option(command: Command) -> Command:
-    """`--format text|json`, given to the command as `output`."""
+    """`--format text|json`; the command gets it as `output`."""
     return click.option(
         "--format",
         "output",
@@ -61,15 +61,15 @@ def connection_options(command: Command) -> Command:
 
 
 def connect(bootstrap_server: str | None, command_config: Path | None) -> KafkaAdmin:
-    """The client for everything but moves and the brokers' configs. Raises AdminError."""
-    from tools.admin.kafka_admin import KafkaAdmin  # the clients are loaded when they are needed: `--help` is quick
+    """The client for everything except moves and broker configs. Raises AdminError."""
+    from tools.admin.kafka_admin import KafkaAdmin  # imported when needed, so that `--help` is fast
 
     return KafkaAdmin(servers(bootstrap_server), command_config)
 
 
 @contextlib.contextmanager
 def connect_python(bootstrap_server: str | None, command_config: Path | None) -> Iterator[KafkaPythonAdmin]:
-    """The client for moves and configs, closed at the end. Raises AdminError."""
+    """The client for moves and configs; it is closed at the end. Raises AdminError."""
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
     with contextlib.closing(KafkaPythonAdmin(servers(bootstrap_server), command_config)) as admin:
@@ -77,7 +77,7 @@ def connect_python(bootstrap_server: str | None, command_config: Path | None) ->
 
 
 def servers(bootstrap_server: str | None) -> str:
-    """`host:port[,host:port...]` of the cluster. Raises AdminError when nothing says where it is."""
+    """`host:port[,host:port...]` of the cluster. Raises AdminError if no cluster is named anywhere."""
     try:
         return find_bootstrap_servers(bootstrap_server)
     except NoBootstrapServer as problem:
@@ -86,7 +86,7 @@ def servers(bootstrap_server: str | None) -> str:
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """What goes wrong is said in one line on stderr, with exit code 1; 130 after Ctrl-C."""
+    """Prints an error as one line on stderr and exits with 1; with 130 after Ctrl-C."""
     try:
         yield
     except AdminError as problem:

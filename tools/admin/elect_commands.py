@@ -1,4 +1,4 @@
-"""`ottla elect`: leader elections by request, in the words of Kafka's `kafka-leader-election`."""
+"""`ottla elect`: leader elections by request, with the option names of Kafka's `kafka-leader-election`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FAILURES_SHOWN_MAX = 3
     "--election-type",
     type=click.Choice(["preferred", "unclean"], case_sensitive=False),
     required=True,
-    help="preferred: the first replica leads again; unclean: if none in sync lives, another may, and records may be lost",
+    help="preferred: elect the first replica; unclean: if no in-sync replica is live, elect another (may lose records)",
 )
-@click.option("--all-topic-partitions", is_flag=True, help="wherever it is needed")
-@click.option("--topic", metavar="TOPIC", help="with --partition", shell_complete=complete_topics)
-@click.option("--partition", type=IntRange(min=0), metavar="P", help="with --topic")
+@click.option("--all-topic-partitions", is_flag=True, help="every partition that needs this election")
+@click.option("--topic", metavar="TOPIC", help="the topic, with --partition", shell_complete=complete_topics)
+@click.option("--partition", type=IntRange(min=0), metavar="P", help="the partition, with --topic")
 @click.option(
     "--path-to-json-file",
     "file",
@@ -47,17 +47,19 @@ def elect(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Elect leaders: of one partition, of those in a file, or wherever it is needed."""
+    """Elect leaders: of one partition, of those in a file, or of every partition that needs it."""
     if (topic is None) != (partition is None):
-        raise click.UsageError("--topic and --partition go together.")
+        raise click.UsageError("--topic and --partition must be used together.")
     if all_topic_partitions + (topic is not None) + (file is not None) != 1:
-        raise click.UsageError("give one of --all-topic-partitions, --topic with --partition, --path-to-json-file.")
+        raise click.UsageError("use one of --all-topic-partitions, --topic with --partition, --path-to-json-file.")
     with errors_in_one_line():
         partitions = _partitions(topic, partition, file)
         known = connect(bootstrap_server, command_config).cluster().partitions()
         unknown = [str(asked) for asked in partitions or () if asked not in known]
         if unknown:
-            raise AdminError(f"there is no partition {', '.join(unknown)}; `ottla topic describe` shows those that are")
+            raise AdminError(
+                f"partition {', '.join(unknown)} does not exist; `ottla topic describe` shows the partitions"
+            )
         with connect_python(bootstrap_server, command_config) as admin:
             found = admin.elect_leaders(unclean=election_type == "unclean", partitions=partitions)
         answers = dict(sorted(found.items()))
@@ -73,7 +75,7 @@ def elect(
 
 
 def _partitions(topic: str | None, partition: int | None, file: str | None) -> list[TopicPartition] | None:
-    """None: all. Raises AdminError for a file that cannot be read."""
+    """The partitions to elect for; None means all. Raises AdminError if the file cannot be read."""
     if topic is not None and partition is not None:
         return [TopicPartition(topic, partition)]
     if file is None:

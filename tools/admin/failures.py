@@ -1,15 +1,15 @@
-"""What goes wrong with a request to a cluster, in one line for a person."""
+"""Errors of requests to a cluster, in one line for a person."""
 
 from __future__ import annotations
 
 
 class AdminError(Exception):
-    """A failed request: one line that says what is wrong and what to do."""
+    """A failed request: one line that says what went wrong and what to do."""
 
 
 class TopicExists(AdminError):
-    """The topic to create is there already."""
+    """The topic to create exists."""
 
 
 class NotServed(AdminError):
-    """The cluster does not have the API that the request needs."""
+    """The cluster does not support the API that the request needs."""

@@ -1,4 +1,4 @@
-"""The JSON files that commands are given: by path, or `-` for standard input."""
+"""JSON files as arguments of commands: a path, or `-` for standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STDIN = "-"
 
 
 def source_name(file: str) -> str:
-    """How errors call the file."""
+    """The file's name in error messages."""
     return "standard input" if file == STDIN else file
 
 

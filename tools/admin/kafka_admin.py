@@ -1,4 +1,4 @@
-"""The one adapter to confluent-kafka's AdminClient: plain values out, one-line `AdminError`s in place of exceptions."""
+"""The only adapter to confluent-kafka's AdminClient: returns plain values and raises one-line `AdminError`s."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class KafkaAdmin:
-    """Requests to one cluster, each bounded in time."""
+    """Requests to one cluster, each with a time limit."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class KafkaAdmin:
         self._bootstrap_servers = bootstrap_servers
         self._command_config = command_config
         self._connect_timeout_s = connect_timeout_s
-        # librdkafka's own log lines would stand beside our one line: only what is critical is let through.
+        # librdkafka's own log lines would appear beside our single line, so only critical ones are shown.
         settings = {"client.id": "ottla-admin", **read_command_config(command_config)}
         self._settings = settings | {"bootstrap.servers": bootstrap_servers, "log_level": "2"}
         try:
@@ -59,13 +59,13 @@ class KafkaAdmin:
             raise AdminError(f"{source}{error_text(problem)}") from None
 
     def _connect_anew(self) -> None:
-        """A new client, which looks for leaders and coordinators itself: the old one may go on with those that it knew."""
+        """Makes a new client, which looks up leaders and coordinators; the old one may keep using those it knew."""
         self._client = AdminClient(self._settings)
 
-    # what is
+    # reading
 
     def cluster(self) -> ClusterView:
-        """One broker's Metadata. Raises AdminError within a few seconds when no broker answers."""
+        """One broker's Metadata. Raises AdminError if no broker answers within a few seconds."""
         try:
             metadata = self._client.list_topics(timeout=self._connect_timeout_s)
         except KafkaException as problem:
@@ -77,7 +77,7 @@ class KafkaAdmin:
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """The live brokers with their racks, by id. Raises AdminError."""
+        """The live brokers with their racks, sorted by id. Raises AdminError."""
         try:
             described = self._result(self._client.describe_cluster(request_timeout=self._connect_timeout_s))
         except KafkaException as problem:
@@ -104,7 +104,7 @@ class KafkaAdmin:
         replica_assignment: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Creates one topic; None leaves a number to the brokers' defaults. Raises TopicExists, AdminError."""
+        """Creates one topic; None means the brokers' default. Raises TopicExists, AdminError."""
         request: dict[str, Any] = {"num_partitions": -1 if partitions is None else partitions}
         if replica_assignment is not None:
             request["num_partitions"] = len(replica_assignment)
@@ -120,7 +120,7 @@ class KafkaAdmin:
             raise self._create_error(topic, problem) from None
 
     def delete_topic(self, topic: str) -> bool:
-        """False when there is no such topic. Raises AdminError."""
+        """Returns False if the topic does not exist. Raises AdminError."""
         try:
             self._ask_controller(
                 lambda: self._client.delete_topics([topic], operation_timeout=REQUEST_TIMEOUT_S)[topic]
@@ -132,7 +132,7 @@ class KafkaAdmin:
         return True
 
     def create_partitions(self, topic: str, total: int, added: Sequence[Sequence[int]] | None = None) -> None:
-        """Grows the topic to `total` partitions; `added` are the replicas of each new one. Raises AdminError."""
+        """Grows the topic to `total` partitions; `added` has the replicas of each new one. Raises AdminError."""
         replicas = {} if added is None else {"replica_assignment": [list(brokers) for brokers in added]}
         request = NewPartitions(topic, total, **replicas)
         try:
@@ -140,10 +140,10 @@ class KafkaAdmin:
                 lambda: self._client.create_partitions([request], operation_timeout=REQUEST_TIMEOUT_S)[topic]
             )
         except KafkaException as problem:
-            raise refusal(f"topic {topic!r} got no partitions", problem, PARTITIONS_ADVICE) from None
+            raise refusal(f"no partitions were added to topic {topic!r}", problem, PARTITIONS_ADVICE) from None
 
     def describe_topics(self, topics: Iterable[str]) -> list[TopicView]:
-        """The topics that still exist, with configs where the cluster serves them. Raises AdminError."""
+        """The topics that still exist, with configs if the cluster supports DescribeConfigs. Raises AdminError."""
         names = sorted(topics)
         if not names:
             return []
@@ -156,7 +156,7 @@ class KafkaAdmin:
                 description = self._result(future)
             except KafkaException as problem:
                 if error_code(problem) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue  # deleted since it was listed
+                    continue  # deleted after it was listed
                 raise AdminError(f"topic {name!r}: {error_text(problem)}") from None
             views.append(_topic_view(description, None if configs is None else configs.get(name, {})))
         return sorted(views, key=lambda view: view.topic)
@@ -164,11 +164,11 @@ class KafkaAdmin:
     # configs
 
     def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        """Sets each key on the topic, or removes it (None), and leaves the others. Raises AdminError."""
+        """Sets each key on the topic, or removes it (None); other keys stay. Raises AdminError."""
         self._alter_configs(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=_entries(changes)))
 
     def alter_broker_configs(self, broker: int, changes: Mapping[str, str | None]) -> None:
-        """The same on one live broker, which is asked itself. Raises AdminError."""
+        """The same on one live broker; the request goes to that broker. Raises AdminError."""
         self._alter_configs(ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=_entries(changes)))
 
     def _alter_configs(self, resource: ConfigResource) -> None:
@@ -180,7 +180,7 @@ class KafkaAdmin:
             raise refusal(what, problem, CONFIG_ADVICE) from None
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigView]] | None:
-        """Configs by topic, or None when the cluster does not advertise DescribeConfigs."""
+        """Configs by topic, or None if the cluster does not support DescribeConfigs."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         configs = {}
         for resource, future in self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
@@ -209,7 +209,7 @@ class KafkaAdmin:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
     def _ask_controller(self, request: Callable[[], Future[Answer]]) -> Answer:
-        """A controller that has just died is asked again once its successor is elected. Raises KafkaException."""
+        """Retries after the controller died, until its successor is elected. Raises KafkaException."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             try:
@@ -220,34 +220,34 @@ class KafkaAdmin:
                 time.sleep(RETRY_PAUSE_S)
 
     def _create_error(self, topic: str, problem: KafkaException) -> AdminError:
-        """What to do about each refusal; the broker's own words first, as they know the particulars."""
+        """The error for a refused creation: the broker's text, which has the details, then advice."""
         text = error_text(problem).rstrip(".")
         code = error_code(problem)
         if code == KafkaError.TOPIC_ALREADY_EXISTS:
             return TopicExists(
-                f"topic {topic!r} exists already; see `ottla topic describe {topic}`, or --if-not-exists"
+                f"topic {topic!r} already exists; see `ottla topic describe {topic}`, or --if-not-exists"
             )
         if code == KafkaError.INVALID_REPLICATION_FACTOR:
             brokers = len(self.cluster().live_brokers)
-            return AdminError(f"{text}; choose --replication-factor from 1 to {brokers}, or start more brokers")
+            return AdminError(f"{text}; use --replication-factor 1 to {brokers}, or start more brokers")
         return refusal(f"topic {topic!r} was not created", problem, CREATE_ADVICE)
 
 
 CREATE_ADVICE = {
-    KafkaError.INVALID_PARTITIONS: "choose --partitions of at least 1",
+    KafkaError.INVALID_PARTITIONS: "--partitions must be at least 1",
     KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
     KafkaError.INVALID_CONFIG: "correct --config",
     KafkaError.TOPIC_EXCEPTION: "choose another name",
-    KafkaError.REQUEST_TIMED_OUT: "it may still be made: see `ottla topic describe`",
-    KafkaError._TIMED_OUT: "it may still be made: see `ottla topic describe`",
+    KafkaError.REQUEST_TIMED_OUT: "it may still be created: see `ottla topic describe`",
+    KafkaError._TIMED_OUT: "it may still be created: see `ottla topic describe`",
 }
 DELETE_ADVICE = {
-    KafkaError.REQUEST_TIMED_OUT: "it may still go: see `ottla topic list`",
-    KafkaError._TIMED_OUT: "it may still go: see `ottla topic list`",
+    KafkaError.REQUEST_TIMED_OUT: "it may still be deleted: see `ottla topic list`",
+    KafkaError._TIMED_OUT: "it may still be deleted: see `ottla topic list`",
     KafkaError.TOPIC_DELETION_DISABLED: "the brokers' delete.topic.enable is false",
 }
 PARTITIONS_ADVICE = {
-    KafkaError.INVALID_PARTITIONS: "choose --partitions above the present count",
+    KafkaError.INVALID_PARTITIONS: "--partitions must be above the current count",
     KafkaError.INVALID_REPLICA_ASSIGNMENT: "check --replica-assignment against the brokers' ids",
     KafkaError.REASSIGNMENT_IN_PROGRESS: "wait for the reassignment: see `ottla reassign list`",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "`ottla topic list` shows the topics",
@@ -260,10 +260,10 @@ CONFIG_ADVICE = {
 
 
 def refusal(what: str, problem: KafkaException, advice: Mapping[int, str]) -> AdminError:
-    """What failed, why in the broker's own words, and what to do."""
+    """What failed, the broker's reason, and what to do."""
     code = error_code(problem)
     if code in NOT_SERVED:
-        return NotServed(f"{what}: this cluster does not serve that ({error_text(problem)})")
+        return NotServed(f"{what}: this cluster does not support that request ({error_text(problem)})")
     if code == KafkaError.NOT_CONTROLLER:
         return AdminError(f"{what}: no controller is elected; see `ottla cluster health`")
     hint = advice.get(code)
@@ -282,7 +282,7 @@ def _entries(changes: Mapping[str, str | None]) -> list[ConfigEntry]:
 
 
 def _partitions(topic: Any) -> tuple[PartitionView, ...]:
-    """Of the client's TopicMetadata, in order."""
+    """The partitions of the client's TopicMetadata, in order."""
     return tuple(
         PartitionView(
             partition=partition.id,
@@ -304,7 +304,7 @@ def _topic_view(description: Any, configs: Mapping[str, ConfigView] | None) -> T
         )
         for partition in sorted(description.partitions, key=lambda partition: partition.id)
     )
-    # librdkafka writes ids in the standard base64 alphabet, Kafka in the URL-safe one.
+    # librdkafka encodes ids in standard base64, Kafka in the URL-safe alphabet.
     topic_id = str(description.topic_id).replace("+", "-").replace("/", "_")
     return TopicView(description.name, topic_id, partitions, configs)
 
@@ -314,7 +314,7 @@ def error_code(problem: KafkaException) -> int:
 
 
 def error_text(problem: Exception) -> str:
-    """The text of librdkafka's error, in one line."""
+    """The text of librdkafka's error in one line."""
     error = problem.args[0]
     text = error.str() if isinstance(error, KafkaError) else str(error)
     return " ".join(text.split())

@@ -1,6 +1,6 @@
-"""The one adapter to kafka-python's KafkaAdminClient, for what confluent-kafka does not have: reassignments, log directories,
-configs with all their synonyms, and the configs that are common to all brokers (`--entity-default`); and for a group's
-offsets, at whose fetch librdkafka 2.16 dies (SIGSEGV) when it is answered NOT_COORDINATOR or loses the connection.
+"""The only adapter to kafka-python's KafkaAdminClient. It is used for what confluent-kafka does not have: reassignments, log
+directories, configs with all synonyms, and configs for all brokers (`--entity-default`). It also fetches group offsets: librdkafka
+2.16 crashes (SIGSEGV) there on NOT_COORDINATOR or a lost connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Answer = TypeVar("Answer")
 
 
 class _Client(KafkaAdminClient):  # type: ignore[misc]
-    """Lets the resource `""` through, Kafka's name of the configs common to all brokers, which any broker serves."""
+    """Accepts the resource `""`, Kafka's name for the configs of all brokers, which any broker serves."""
 
     @staticmethod
     def _group_config_resources(config_resources: Sequence[Any]) -> tuple[dict[int, list[Any]], list[Any]]:
@@ -61,7 +61,7 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]
 
 
 class KafkaPythonAdmin:
-    """Requests to one cluster, each bounded in time. `close` it."""
+    """Requests to one cluster, each with a time limit. Call `close` at the end."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class KafkaPythonAdmin:
         *,
         answer_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        """Connects. `answer_timeout_s` is for one answer; some requests are then made again.
+        """Connects. `answer_timeout_s` limits one answer; some requests are retried.
 
-        Raises AdminError within a few seconds when no broker answers.
+        Raises AdminError if no broker answers within a few seconds.
         """
-        # What it logs, it also raises: our one line says it.
+        # kafka-python logs every error that it also raises, and our line reports it.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
         settings = {"client_id": "ottla-admin", **kafka_python_settings(read_command_config(command_config))}
         settings |= {
@@ -103,7 +103,7 @@ class KafkaPythonAdmin:
     # reassignments
 
     def reassignments(self, patience_s: float = REQUEST_TIMEOUT_S) -> dict[TopicPartition, Assignment]:
-        """Those under way, in order. Raises NotServed, AdminError."""
+        """The reassignments in progress, in order. Raises NotServed, AdminError."""
         answer = self._ask_controller(
             "the reassignments cannot be listed", lambda: self._client.list_partition_reassignments(), patience_s
         )
@@ -117,13 +117,13 @@ class KafkaPythonAdmin:
     def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, str | None]:
-        """Begins each move, or cancels it (None). Partition -> why it was refused, None if it was not. Raises AdminError."""
+        """Starts each move, or cancels it (None). Partition -> the reason for a refusal, else None. Raises AdminError."""
         request = {
             ClientTopicPartition(*partition): None if replicas is None else list(replicas)
             for partition, replicas in targets.items()
         }
         answer = self._ask_controller(
-            "the reassignment was not taken", lambda: self._client.alter_partition_reassignments(request)
+            "the reassignment was not started", lambda: self._client.alter_partition_reassignments(request)
         )
         return {
             partition: _refusal(answer.get(ClientTopicPartition(*partition), KafkaError), partition)
@@ -135,7 +135,7 @@ class KafkaPythonAdmin:
     def elect_leaders(
         self, *, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, tuple[str, str] | None]:
-        """Partition -> None for a new leader, else (code name, reason); None asks for all. Raises NotServed, AdminError."""
+        """Partition -> None for a new leader, else (code name, reason); None elects for all. Raises NotServed, AdminError."""
         answer = self._ask_controller(
             "no leader was elected",
             lambda: self._client.elect_leaders(
@@ -162,18 +162,18 @@ class KafkaPythonAdmin:
     def replica_sizes(
         self, brokers: Collection[int], partitions: Collection[TopicPartition]
     ) -> dict[tuple[int, TopicPartition], int]:
-        """(broker, partition) -> bytes of the replica there, of each broker that answers. Raises NotServed, AdminError."""
+        """(broker, partition) -> bytes of that replica, for each broker that answers. Raises NotServed, AdminError."""
         wanted = _by_topic(partitions)
         sizes = {}
         for broker in sorted(brokers):
             try:
                 described = self._ask(
-                    "the replicas' sizes are not known", partial(self._client.describe_log_dirs, wanted, [broker])
+                    "the replica sizes cannot be read", partial(self._client.describe_log_dirs, wanted, [broker])
                 )
             except NotServed:
                 raise
             except AdminError:
-                continue  # it has just died; what it holds is not known now
+                continue  # it has just died; its replicas are unknown now
             for directory in described[0]["log_dirs"]:
                 for topic in directory["topics"]:
                     for replica in topic["partitions"]:
@@ -183,23 +183,23 @@ class KafkaPythonAdmin:
         return sizes
 
     def log_directories(self, replicas: Collection[Replica]) -> dict[Replica, Place]:
-        """Where each of them lies; those of a broker that does not answer are left out. Raises NotServed."""
+        """The directory of each replica, without those of brokers that do not answer. Raises NotServed."""
         return self._log_directories(replicas)[0]
 
     def replicas_without_log(self, replicas: Collection[Replica]) -> set[Replica]:
-        """Those whose broker answers, and has no log of them. Raises NotServed."""
+        """The replicas whose broker answers but has no log of them. Raises NotServed."""
         found, answered = self._log_directories(replicas)
         return {replica for replica in replicas if replica.broker in answered and replica not in found}
 
     def _log_directories(self, replicas: Collection[Replica]) -> tuple[dict[Replica, Place], set[int]]:
-        """Where they lie, and the brokers that answered."""
+        """The directory of each replica, and the brokers that answered."""
         found: dict[Replica, Place] = {}
         answered: set[int] = set()
         for broker in sorted({replica.broker for replica in replicas}):
             wanted = _by_topic([replica.partition for replica in replicas if replica.broker == broker])
             try:
                 described = self._ask(
-                    "the log directories are not known", partial(self._client.describe_log_dirs, wanted, [broker])
+                    "the log directories cannot be read", partial(self._client.describe_log_dirs, wanted, [broker])
                 )
             except NotServed:
                 raise
@@ -215,7 +215,7 @@ class KafkaPythonAdmin:
         return found, answered
 
     def alter_log_directories(self, targets: Mapping[Replica, str]) -> dict[Replica, tuple[str, str] | None]:
-        """Replica -> None where its move has begun, or is not needed; else (code name, reason). Raises NotServed, AdminError."""
+        """Replica -> None if its move started or is not needed, else (code name, reason). Raises NotServed, AdminError."""
         request = {(*replica.partition, replica.broker): target for replica, target in targets.items()}
         answer = self._ask("the log directories were not changed", lambda: self._client.alter_replica_log_dirs(request))
         codes = {(row.topic, row.partition, row.broker_id): error.errno for row, error in answer.items()}
@@ -227,7 +227,7 @@ class KafkaPythonAdmin:
     # groups
 
     def group_offsets(self, group: str) -> dict[TopicPartition, tuple[int, int | None, str]]:
-        """Partition -> committed offset, leader epoch and metadata; none for an unknown group. Raises NotServed, AdminError."""
+        """Partition -> committed offset, leader epoch and metadata; empty for an unknown group. Raises NotServed, AdminError."""
         answer = self._ask_coordinator(
             f"the offsets of group {group!r} cannot be fetched", lambda: self._client.list_group_offsets([group])[group]
         )
@@ -244,7 +244,7 @@ class KafkaPythonAdmin:
     def delete_group_offsets(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[str, str] | None]:
-        """Partition -> None when the group has no offset there now, else (code name, reason). Raises NotServed, AdminError."""
+        """Partition -> None if the group has no offset there now, else (code name, reason). Raises NotServed, AdminError."""
         request = [ClientTopicPartition(*partition) for partition in partitions]
         answer = self._ask_coordinator(
             f"the offsets of group {group!r} were not deleted",
@@ -258,7 +258,7 @@ class KafkaPythonAdmin:
     # configs
 
     def describe_configs(self, entities: Sequence[Entity]) -> dict[Entity, dict[str, ConfigValue]]:
-        """All configs of each, by key. The entities must exist: others seem to have no configs. Raises NotServed, AdminError."""
+        """All configs of each entity, by key. An entity that does not exist appears to have none. Raises NotServed, AdminError."""
         if not entities:
             return {}
         resources = [ConfigResource(_resource_type(entity), entity.name) for entity in entities]
@@ -277,7 +277,7 @@ class KafkaPythonAdmin:
         }
 
     def alter_configs(self, entity: Entity, changes: Mapping[str, str | None]) -> None:
-        """Sets each key, or removes it (None), and leaves the others. Raises AdminError with the broker's reason."""
+        """Sets each key, or removes it (None); other keys stay. Raises AdminError with the broker's reason."""
         entries = {key: ("delete", None) if value is None else ("set", value) for key, value in changes.items()}
         resource = ConfigResource(_resource_type(entity), entity.name, entries)
         answer = self._ask(
@@ -291,14 +291,12 @@ class KafkaPythonAdmin:
     def _ask_controller(
         self, what: str, request: Callable[[], Answer], patience_s: float = REQUEST_TIMEOUT_S
     ) -> Answer:
-        """A controller that has just died is asked again once its successor is elected. Raises NotServed, AdminError."""
-        # RuntimeError is kafka-python's word for: asked twice, neither was the controller.
+        """Retries after the controller died, until its successor is elected. Raises NotServed, AdminError."""
+        # kafka-python raises RuntimeError if neither of two brokers that it asked was the controller.
         return self._ask_again(what, request, (RetriableError, RuntimeError), patience_s, "see `ottla cluster health`")
 
     def _ask_coordinator(self, what: str, request: Callable[[], Answer]) -> Answer:
-        """A group's coordinator that has just moved is looked for again, one that still loads its groups asked again.
-        Raises NotServed, AdminError.
-        """
+        """Retries after the group's coordinator moved, and while it loads its groups. Raises NotServed, AdminError."""
         advice = "is its coordinator up? See `ottla cluster health`"
         return self._ask_again(what, request, (RetriableError,), REQUEST_TIMEOUT_S, advice)
 
@@ -310,18 +308,18 @@ class KafkaPythonAdmin:
         patience_s: float,
         advice: str,
     ) -> Answer:
-        """All that is asked by this may be asked twice."""
+        """Retries the request, which must be safe to repeat."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
                 return request()
             except UnsupportedVersionError:
-                raise NotServed(f"{what}: this cluster does not serve that") from None
+                raise NotServed(f"{what}: this cluster does not support that request") from None
             except retriable as problem:
                 if time.monotonic() >= deadline:
                     raise AdminError(f"{what}: {_text(problem)}; {advice}") from None
                 time.sleep(RETRY_PAUSE_S)
-                # The client goes on asking the broker that it knew: a new one looks again.
+                # The old client keeps asking the broker that it knew; a new one looks it up.
                 self._client.close()
                 self._client = self._connected()
             except KafkaError as problem:
@@ -332,7 +330,7 @@ class KafkaPythonAdmin:
         try:
             return request()
         except UnsupportedVersionError:
-            raise NotServed(f"{what}: this cluster does not serve that") from None
+            raise NotServed(f"{what}: this cluster does not support that request") from None
         except KafkaError as problem:
             raise AdminError(f"{what}: {_text(problem)}") from None
 
@@ -367,7 +365,7 @@ def _config_value(value: Mapping[str, Any]) -> ConfigValue:
 
 
 def _refusal(error: Any, partition: TopicPartition) -> str | None:
-    """Kafka's word for a per-partition error class of kafka-python."""
+    """The reason from kafka-python's error class for one partition."""
     if error is None:
         return None
     reason = getattr(error, "description", "") or error.__name__
@@ -375,7 +373,7 @@ def _refusal(error: Any, partition: TopicPartition) -> str | None:
 
 
 def _text(problem: Exception) -> str:
-    """One line without the request and response that kafka-python quotes."""
+    """The error in one line, without the request and response that kafka-python quotes."""
     if isinstance(problem, BrokerResponseError) and problem.description:
         return str(problem.description).rstrip(".")
     return " ".join(str(problem).split()) or type(problem).__name__

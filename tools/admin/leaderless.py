@@ -1,7 +1,7 @@
-"""Why partitions have no leader: what became of the members of their ISR, who alone may lead without loss.
+"""Explains why a partition has no leader: the state of its ISR members, the only ones that may lead without loss.
 
-Metadata says which brokers live. Of those that do, DescribeLogDirs says whether they have a log of the partition: one whose disk
-was emptied, replaced or has failed does not lead with nothing.
+Metadata lists the live brokers. DescribeLogDirs shows which of them have a log of the partition: a broker whose disk was emptied,
+replaced or has failed must not lead with an empty log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
 
 ASKED_MAX = 1000
-"""Partitions whose replicas are looked for; of the others it is said only which brokers are down."""
+"""How many partitions' replicas are looked up; for the others only the dead brokers are named."""
 
 
 def causes(
@@ -27,7 +27,7 @@ def causes(
     live_brokers: Collection[int],
     connect: Callable[[], AbstractContextManager[KafkaPythonAdmin]],
 ) -> dict[TopicPartition, str]:
-    """Of each partition that nobody leads."""
+    """The cause for each partition without a leader."""
     leaderless = {tp: view for tp, view in partitions.items() if view.leader not in live_brokers}
     asked = dict(list(leaderless.items())[:ASKED_MAX])
     members = [Replica(tp, broker) for tp, view in asked.items() for broker in view.isr if broker in live_brokers]
@@ -44,17 +44,17 @@ def causes(
 def cause(
     tp: TopicPartition, view: PartitionView, live_brokers: Collection[int], without_log: Collection[Replica]
 ) -> str:
-    """In words."""
+    """The cause in words."""
     found = []
     for member in view.isr:
         if member not in live_brokers:
             found.append(f"broker {member} is down")
         elif Replica(tp, member) in without_log:
             found.append(f"broker {member} has no log of it: its disk was emptied, replaced or has failed")
-    text = f"no leader: of the ISR {','.join(map(str, view.isr))} {'; '.join(found) or 'somebody may lead soon'}"
+    text = f"no leader: of the ISR {','.join(map(str, view.isr))} {'; '.join(found) or 'a leader may be elected soon'}"
     if any(Replica(tp, member) in without_log for member in view.isr):
         text += (
-            ". Bring back a member that has the records, or give up what is lost: "
+            ". Bring back a member that has the records, or accept the loss: "
             f"ottla elect --election-type unclean --topic {tp.topic} --partition {tp.partition}"
         )
     return text

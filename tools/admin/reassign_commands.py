@@ -1,4 +1,4 @@
-"""`ottla reassign generate|execute|verify|cancel|list`: Kafka's files, options and sentences, and the progress beside them."""
+"""`ottla reassign generate|execute|verify|cancel|list`: the files, options and output of Kafka's tool, plus progress."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def plan_option(command: Command) -> Command:
         "file",
         required=True,
         metavar="FILE",
-        help="what shall be where, as generate prints it; - is standard input",
+        help="the target replicas, as generate prints them; - is standard input",
     )(command)
 
 
 def preserve_option(command: Command) -> Command:
-    return click.option("--preserve-throttles", is_flag=True, help="leave the throttles as they are")(command)
+    return click.option("--preserve-throttles", is_flag=True, help="keep the throttles")(command)
 
 
 @click.group()
@@ -80,10 +80,10 @@ def reassign() -> None:
     "--broker-list",
     required=True,
     metavar="1,2,3",
-    help="the brokers that shall have the replicas",
+    help="the brokers that get the replicas",
     shell_complete=complete_brokers,
 )
-@click.option("--disable-rack-aware", is_flag=True, help="place without regard to racks")
+@click.option("--disable-rack-aware", is_flag=True, help="ignore racks")
 @connection_options
 def generate(
     file: str,
@@ -93,7 +93,7 @@ def generate(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Propose a placement of topics on brokers. Nothing is changed."""
+    """Propose a placement of topics on brokers. Changes nothing."""
     brokers = parse_broker_list(broker_list)
     with plan_errors():
         topics = parse_topics(read_file(file), source_name(file))
@@ -101,12 +101,12 @@ def generate(
         cluster = admin.cluster()
         for topic in topics:
             if topic not in cluster.topics:
-                raise AdminError(f"topic {topic!r} does not exist; `ottla topic list` shows those that do")
+                raise AdminError(f"topic {topic!r} does not exist; `ottla topic list` shows the topics")
         racks = {node.id: node.rack for node in admin.nodes()}
         strangers = [broker for broker in brokers if broker not in racks]
         if strangers:
             raise AdminError(
-                f"no broker {ids_text(strangers)} is live; --broker-list can name {ids_text(sorted(racks))}"
+                f"broker {ids_text(strangers)} is not live; --broker-list can name {ids_text(sorted(racks))}"
             )
         current = {
             TopicPartition(topic, view.partition): view.replicas for topic in topics for view in cluster.topics[topic]
@@ -126,19 +126,17 @@ def generate(
 
 @reassign.command()
 @plan_option
-@click.option("--throttle", type=IntRange(min=1), metavar="BYTES/S", help="each broker moves at most so much")
+@click.option("--throttle", type=IntRange(min=1), metavar="BYTES/S", help="limit for each broker")
 @click.option(
     "--replica-alter-log-dirs-throttle",
     "directory_throttle",
     type=IntRange(min=1),
     metavar="BYTES/S",
-    help="each broker moves at most so much between its log directories",
+    help="limit for each broker's moves between its log directories",
 )
-@click.option(
-    "--additional", is_flag=True, help="although other reassignments are under way; also changes the throttle"
-)
-@click.option("--batch", type=IntRange(min=1), metavar="N", help="N partitions at a time, each batch waited for")
-@click.option("--watch", is_flag=True, help="stay and show the progress until all is done, then remove the throttles")
+@click.option("--additional", is_flag=True, help="add to the reassignments in progress; also changes the throttle")
+@click.option("--batch", type=IntRange(min=1), metavar="N", help="move N partitions at a time, and wait for each batch")
+@click.option("--watch", is_flag=True, help="show progress until all moves are done, then remove the throttles")
 @preserve_option
 @connection_options
 def execute(
@@ -153,7 +151,7 @@ def execute(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Start the moves of a file. With --watch or --batch, stay until they are done."""
+    """Start the moves in a file. With --watch or --batch, wait until they are done."""
     with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
         text = read_file(file)
         plan = parse_plan(text, source_name(file))
@@ -163,8 +161,8 @@ def execute(
         under_way = reassignments.python_admin.reassignments()
         if under_way and not additional:
             raise AdminError(
-                f"{len(under_way)} partitions are being reassigned already (`ottla reassign list`): wait, cancel that, "
-                "or give --additional to add these, which also changes the throttle"
+                f"{len(under_way)} partitions are already being reassigned (`ottla reassign list`): wait, cancel them, "
+                "or use --additional to add these, which also changes the throttle"
             )
         todo = check_plan(plan, views, cluster.live_brokers, under_way, may_be_done=bool(directories))
         is_watched = watch or batch is not None
@@ -182,7 +180,7 @@ def execute(
         if output == "text":
             _echo_throttles(throttle, directory_throttle, is_watched=is_watched)
         if is_watched and todo:
-            # Throttles of moves between directories stay until these are done.
+            # The throttles of moves between directories stay until those moves are done.
             stay = preserve_throttles or bool(directories)
             _execute_and_watch(reassignments, todo, originals, batch, file, stay, output)
         elif todo:
@@ -198,9 +196,9 @@ def execute(
 
 
 def _echo_throttles(throttle: int | None, directory_throttle: int | None, *, is_watched: bool) -> None:
-    """As Kafka's tool says it."""
+    """Prints Kafka's text."""
     if (throttle, directory_throttle) != (None, None) and not is_watched:
-        echo("Warning: run `ottla reassign verify` when all is done: it removes the throttle.")
+        echo("Warning: run `ottla reassign verify` when all moves are done: it removes the throttle.")
     if throttle is not None:
         echo(f"The inter-broker throttle limit was set to {throttle} B/s")
     if directory_throttle is not None:
@@ -234,7 +232,7 @@ def _execute(
     *,
     is_all: bool,
 ) -> None:
-    """`is_all`: there are no moves between directories, which need the brokers' throttles too."""
+    """`is_all`: there are no moves between directories, which would also need the brokers' throttles."""
     refused = reassignments.start(todo)
     started = [partition for partition in todo if partition not in refused]
     if not started and not under_way and throttle is not None:
@@ -270,10 +268,10 @@ def _execute_and_watch(
         outcomes, under_way = reassignments.outcomes(todo)
     except KeyboardInterrupt:
         again = "FILE" if file == STDIN else file
-        later = "" if batch is None else " Later batches were not started: run the same execute again for them."
+        later = "" if batch is None else " Later batches were not started: run the same execute again to start them."
         echo(
-            f"\nThe move goes on without this command.{later} `ottla reassign list` shows it, "
-            f"`ottla reassign verify --reassignment-json-file {again}` too and removes throttles at the end.",
+            f"\nThe move continues without this command.{later} `ottla reassign list` shows it; "
+            f"`ottla reassign verify --reassignment-json-file {again}` also shows it, and removes the throttles at the end.",
             err=True,
         )
         sys.exit(INTERRUPTED)
@@ -294,7 +292,7 @@ def _execute_and_watch(
 def verify(
     file: str, preserve_throttles: bool, bootstrap_server: str | None, command_config: Path | None, output: str
 ) -> None:
-    """Show where the moves of a file stand. Once nothing moves any more, remove the throttles."""
+    """Show the state of the moves in a file. When nothing moves any more, remove the throttles."""
     with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
         text = read_file(file)
         plan = parse_plan(text, source_name(file))
@@ -317,8 +315,8 @@ def verify(
         lost = [outcome for outcome in moved if not outcome.is_done and not outcome.is_under_way]
         if lost:
             raise AdminError(
-                f"{len(lost)} of {len(moved)} replicas are not in the log directory that the file names, and do not move: "
-                "run execute again for them, or correct the file"
+                f"{len(lost)} of {len(moved)} replicas are not in the log directory named in the file and are not moving: "
+                "run execute again, or correct the file"
             )
 
 
@@ -329,7 +327,7 @@ def verify(
 def cancel(
     file: str, preserve_throttles: bool, bootstrap_server: str | None, command_config: Path | None, output: str
 ) -> None:
-    """Take the moves of a file back as far as they are not done: the replicas are again what they were."""
+    """Cancel the moves in a file that are not done; those partitions get their original replicas back."""
     with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
         plan = parse_plan(read_file(file), source_name(file))
         before = reassignments.python_admin.reassignments()
@@ -354,7 +352,7 @@ def cancel(
 @reassign.command("list")
 @connection_options
 def list_moves(bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
-    """List the reassignments that are under way, with their progress."""
+    """List the reassignments in progress and how far they are."""
     with plan_errors(), connected(bootstrap_server, command_config) as reassignments:
         under_way = reassignments.python_admin.reassignments()
         cluster: ClusterView = reassignments.admin.cluster()
@@ -386,11 +384,11 @@ def list_moves(bootstrap_server: str | None, command_config: Path | None, output
 
 
 def parse_broker_list(text: str) -> list[int]:
-    """`0,1,2`. Raises UsageError for what is no id, and for an id that is doubled."""
+    """Parses `0,1,2`. Raises UsageError for something that is not an id, and for a duplicate."""
     try:
         brokers = [whole_number(broker) for broker in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"--broker-list {text!r}: broker ids like 1,2,3 are needed.") from None
+        raise click.UsageError(f"--broker-list {text!r}: expected broker ids like 1,2,3.") from None
     if len(set(brokers)) != len(brokers):
         raise click.UsageError(f"--broker-list {text!r} names a broker twice.")
     return brokers
@@ -418,7 +416,7 @@ def _clear(
     under_way: Mapping[TopicPartition, Assignment],
     preserve_throttles: bool,
 ) -> Cleared:
-    """Once nothing moves any more in the whole cluster, as Kafka's tool: another move may need the brokers' rates."""
+    """Removes throttles once nothing moves in the whole cluster, as Kafka's tool does: another move may need the brokers' rates."""
     if preserve_throttles or under_way:
         return Cleared()
     return reassignments.clear_throttles(partition.topic for partition in plan)
@@ -435,7 +433,7 @@ def _echo_cleared(cleared: Cleared) -> None:
         echo(f"Clearing topic-level throttles on topics {','.join(cleared.topics)}")
     if cleared.unreachable:
         echo(
-            f"Warning: brokers {ids_text(cleared.unreachable)} did not answer: run verify again when they do, so that "
+            f"Warning: brokers {ids_text(cleared.unreachable)} did not answer: run verify again when they are up, so that "
             "their throttles are removed",
             err=True,
         )
@@ -452,10 +450,10 @@ def _raise_refused(refused: Mapping[TopicPartition, str]) -> None:
 
 
 def _exit_if_failed(outcomes: Sequence[MoveOutcome]) -> None:
-    """Says in one line on stderr what to do, with exit code 1."""
+    """Prints one line on stderr that says what to do, and exits with 1."""
     failed = [outcome.partition for outcome in outcomes if outcome.state == FAILED]
     if failed:
         raise AdminError(
-            f"{len(failed)} of {len(outcomes)} partitions are not where the file says and do not move: "
-            "run execute again for them, or correct the file"
+            f"{len(failed)} of {len(outcomes)} partitions do not have the replicas in the file and are not moving: "
+            "run execute again, or correct the file"
         )

@@ -1,7 +1,7 @@
 """Moves of replicas between the log directories of their brokers: `log_dirs` in a reassignment file (KIP-113).
 
-Each is asked of its broker, not of the controller. A broker that has no such replica yet remembers the directory, and makes the
-replica there when the reassignment brings it.
+The request goes to each broker, not to the controller. A broker that does not have the replica yet remembers the directory and
+creates the replica there when the reassignment adds it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 PATIENCE_S = 10.0
-"""How long a replica that the reassignment makes may take to be there, as in Kafka's tool."""
+"""How long to wait for a replica that the reassignment creates, as in Kafka's tool."""
 NOT_THERE_YET = "REPLICA_NOT_AVAILABLE"
 
 
 class Replica(NamedTuple):
-    """On one broker."""
+    """A partition on one broker."""
 
     partition: TopicPartition
     broker: int
@@ -34,7 +34,7 @@ class Replica(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The directory of a replica, and the one that a copy of it grows in; None: there is none."""
+    """The directory of a replica, and the one that receives a copy; None if there is none."""
 
     current: str | None = None
     future: str | None = None
@@ -44,7 +44,7 @@ Directories = dict[Replica, str]
 
 
 def parse_directories(text: str, source: str) -> Directories:
-    """What the file says of directories; `any` says nothing. Raises PlanError as `parse_plan`, which is to come first."""
+    """The directories in the file, without `any`. Raises PlanError; call `parse_plan` first."""
     return {
         Replica(partition, broker): directory
         for partition, replicas, directories in plan_rows(text, source)
@@ -55,7 +55,7 @@ def parse_directories(text: str, source: str) -> Directories:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryOutcome:
-    """Where the move of one replica stands."""
+    """The state of one replica's move."""
 
     replica: Replica
     target: str
@@ -71,7 +71,7 @@ class DirectoryOutcome:
 
     @property
     def sentence(self) -> str:
-        """As Kafka's tool says it."""
+        """Kafka's text."""
         if self.is_done:
             return f"Reassignment of replica {self.replica} completed successfully."
         if self.is_under_way:
@@ -99,7 +99,7 @@ class DirectoryOutcome:
 
 
 class DirectoryMoves:
-    """`now` and `pause` are the clock, seconds."""
+    """`now` and `pause` are the clock, in seconds."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class DirectoryMoves:
         self._pause = pause
 
     def announce(self, targets: Mapping[Replica, str]) -> None:
-        """Before the reassignment, so that replicas which it makes are made there. Raises AdminError."""
+        """Call before the reassignment, so that it creates replicas in these directories. Raises AdminError."""
         if targets:
             self._admin.alter_log_directories(targets)
 
     def start(self, targets: Mapping[Replica, str]) -> dict[Replica, str]:
-        """After the reassignment began. Returns the refused ones with the reasons. Raises AdminError."""
+        """Call after the reassignment started. Returns the refused replicas with reasons. Raises AdminError."""
         refused: dict[Replica, str] = {}
         waiting = dict(targets)
         deadline = self._now() + PATIENCE_S
@@ -136,12 +136,12 @@ class DirectoryMoves:
         return refused
 
     def outcomes(self, targets: Mapping[Replica, str]) -> list[DirectoryOutcome]:
-        """Raises AdminError."""
+        """The state of each move. Raises AdminError."""
         places = self._admin.log_directories(targets.keys()) if targets else {}
         return [DirectoryOutcome(replica, target, places.get(replica, Place())) for replica, target in targets.items()]
 
     def wait(self, targets: Mapping[Replica, str]) -> list[DirectoryOutcome]:
-        """Until none of them moves any more. Raises AdminError."""
+        """Waits until none of them moves any more. Raises AdminError."""
         while True:
             found = self.outcomes(targets)
             if not any(outcome.is_under_way for outcome in found):

@@ -1,6 +1,6 @@
-"""Reassignments as Kafka's JSON files have them: reading, writing, proposing and judging them. Pure.
+"""Reassignments in Kafka's JSON format: parse, write, propose and check them. Pure.
 
-A plan is partition -> the replicas that it shall have, the preferred leader first.
+A plan maps each partition to its target replicas, the preferred leader first.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PROBLEMS_SHOWN_MAX = 3
 
 
 class PlanError(ValueError):
-    """A file or a plan that cannot be carried out; the message says where and why."""
+    """A file or plan that cannot be carried out; the message says where and why."""
 
 
 def parse_plan(text: str, source: str) -> Plan:
-    """A `--reassignment-json-file`, in its order. Raises PlanError that begins with `source` and says where."""
+    """Parses a `--reassignment-json-file`, in its order. Raises PlanError that starts with `source` and says where."""
     return {partition: replicas for partition, replicas, _ in plan_rows(text, source)}
 
 
@@ -38,36 +38,36 @@ def plan_rows(text: str, source: str) -> list[tuple[TopicPartition, tuple[int, .
         partition = TopicPartition(_text(row, "topic", where), _number(row, "partition", where))
         replicas = _replicas(row, f"{where} ({partition})")
         if partition in found:
-            raise PlanError(f"{where}: {partition} is there twice")
+            raise PlanError(f"{where}: {partition} is listed twice")
         found[partition] = replicas, _log_directories(row.get("log_dirs"), replicas, f"{where} ({partition})")
     return [(partition, replicas, directories) for partition, (replicas, directories) in found.items()]
 
 
 def parse_topics(text: str, source: str) -> list[str]:
-    """A `--topics-to-move-json-file`. Raises PlanError that begins with `source` and says where."""
+    """Parses a `--topics-to-move-json-file`. Raises PlanError that starts with `source` and says where."""
     rows = _rows(text, source, "topics", '{"topic": "orders"}')
     topics = [_text(row, "topic", f"{source}: topics[{index}]") for index, row in enumerate(rows)]
     for topic in topics:
         if topics.count(topic) > 1:
-            raise PlanError(f"{source}: topic {topic} is there twice")
+            raise PlanError(f"{source}: topic {topic} is listed twice")
     return topics
 
 
 def parse_partitions(text: str, source: str) -> list[TopicPartition]:
-    """A `--path-to-json-file` of an election. Raises PlanError that begins with `source` and says where."""
+    """Parses an election's `--path-to-json-file`. Raises PlanError that starts with `source` and says where."""
     rows = _rows(text, source, "partitions", '{"topic": "orders", "partition": 0}')
     partitions = []
     for index, row in enumerate(rows):
         where = f"{source}: partitions[{index}]"
         partition = TopicPartition(_text(row, "topic", where), _number(row, "partition", where))
         if partition in partitions:
-            raise PlanError(f"{where}: {partition} is there twice")
+            raise PlanError(f"{where}: {partition} is listed twice")
         partitions.append(partition)
     return partitions
 
 
 def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
-    """The value of a `--reassignment-json-file`."""
+    """The JSON value of a `--reassignment-json-file`."""
     return {
         "version": VERSION,
         "partitions": [
@@ -83,34 +83,34 @@ def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
 
 
 def plan_text(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """The same in one line, as Kafka's tool prints it."""
+    """The plan in one line, as Kafka's tool prints it."""
     return json.dumps(plan_json(plan), separators=(",", ":"))
 
 
 def _rows(text: str, source: str, name: str, example: str) -> list[dict[str, Any]]:
-    """The objects of the list `name`, which is not empty."""
+    """The objects in the list `name`, which must not be empty."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise PlanError(f"{source}: line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}") from None
+        raise PlanError(f"{source}: line {problem.lineno}, column {problem.colno}: not JSON: {problem.msg}") from None
     except RecursionError:
-        raise PlanError(f"{source}: no JSON: nested too deeply") from None
+        raise PlanError(f"{source}: not JSON: nested too deeply") from None
     except ValueError as problem:  # a number of thousands of digits
-        raise PlanError(f"{source}: no JSON: {problem}") from None
-    form = f'{{"version": 1, "{name}": [{example}, ...]}} is needed'
+        raise PlanError(f"{source}: not JSON: {problem}") from None
+    form = f'expected {{"version": 1, "{name}": [{example}, ...]}}'
     if not isinstance(value, dict):
         raise PlanError(f"{source}: {form}")
     version = value.get("version", VERSION)
     if version != VERSION or isinstance(version, bool):
-        raise PlanError(f"{source}: version {json.dumps(version)} is not known: write {VERSION}")
+        raise PlanError(f"{source}: unknown version {json.dumps(version)}: use {VERSION}")
     rows = value.get(name)
     if not isinstance(rows, list):
         raise PlanError(f"{source}: {form}")
     if not rows:
-        raise PlanError(f"{source}: the list of {name} is empty: there is nothing to do")
+        raise PlanError(f"{source}: the list of {name} is empty")
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise PlanError(f"{source}: {name}[{index}] is no object: {example} is needed")
+            raise PlanError(f"{source}: {name}[{index}] is not an object: expected {example}")
     return rows
 
 
@@ -124,7 +124,7 @@ def _text(row: Mapping[str, Any], key: str, where: str) -> str:
 def _number(row: Mapping[str, Any], key: str, where: str) -> int:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PlanError(f"{where}: {key} must be a whole number from 0, found {json.dumps(value)}")
+        raise PlanError(f"{where}: {key} must be a whole number of at least 0, found {json.dumps(value)}")
     return value
 
 
@@ -134,9 +134,9 @@ def _replicas(row: Mapping[str, Any], where: str) -> tuple[int, ...]:
         raise PlanError(f"{where}: replicas must be a list of broker ids, found {json.dumps(replicas)}")
     for broker in replicas:
         if isinstance(broker, bool) or not isinstance(broker, int) or broker < 0:
-            raise PlanError(f"{where}: {json.dumps(broker)} is no broker id")
+            raise PlanError(f"{where}: {json.dumps(broker)} is not a broker id")
         if replicas.count(broker) > 1:
-            raise PlanError(f"{where}: broker {broker} is doubled in the replicas {ids_text(replicas)}")
+            raise PlanError(f"{where}: broker {broker} is listed twice in the replicas {ids_text(replicas)}")
     return tuple(replicas)
 
 
@@ -158,16 +158,14 @@ def propose(
     *,
     rack_aware: bool = True,
 ) -> Plan:
-    """A placement of each topic anew on `brokers` (id, rack), with its replication factor, from the ring index `starts`.
+    """A new placement of each topic on `brokers` (id, rack), with its replication factor, from the ring index `starts`.
 
-    Raises PlanError when some brokers have a rack and others have none, and when the brokers are too few.
+    Raises PlanError if only some brokers have a rack, and if there are too few brokers.
     """
     racks = {rack for _, rack in brokers}
     if rack_aware and None in racks and len(racks) > 1:
         without = ids_text(sorted(broker for broker, rack in brokers if rack is None))
-        raise PlanError(
-            f"brokers {without} have no rack, others have: give --disable-rack-aware to place without racks"
-        )
+        raise PlanError(f"brokers {without} have no rack, but others do: use --disable-rack-aware to ignore racks")
     usable = list(brokers) if rack_aware else [(broker, None) for broker, _ in brokers]
     plan: Plan = {}
     for topic in dict.fromkeys(partition.topic for partition in current):
@@ -183,7 +181,7 @@ def propose(
 
 
 def original_replicas(partition: PartitionView, under_way: Assignment | None) -> tuple[int, ...]:
-    """The replicas without those that a reassignment is only adding: what a rollback goes back to."""
+    """The replicas without those that a reassignment is adding: the target of a rollback."""
     adding = () if under_way is None else under_way.adding
     return tuple(broker for broker in partition.replicas if broker not in adding)
 
@@ -196,9 +194,9 @@ def check_plan(
     *,
     may_be_done: bool = False,
 ) -> Plan:
-    """What of the plan is still to do. Raises PlanError for what cannot be done, or when nothing is left unless it `may_be_done`.
+    """The part of the plan that is not done yet. Raises PlanError for an impossible move, and if nothing is left unless `may_be_done`.
 
-    A new replica must be on a live broker; one that is there already may stay on a dead one.
+    A new replica must be on a live broker; an existing one may stay on a dead broker.
     """
     known_topics = {partition.topic for partition in partitions}
     known_brokers = {broker for view in partitions.values() for broker in view.replicas} | set(live_brokers)
@@ -214,7 +212,7 @@ def check_plan(
                 if broker not in known_brokers:
                     problems.append(f"{partition}: broker {broker} is unknown (live: {ids_text(sorted(live_brokers))})")
                 elif broker not in live_brokers and broker not in view.replicas:
-                    problems.append(f"{partition}: broker {broker} is dead and cannot get a replica")
+                    problems.append(f"{partition}: broker {broker} is down and cannot get a replica")
     if problems:
         raise PlanError(_shortened(list(dict.fromkeys(problems))))
     todo = {
@@ -223,7 +221,7 @@ def check_plan(
         if partition in under_way or partitions[partition].replicas != tuple(replicas)
     }
     if not todo and not may_be_done:
-        raise PlanError("the partitions have these replicas already: there is nothing to move")
+        raise PlanError("the partitions already have these replicas: nothing to move")
     return todo
 
 
@@ -233,7 +231,7 @@ def _shortened(problems: Sequence[str]) -> str:
 
 
 def batches(plan: Mapping[TopicPartition, tuple[int, ...]], size: int | None) -> list[Plan]:
-    """The plan in its order, `size` partitions at a time; all at once without a size."""
+    """The plan in its order, `size` partitions at a time; one batch without a size."""
     rows = list(plan.items())
     step = max(len(rows), 1) if size is None else size
     return [dict(rows[start : start + step]) for start in range(0, len(rows), step)]

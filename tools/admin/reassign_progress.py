@@ -1,7 +1,7 @@
-"""How far a reassignment is: the bytes of the new replicas against the leaders' (DescribeLogDirs). Pure.
+"""Progress of a reassignment: the bytes of the new replicas relative to the leaders' (DescribeLogDirs). Pure.
 
-Worked example: a partition whose leader has 1,000 bytes gets two new replicas, which have 1,000 and 200 so far: of 2,000
-bytes 1,200 are moved, 800 are left, 60 %. At 100 bytes/s lately that is another 8 s.
+Worked example: a partition's leader has 1,000 bytes, and two new replicas have 1,000 and 200. Of 2,000 bytes, 1,200 are moved
+and 800 are left: 60 %. At a recent rate of 100 bytes/s, that takes another 8 s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes of one partition, or of all. `bytes_moved` never exceeds `bytes_total`."""
+    """Bytes of one partition, or of all partitions. `bytes_moved` never exceeds `bytes_total`."""
 
     bytes_moved: int
     bytes_total: int
@@ -30,7 +30,7 @@ class Progress:
 
     @property
     def percent(self) -> float:
-        """100 when there is nothing to move."""
+        """100 if there is nothing to move."""
         return 100.0 * self.bytes_moved / self.bytes_total if self.bytes_total else 100.0
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Overall:
-    """All partitions of a plan. `rate` in bytes/s and `eta_s` are None while nothing can be said."""
+    """All partitions of a plan. `rate` (bytes/s) and `eta_s` are None while they are unknown."""
 
     bytes: Progress
     partitions_done: int
@@ -51,7 +51,7 @@ class Overall:
 
     @property
     def percent(self) -> float:
-        """Of the bytes; of the partitions where there are no bytes to move, or none are known."""
+        """Percent of the bytes; percent of the partitions if there are no bytes to move or none are known."""
         if self.bytes.bytes_total:
             return self.bytes.percent
         return 100.0 * self.partitions_done / self.partitions if self.partitions else 100.0
@@ -67,9 +67,9 @@ def measure(
     sizes: Mapping[tuple[int, TopicPartition], int],
     leaders: Mapping[TopicPartition, int | None],
 ) -> dict[TopicPartition, Progress]:
-    """Each partition that moves. A replica that is not there yet, or whose broker does not answer, has 0 bytes.
+    """Each partition that moves. A replica that does not exist yet, or whose broker does not answer, has 0 bytes.
 
-    Without a leader that answers, the largest of the replicas that have the data counts.
+    If no leader answers, the largest replica that has the data counts instead.
     """
     found = {}
     for partition, move in under_way.items():
@@ -83,7 +83,7 @@ def measure(
 
 
 class ProgressTracker:
-    """The progress of the partitions of a plan over time: a partition that has stopped moving counts as moved wholly."""
+    """The progress of a plan's partitions over time. A partition that stopped moving counts as completely moved."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         self._partitions = frozenset(partitions)
@@ -91,7 +91,7 @@ class ProgressTracker:
         self._samples: deque[tuple[float, int]] = deque()
 
     def update(self, now_s: float, moving: Mapping[TopicPartition, Progress]) -> Overall:
-        """`moving` has those that move or will, as `measure` gives them; of the plan or more."""
+        """`moving` is the result of `measure` for partitions that move or will move; it may contain others."""
         for partition in self._partitions:
             if partition in moving:
                 self._last[partition] = moving[partition]
@@ -108,7 +108,7 @@ class ProgressTracker:
         return Overall(overall, done, len(self._partitions), rate, eta_s)
 
     def _rate(self, now_s: float, moved: int) -> float | None:
-        """Bytes/s over the last samples; None before there are two."""
+        """Bytes/s over the last samples; None for fewer than two."""
         self._samples.append((now_s, moved))
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - RATE_WINDOW_S:
             self._samples.popleft()

@@ -1,4 +1,4 @@
-"""How a watched reassignment is told: a bar on a terminal, a line per change elsewhere, a JSON object per change for scripts."""
+"""Output of a watched reassignment: a bar on a terminal, lines elsewhere, a JSON object per change for scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BAR_FORMAT = "|{bar:24}| {desc}"
 
 @contextmanager
 def watching(output: str) -> Iterator[Report]:
-    """The report that fits `--format` and where the output goes."""
+    """The report for `--format` and the kind of output."""
     if output == "json":
         yield JsonReport()
     elif sys.stdout.isatty():
@@ -48,7 +48,7 @@ def progress_line(overall: Overall, dead_brokers: Sequence[int]) -> str:
 
 
 class LineReport:
-    """A line when another percent or partition is done."""
+    """Prints a line for each further percent or partition."""
 
     def __init__(self) -> None:
         self._told: object = None
@@ -64,7 +64,7 @@ class LineReport:
 
 
 class BarReport:
-    """A bar that stays in its line."""
+    """A bar that is redrawn in place."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -88,7 +88,7 @@ class BarReport:
 
 
 class JsonReport:
-    """One object a line: `{"event": "started"|"progress", ...}`."""
+    """One JSON object per line: `{"event": "started"|"progress", ...}`."""
 
     def __init__(self) -> None:
         self._told: object = None

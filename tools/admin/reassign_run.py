@@ -1,4 +1,4 @@
-"""Carrying out a reassignment: throttles first, then the moves, batch by batch, watched until they are done."""
+"""Carries out a reassignment: sets throttles, starts the moves batch by batch, and watches them until they are done."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLL_S = 0.5
 SETTLE_S = 5.0
 """How long the brokers' metadata may lag behind the controller's list of reassignments."""
 PATIENCE_S = 60.0
-"""How long a watched cluster may not answer: a controller is elected meanwhile."""
+"""How long a watched cluster may fail to answer, for example during a controller election."""
 
 COMPLETED = "completed"
 IN_PROGRESS = "in_progress"
@@ -41,7 +41,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class MoveOutcome:
-    """Where the move of one partition stands; `replicas` are those of now, None for a partition that is gone."""
+    """The state of one partition's move; `replicas` are the current ones, None for a deleted partition."""
 
     partition: TopicPartition
     state: str
@@ -51,7 +51,7 @@ class MoveOutcome:
 
     @property
     def sentence(self) -> str:
-        """As Kafka's tool says it."""
+        """Kafka's text."""
         match self.state:
             case "completed":
                 return f"Reassignment of partition {self.partition} is completed."
@@ -59,7 +59,7 @@ class MoveOutcome:
                 progress = "" if self.progress is None else f" ({self.progress})"
                 return f"Reassignment of partition {self.partition} is still in progress{progress}."
         if self.replicas is None:
-            return f"There is no partition {self.partition} any more."
+            return f"Partition {self.partition} no longer exists."
         return (
             f"There is no active reassignment of partition {self.partition}, but replica set is "
             f"{ids_text(self.replicas)} rather than {ids_text(self.target)}."
@@ -77,7 +77,7 @@ class MoveOutcome:
 
 
 def progress_json(progress: Progress | None) -> dict[str, Any]:
-    """`{bytes_moved, bytes_left, bytes_total, percent}`; nulls when nothing is known."""
+    """`{bytes_moved, bytes_left, bytes_total, percent}`; nulls if nothing is known."""
     if progress is None:
         return dict.fromkeys(("bytes_moved", "bytes_left", "bytes_total", "percent"))
     return {
@@ -90,7 +90,7 @@ def progress_json(progress: Progress | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The throttles that were removed, and the brokers where that was not possible."""
+    """The topics and brokers whose throttles were removed, and the brokers that did not answer."""
 
     topics: tuple[str, ...] = ()
     brokers: tuple[int, ...] = ()
@@ -98,14 +98,14 @@ class Cleared:
 
 
 class Report(Protocol):
-    """Where a watched move is told."""
+    """Receives the progress of a watched move."""
 
     def began(self, number: int, count: int, partitions: Sequence[TopicPartition]) -> None: ...
     def moved(self, overall: Overall, dead_brokers: Sequence[int]) -> None: ...
 
 
 class Reassignments:
-    """The moves of one cluster. `now` and `pause` are the clock, seconds."""
+    """The moves of one cluster. `now` and `pause` are the clock, in seconds."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Reassignments:
     def progress(
         self, under_way: Mapping[TopicPartition, Assignment], cluster: ClusterView
     ) -> dict[TopicPartition, Progress]:
-        """Of each partition that moves; nothing from a cluster that does not serve DescribeLogDirs."""
+        """Progress of each partition that moves; empty if the cluster does not support DescribeLogDirs."""
         if not under_way:
             return {}
         try:
@@ -137,7 +137,7 @@ class Reassignments:
     def outcomes(
         self, plan: Mapping[TopicPartition, Sequence[int]]
     ) -> tuple[list[MoveOutcome], dict[TopicPartition, Assignment]]:
-        """Where each move of the plan stands, and all reassignments of the cluster. Raises AdminError."""
+        """The state of each move in the plan, and all reassignments of the cluster. Raises AdminError."""
         deadline = self._now() + SETTLE_S
         while True:
             under_way = self.python_admin.reassignments()
@@ -157,7 +157,7 @@ class Reassignments:
             self._pause(POLL_S)
 
     def set_throttles(self, moving: Mapping[TopicPartition, Move], rate: int, live_brokers: Collection[int]) -> None:
-        """Before a move: on the topics, then on each live broker that takes part. Raises AdminError."""
+        """Sets throttles before a move: on the topics, then on each live broker that takes part. Raises AdminError."""
         for topic, configs in topic_throttles(moving).items():
             self.admin.alter_topic_configs(topic, configs)
         for broker in throttled_brokers(moving):
@@ -165,12 +165,12 @@ class Reassignments:
                 self.admin.alter_broker_configs(broker, broker_rates(rate))
 
     def set_directory_throttle(self, brokers: Iterable[int], rate: int, live_brokers: Collection[int]) -> None:
-        """Before replicas move between the log directories of these. Raises AdminError."""
+        """Sets the throttle before replicas move between the log directories of these brokers. Raises AdminError."""
         for broker in sorted(set(brokers) & set(live_brokers)):
             self.admin.alter_broker_configs(broker, directory_rate(rate))
 
     def clear_throttles(self, topics: Iterable[str], *, brokers_too: bool = True) -> Cleared:
-        """Removes what is set of them, on the topics and, if nothing moves any more, on all live brokers. Raises AdminError."""
+        """Removes the throttles on the topics and, if nothing moves any more, on all live brokers. Raises AdminError."""
         cluster = self.admin.cluster()
         entities = [Entity(TOPICS, topic) for topic in dict.fromkeys(topics) if topic in cluster.topics]
         cleared_topics = []
@@ -195,20 +195,20 @@ class Reassignments:
                 except AdminError:
                     unreachable.append(broker)
         except NotServed:
-            return Cleared()  # what has no configs has no throttles
+            return Cleared()  # a cluster without configs has no throttles
         return Cleared(tuple(cleared_topics), tuple(cleared_brokers), tuple(unreachable))
 
     def start(self, plan: Plan) -> dict[TopicPartition, str]:
-        """Begins the moves. Returns the refused ones with the reasons. Raises AdminError when none could be asked for."""
+        """Starts the moves. Returns the refused partitions with reasons. Raises AdminError if the request itself failed."""
         answers = self.python_admin.alter_reassignments(plan)
         return {partition: reason for partition, reason in answers.items() if reason is not None}
 
     def run(
         self, batches: Sequence[Plan], originals: Mapping[TopicPartition, Sequence[int]], report: Report
     ) -> dict[TopicPartition, str]:
-        """Batch after batch, each watched until nothing of it moves any more. Returns the refused ones with the reasons.
+        """Starts batch after batch and watches each until it is done. Returns the refused partitions with reasons.
 
-        Raises AdminError when the cluster does not answer for a minute.
+        Raises AdminError if the cluster does not answer for a minute.
         """
         tracker = ProgressTracker([partition for batch in batches for partition in batch])
         refused: dict[TopicPartition, str] = {}
@@ -239,7 +239,7 @@ class Reassignments:
                 known = self.progress({**waiting, **moving}, cluster)
             except AdminError as problem:
                 if self._now() > answered_at + PATIENCE_S:
-                    raise AdminError(f"{problem}; the move goes on: see `ottla reassign list`") from None
+                    raise AdminError(f"{problem}; the move continues: see `ottla reassign list`") from None
                 self._pause(POLL_S)
                 continue
             answered_at = self._now()
@@ -253,7 +253,7 @@ class Reassignments:
 
 
 def _expected(original: Sequence[int], target: Sequence[int]) -> Assignment:
-    """The reassignment that a move will be once it has begun."""
+    """The reassignment that the controller lists once the move has started."""
     adding = tuple(broker for broker in target if broker not in original)
     removing = tuple(broker for broker in original if broker not in target)
     return Assignment((*target, *removing), adding, removing)

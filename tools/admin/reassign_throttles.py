@@ -1,4 +1,4 @@
-"""Which throttles a reassignment needs (KIP-73, KIP-113): the replicas that send, those that receive, the brokers' rates. Pure."""
+"""The throttles that a reassignment needs (KIP-73, KIP-113): sending replicas, receiving replicas, the brokers' rates. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 DIRECTORY_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, DIRECTORY_RATE)
-"""All that is removed in the end, whichever was set, as Kafka's tool does."""
+"""All configs that are removed at the end, whichever were set, as Kafka's tool does."""
 
 
 class Move(NamedTuple):
-    """The brokers that have the data of a partition, and those that get it."""
+    """The brokers that have a partition's data, and those that receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]
@@ -30,9 +30,9 @@ def moves(
     current: Mapping[TopicPartition, Sequence[int]],
     under_way: Mapping[TopicPartition, Assignment],
 ) -> dict[TopicPartition, Move]:
-    """Those of the plan, and those under way already: their throttles stand in the same configs.
+    """The moves of the plan and those in progress: the same configs hold the throttles of both.
 
-    `current` are the replicas without those that are only being added.
+    `current` has the replicas without those that are being added.
     """
     found = {
         partition: Move(frozenset(move.replicas) - frozenset(move.adding), frozenset(move.adding))
@@ -45,7 +45,7 @@ def moves(
 
 
 def topic_throttles(moving: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str | None]]:
-    """Topic -> its configs: `partition:broker,...` of those that send, and of those that receive; None when nobody does."""
+    """Topic -> its configs: `partition:broker,...` of the senders and of the receivers; None if there are none."""
     leaders: dict[str, list[tuple[int, int]]] = {}
     followers: dict[str, list[tuple[int, int]]] = {}
     for partition, move in moving.items():
@@ -59,7 +59,7 @@ def topic_throttles(moving: Mapping[TopicPartition, Move]) -> dict[str, dict[str
 
 
 def throttled_brokers(moving: Mapping[TopicPartition, Move]) -> list[int]:
-    """All that send or receive."""
+    """All brokers that send or receive."""
     return sorted(
         {broker for move in moving.values() if move.destinations for broker in move.sources | move.destinations}
     )

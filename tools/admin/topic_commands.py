@@ -1,4 +1,4 @@
-"""`ottla topic create|list|describe|alter|delete`: options, tables and wording of Kafka's own tool, against any Kafka cluster."""
+"""`ottla topic create|list|describe|alter|delete`: options, tables and wording of Kafka's tool, for any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def topic() -> None:
 @click.option("--replication-factor", type=IntRange(1, 32767), help="default: the brokers' default.replication.factor")
 @click.option("--replica-assignment", metavar="1:2:3,2:3:1,...", help="broker ids of each partition, the leader first")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="a topic config; may be repeated")
-@click.option("--if-not-exists", is_flag=True, help="a topic that exists is no error")
+@click.option("--if-not-exists", is_flag=True, help="succeed if the topic exists")
 @connection_options
 def create(
     topic_name: str | None,
@@ -61,10 +61,10 @@ def create(
     """Create a topic."""
     name = topic_if_any(topic_name, topic_option)
     if name is None:
-        raise click.UsageError("which topic? Give its name.")
+        raise click.UsageError("missing topic name.")
     assignment = None if replica_assignment is None else parse_replica_assignment(replica_assignment)
     if assignment is not None and (partitions is not None or replication_factor is not None):
-        raise click.UsageError("--replica-assignment already says the partitions and replicas: leave the others out.")
+        raise click.UsageError("--replica-assignment cannot be combined with --partitions or --replication-factor.")
     overrides = parse_configs(configs)
     created = True
     with errors_in_one_line():
@@ -85,12 +85,12 @@ def create(
     if output == "json":
         print_json({"topic": name, "created": created})
     else:
-        echo(f"Created topic {name}." if created else f"Topic {name} exists already.")
+        echo(f"Created topic {name}." if created else f"Topic {name} already exists.")
 
 
 @topic.command("list")
 @topic_argument
-@click.option("--exclude-internal", is_flag=True, help="without the cluster's own topics")
+@click.option("--exclude-internal", is_flag=True, help="leave out internal topics")
 @connection_options
 def list_topics(
     topic_name: str | None,
@@ -118,9 +118,9 @@ def list_topics(
 @click.option("--unavailable-partitions", "filters", flag_value=PartitionFilter.UNAVAILABLE, multiple=True)
 @click.option("--under-min-isr-partitions", "filters", flag_value=PartitionFilter.UNDER_MIN_ISR, multiple=True)
 @click.option("--at-min-isr-partitions", "filters", flag_value=PartitionFilter.AT_MIN_ISR, multiple=True)
-@click.option("--topics-with-overrides", is_flag=True, help="only topics with configs of their own, one line each")
-@click.option("--exclude-internal", is_flag=True, help="without the cluster's own topics")
-@click.option("--if-exists", is_flag=True, help="a topic that does not exist is no error")
+@click.option("--topics-with-overrides", is_flag=True, help="show only topics with their own configs, one line each")
+@click.option("--exclude-internal", is_flag=True, help="leave out internal topics")
+@click.option("--if-exists", is_flag=True, help="succeed if the topic does not exist")
 @connection_options
 def describe(
     topic_name: str | None,
@@ -135,14 +135,14 @@ def describe(
 ) -> None:
     """Describe topics: all, or those that a regular expression matches."""
     if len(filters) + topics_with_overrides > 1:
-        raise click.UsageError("one filter at a time, please.")
+        raise click.UsageError("use only one filter.")
     patterns = _patterns(topic_if_any(topic_name, topic_option))
     with errors_in_one_line():
         admin = connect(bootstrap_server, command_config)
         cluster = admin.cluster()
         names = _select(cluster.partition_counts, patterns, exclude_internal)
         if patterns and not names and not if_exists:
-            raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows those that do")
+            raise AdminError(f"topic {','.join(patterns)!r} does not exist; `ottla topic list` shows the topics")
         moves = _moves(bootstrap_server, command_config)
         views = [with_moves(view, moves) for view in admin.describe_topics(names)]
         shown = {TopicPartition(view.topic, row.partition): row for view in views for row in view.partitions}
@@ -161,15 +161,15 @@ def describe(
 
 @topic.command()
 @topic_argument
-@click.option("--partitions", type=IntRange(min=1), help="the new count, above the present one")
+@click.option("--partitions", type=IntRange(min=1), help="the new count, above the current one")
 @click.option(
     "--replica-assignment",
     metavar="1:2:3,2:3:1,...",
-    help="broker ids of each partition, those that are there included: the leader first",
+    help="broker ids of each partition, old and new, the leader first",
 )
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="sets a config; may be repeated")
-@click.option("--delete-config", "removals", multiple=True, metavar="KEY", help="removes a config; may be repeated")
-@click.option("--if-exists", is_flag=True, help="a topic that does not exist is no error")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="a config to set; may be repeated")
+@click.option("--delete-config", "removals", multiple=True, metavar="KEY", help="a config to remove; may be repeated")
+@click.option("--if-exists", is_flag=True, help="succeed if the topic does not exist")
 @connection_options
 def alter(
     topic_name: str | None,
@@ -186,24 +186,24 @@ def alter(
     """Add partitions to a topic, or change its configs."""
     name = topic_if_any(topic_name, topic_option)
     if name is None:
-        raise click.UsageError("which topic? Give its name.")
+        raise click.UsageError("missing topic name.")
     assignment = None if replica_assignment is None else parse_replica_assignment(replica_assignment)
     total = partitions if partitions is not None else None if assignment is None else len(assignment)
     if total is not None and assignment is not None and total != len(assignment):
-        raise click.UsageError(f"--replica-assignment is of {len(assignment)} partitions, --partitions says {total}.")
+        raise click.UsageError(f"--replica-assignment has {len(assignment)} partitions, --partitions is {total}.")
     try:
         changes = merge_changes(parse_configs(configs), removals)
     except ChangeError as problem:
         raise click.UsageError(f"{problem}.") from None
     if total is None and not changes:
         raise click.UsageError(
-            "nothing to change: give --partitions, --replica-assignment, --config or --delete-config."
+            "nothing to change: use --partitions, --replica-assignment, --config or --delete-config."
         )
     with errors_in_one_line():
         admin = connect(bootstrap_server, command_config)
         present = admin.cluster().partition_counts.get(name)
         if present is None and not if_exists:
-            raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows those that do")
+            raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows the topics")
         if present is not None:
             check_partition_count(name, present, total)
             # What can be taken back comes first: partitions cannot.
@@ -228,7 +228,7 @@ def alter(
     help="a topic (Kafka's form); may be repeated",
     shell_complete=complete_topics,
 )
-@click.option("--if-exists", is_flag=True, help="a topic that does not exist is no error")
+@click.option("--if-exists", is_flag=True, help="succeed if the topic does not exist")
 @connection_options
 def delete(
     topic_names: Sequence[str],
@@ -238,11 +238,11 @@ def delete(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Delete topics with all their records. One that cannot be deleted does not keep the others."""
+    """Delete topics with all their records. If one cannot be deleted, the others still are."""
     given = (name for text in (*topic_names, *topic_options) for name in text.split(","))
     names = list(dict.fromkeys(name for name in given if name))
     if not names:
-        raise click.UsageError("which topics? Give their names.")
+        raise click.UsageError("missing topic names.")
     deleted: list[str] = []
     missing: list[str] = []
     failures: list[str] = []
@@ -262,27 +262,27 @@ def delete(
             for name in missing if if_exists else ():
                 echo(f"Topic {name} does not exist.")
         if missing and not if_exists:
-            failures.append(f"no such topic: {', '.join(missing)}; `ottla topic list` shows the topics")
+            failures.append(f"topic {', '.join(missing)} does not exist; `ottla topic list` shows the topics")
         if failures:
             raise AdminError("; ".join(failures))
 
 
 def check_partition_count(topic: str, present: int, total: int | None) -> None:
-    """Partitions are only ever added. Raises AdminError."""
+    """Checks that the count grows: partitions cannot be removed. Raises AdminError."""
     if total is not None and total <= present:
-        verb = "has already" if total == present else "has"
+        verb = "already has" if total == present else "has"
         raise AdminError(
-            f"topic {topic!r} {verb} {present} partitions and can only get more: choose --partitions of at least "
+            f"topic {topic!r} {verb} {present} partitions and cannot get fewer: use --partitions of at least "
             f"{present + 1}"
         )
 
 
 def parse_replica_assignment(text: str) -> list[list[int]]:
-    """`1:2:3,2:3:1` -> [[1, 2, 3], [2, 3, 1]]. Raises UsageError for doubled or unequal replicas, as Kafka does."""
+    """`1:2:3,2:3:1` -> [[1, 2, 3], [2, 3, 1]]. Raises UsageError for duplicate or unequal replicas, as Kafka does."""
     try:
         assignment = [[whole_number(broker_id) for broker_id in replicas.split(":")] for replicas in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"--replica-assignment {text!r}: broker ids like 1:2:3,2:3:1 are needed.") from None
+        raise click.UsageError(f"--replica-assignment {text!r}: expected broker ids like 1:2:3,2:3:1.") from None
     for partition, replicas in enumerate(assignment):
         if len(set(replicas)) != len(replicas):
             raise click.UsageError(f"--replica-assignment: partition {partition} names a broker twice.")
@@ -300,19 +300,19 @@ def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key.strip():
-            raise click.UsageError(f"--config {pair!r}: KEY=VALUE is needed.")
+            raise click.UsageError(f"--config {pair!r}: expected KEY=VALUE.")
         configs[key.strip()] = value.strip()
     return configs
 
 
 def _patterns(text: str | None) -> list[str]:
-    """Kafka's comma-separated list of regular expressions. Raises UsageError for one that is none."""
+    """Parses Kafka's comma-separated list of regular expressions. Raises UsageError for an invalid one."""
     patterns = [pattern for pattern in (text or "").split(",") if pattern]
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as problem:
-            raise click.UsageError(f"topic {pattern!r} is no regular expression: {problem}.") from None
+            raise click.UsageError(f"topic {pattern!r} is not a regular expression: {problem}.") from None
     return patterns
 
 
@@ -321,7 +321,7 @@ def _select(names: Any, patterns: Sequence[str], exclude_internal: bool) -> list
 
 
 def _moves(bootstrap_server: str | None, command_config: Path | None) -> Mapping[TopicPartition, Assignment]:
-    """The reassignments under way; none while no controller tells them, and from a cluster that does not list them."""
+    """The reassignments in progress; empty without a controller, and from a cluster that does not list them."""
     try:
         with connect_python(bootstrap_server, command_config) as admin:
             return admin.reassignments(patience_s=0)
@@ -340,7 +340,7 @@ def _print_overridden(views: Sequence[TopicView], output: str) -> None:
 
 
 def _print_partitions(views: Sequence[TopicView], kind: PartitionFilter, live: frozenset[int], output: str) -> None:
-    """Only the partitions that the filter lets through, without header lines, as Kafka prints them."""
+    """Prints only the partitions that match the filter, without header lines, as Kafka does."""
     if kind.needs_configs:
         _require_configs(views, kind.value)
     matches = partition_predicate(kind, live)
@@ -355,5 +355,5 @@ def _print_partitions(views: Sequence[TopicView], kind: PartitionFilter, live: f
 def _require_configs(views: Sequence[TopicView], option: str) -> None:
     if any(view.configs is None for view in views):
         raise click.ClickException(
-            f"{option} needs the topics' configs, which this cluster does not serve (no DescribeConfigs); leave it out"
+            f"{option} needs topic configs, but this cluster does not support DescribeConfigs; leave the option out"
         )

@@ -1,4 +1,4 @@
-"""The topic of a command, as Kafka has it (`--topic NAME`) or as an argument."""
+"""The topic name of a command: an argument, or Kafka's `--topic NAME`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def topic_argument(command: Command) -> Command:
 
 
 def topic_if_any(argument: str | None, option: str | None) -> str | None:
-    """Raises UsageError for two."""
+    """The topic, or None. Raises UsageError if it is given twice."""
     if argument is not None and option is not None:
-        raise click.UsageError("name the topic once: as argument or with --topic.")
+        raise click.UsageError("give the topic once: as an argument or with --topic.")
     return argument if argument is not None else option
 
 
 def one_topic(argument: str | None, option: str | None) -> str:
-    """Raises UsageError for none, and for two."""
+    """The topic. Raises UsageError for none, and if it is given twice."""
     topic = topic_if_any(argument, option)
     if not topic:
-        raise click.UsageError("which topic? Give its name.")
+        raise click.UsageError("missing topic name.")
     return topic

@@ -1,4 +1,4 @@
-"""What `ottla topic list|describe` shows: plain values, Kafka's filters, Kafka's text. No client library here."""
+"""What `ottla topic list|describe` shows: plain values, Kafka's filters, Kafka's text. No client library."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition as the cluster's metadata has it; `leader` is None while there is none.
+    """One partition in the cluster's metadata; `leader` is None if there is none.
 
-    In a reassignment `replicas` holds also those that are being added and those that are to go.
+    During a reassignment, `replicas` includes those being added and those being removed.
     """
 
     partition: int
@@ -33,7 +33,7 @@ class PartitionView:
 
     @property
     def replication_factor(self) -> int:
-        """Kafka counts without the replicas that are being added."""
+        """The number of replicas without those being added, as in Kafka."""
         return len(self.replicas) - len(self.adding_replicas)
 
     @property
@@ -43,7 +43,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ConfigView:
-    """One topic config. `is_override`: set on the topic itself; `is_default`: nobody set it anywhere."""
+    """One topic config. `is_override`: set on the topic itself; `is_default`: not set anywhere."""
 
     value: str
     is_default: bool
@@ -52,7 +52,7 @@ class ConfigView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic; `configs` is None when the cluster does not serve DescribeConfigs."""
+    """One topic; `configs` is None if the cluster does not support DescribeConfigs."""
 
     topic: str
     topic_id: str
@@ -61,12 +61,12 @@ class TopicView:
 
     @property
     def replication_factor(self) -> int:
-        """Of the first partition, as Kafka's tool counts it."""
+        """The first partition's, as in Kafka's tool."""
         return self.partitions[0].replication_factor if self.partitions else 0
 
     @property
     def set_configs(self) -> dict[str, str]:
-        """Configs that somebody set, for the topic or for its brokers: what Kafka's tool prints."""
+        """Configs set on the topic or its brokers, which Kafka's tool prints."""
         configs = self.configs or {}
         return {key: config.value for key, config in configs.items() if not config.is_default}
 
@@ -77,7 +77,7 @@ class TopicView:
 
     @property
     def min_insync_replicas(self) -> int:
-        """Raises KeyError when the configs are not known."""
+        """Raises KeyError if the configs are unknown."""
         return int((self.configs or {})[MIN_ISR].value)
 
 
@@ -91,14 +91,14 @@ class PartitionFilter(Enum):
 
     @property
     def needs_configs(self) -> bool:
-        """Whether min.insync.replicas must be known."""
+        """Whether the filter needs min.insync.replicas."""
         return self in (PartitionFilter.UNDER_MIN_ISR, PartitionFilter.AT_MIN_ISR)
 
 
 def partition_predicate(
     kind: PartitionFilter, live_brokers: Collection[int]
 ) -> Callable[[TopicView, PartitionView], bool]:
-    """Kafka's meaning of a filter; `live_brokers` are the ids that the metadata lists."""
+    """Kafka's definition of the filter; `live_brokers` are the ids in the metadata."""
     match kind:
         case PartitionFilter.UNDER_REPLICATED:
             return lambda _, partition: len(partition.isr) < partition.replication_factor
@@ -111,9 +111,9 @@ def partition_predicate(
 
 
 def select_topics(names: Iterable[str], patterns: Collection[str], *, exclude_internal: bool = False) -> list[str]:
-    """The names that a pattern matches wholly (all of them without patterns), sorted. Raises re.error.
+    """The names that fully match a pattern (all names without patterns), sorted. Raises re.error.
 
-    A pattern that is the name of a topic means just that topic, though a dot is also a wildcard.
+    A pattern that equals a topic's name selects only that topic, although a dot is also a wildcard.
     """
     known = set(names)
     matchers = [re.compile(re.escape(pattern) if pattern in known else pattern) for pattern in patterns]
@@ -126,7 +126,7 @@ def select_topics(names: Iterable[str], patterns: Collection[str], *, exclude_in
 
 
 def describe_lines(topic: TopicView, why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN) -> Iterator[str]:
-    """Kafka's lines for one topic: the header, then one per partition; below one without a leader, why that is."""
+    """Kafka's lines for one topic: a header, then one line per partition; below one without a leader, the cause."""
     yield header_line(topic)
     for partition in topic.partitions:
         yield partition_line(topic, partition)
@@ -147,7 +147,7 @@ def header_line(topic: TopicView) -> str:
 def partition_line(topic: TopicView, partition: PartitionView) -> str:
     """`Topic: T  Partition: 0  Leader: 1  Replicas: 1,2,3  Isr: 1,2,3`, a tab before and between.
 
-    While the partition moves there follow `Adding Replicas: 3  Removing Replicas: 1`.
+    During a reassignment, `Adding Replicas: 3  Removing Replicas: 1` follows.
     """
     leader = "none" if partition.leader is None else partition.leader
     moving = (
@@ -162,9 +162,9 @@ def partition_line(topic: TopicView, partition: PartitionView) -> str:
 
 
 def describe_json(topic: TopicView, why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN) -> dict[str, Any]:
-    """The same for scripts; `configs` is null when the cluster does not serve DescribeConfigs.
+    """The same for scripts; `configs` is null if the cluster does not support DescribeConfigs.
 
-    A partition without a leader has also `why_leaderless`.
+    A partition without a leader also has `why_leaderless`.
     """
     return {
         "topic": topic.topic,
@@ -181,12 +181,12 @@ def describe_json(topic: TopicView, why_leaderless: Mapping[TopicPartition, str]
 
 
 def partition_json(partition: PartitionView) -> dict[str, Any]:
-    """`{partition, leader, replicas, isr, adding_replicas, removing_replicas}`; leader is null while there is none."""
+    """`{partition, leader, replicas, isr, adding_replicas, removing_replicas}`; leader is null if there is none."""
     return asdict(partition)
 
 
 def with_moves(topic: TopicView, under_way: Mapping[TopicPartition, Assignment]) -> TopicView:
-    """The topic with the reassignments that ListPartitionReassignments told."""
+    """The topic with the reassignments from ListPartitionReassignments."""
     partitions = []
     for partition in topic.partitions:
         move = under_way.get(TopicPartition(topic.topic, partition.partition))

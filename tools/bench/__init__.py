@@ -1,1 +1,1 @@
-"""Measurements: raw load against one broker."""
+"""Measurements of a real cluster: load, faults and scale."""

@@ -1,4 +1,4 @@
-"""The znodes of a cluster of any size, written as an admin's tool and a controller would have left them."""
+"""Writes the znodes of a cluster of any size, as an admin's tool and a controller would have left them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PARTITIONS_PER_TOPIC = 100
 OPERATIONS_IN_A_MULTI = 200
 TOPICS_AT_ONCE = 50
 LEADER_EPOCHS = 1_000_000
-"""Leader epochs differ, as after a long life: nothing is gained by states that happen to be alike."""
+"""Leader epochs differ, as in an old cluster, so that equal states do not make the measurement faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """Topics of a hundred partitions on brokers 1 to `brokers`, every leader the preferred one, every ISR full."""
+    """Topics of a hundred partitions on brokers 1 to `brokers`; every leader is preferred, every ISR full."""
 
     partitions: int
     replication_factor: int
@@ -41,7 +41,7 @@ class ClusterShape:
 
 
 async def write_cluster(zk: ZooKeeperSession, shape: ClusterShape, progress: Callable[[int], None]) -> None:
-    """Writes all that a cluster has. `progress` is told how many partitions were written since it was last called."""
+    """Writes all znodes of the cluster. Calls `progress` with the number of partitions written since its last call."""
     for path in PERSISTENT_PATHS:
         await zk.ensure_path(path)
     await zk.create(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(1))
@@ -51,14 +51,14 @@ async def write_cluster(zk: ZooKeeperSession, shape: ClusterShape, progress: Cal
 
 
 async def restore_states(zk: ZooKeeperSession, shape: ClusterShape) -> None:
-    """Leaders and ISRs as they were in the beginning."""
+    """Restores the original leaders and ISRs."""
     for topics in _some_at_once(shape.topics()):
         states = [entry for topic, replicas in topics.items() for entry in _states(topic, replicas)]
         await _apply(zk, [SetOp(path, data) for path, data in states])
 
 
 async def write_topic(zk: ZooKeeperSession, topic: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
-    """One more topic, with states."""
+    """Writes one more topic, with its states."""
     await _apply(zk, list(_new_topic(topic, replicas)))
 
 
@@ -79,7 +79,7 @@ def _new_topic(topic: str, replicas: Mapping[int, tuple[int, ...]]) -> Iterator[
 
 
 def _states(topic: str, replicas: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, bytes]]:
-    """(path, data) of every state. The same topic gets the same states every time."""
+    """(path, data) of every state. A topic always gets the same states."""
     chance = random.Random(topic)
     for partition, ids in replicas.items():
         state = LeaderAndIsr(ids[0], chance.randrange(LEADER_EPOCHS), ids, 1)

@@ -27,7 +27,7 @@ from tools.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
 from tools.numbers import IntRange
 
 ZOOKEEPER_HEAP = "-Xmx1500m"
-"""Two hundred thousand nodes and what is written to them."""
+"""Time to write two hundred thousand nodes."""
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
@@ -38,29 +38,37 @@ def bench() -> None:
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
-    """`1000,10000`: whole numbers from 1."""
+    """Parses `1000,10000`: whole numbers of at least 1."""
 
     name = "n[,n...]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         words = str(value).split(",")
         if not all(is_plain_number(word.strip()) and int(word) > 0 for word in words):
-            self.fail(f"{value!r}: whole numbers from 1, with commas between them, for example 1000,10000", param, ctx)
+            self.fail(
+                f"{value!r}: expected whole numbers of at least 1, separated by commas, for example 1000,10000",
+                param,
+                ctx,
+            )
         return tuple(map(int, words))
 
 
 @bench.command("controller")
 @click.option("--partitions", type=Sizes(), default="1000,10000,100000", show_default=True, help="Sizes to measure.")
 @click.option("--replication-factor", type=IntRange(1), default=3, show_default=True)
-@click.option("--brokers", type=IntRange(2), default=3, show_default=True, help="Brokers that only acknowledge.")
-@click.option("--rounds", type=IntRange(1), default=3, show_default=True, help="The middle one is shown.")
+@click.option(
+    "--brokers", type=IntRange(2), default=3, show_default=True, help="Number of brokers, which only acknowledge."
+)
+@click.option(
+    "--rounds", type=IntRange(1), default=3, show_default=True, help="Rounds to measure; the median one is shown."
+)
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def controller_command(
     partitions: Sequence[int], replication_factor: int, brokers: int, rounds: int, output: str
 ) -> None:
-    """How fast a controller takes office and reacts, with a real ZooKeeper and brokers that only acknowledge."""
+    """Measure a controller's election and reactions, with a real ZooKeeper and brokers that only acknowledge."""
     if replication_factor > brokers:
-        raise click.UsageError(f"{replication_factor} replicas need as many brokers, not {brokers}")
+        raise click.UsageError(f"{replication_factor} replicas need at least as many brokers, found {brokers}")
     shapes = [ClusterShape(count, replication_factor, brokers) for count in partitions]
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         try:
@@ -85,7 +93,7 @@ def controller_command(
 )
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def scale_command(partitions_per_broker: Sequence[int], output: str) -> None:
-    """What many partitions cost: three real brokers, three replicas each, through create, kill, roll, start and delete."""
+    """Measure a cluster with many partitions: three brokers, three replicas, through create, kill, roll, start and delete."""
     phases: list[scale.Phase] = []
     failure = ""
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:

@@ -1,13 +1,13 @@
 """`ottla bench controller`: how fast a controller takes office and reacts, with a real ZooKeeper and brokers that only acknowledge.
 
-The controller runs alone in a process, as in a broker's; this process has the stand-in brokers, whose reading therefore is not
-the controller's time (but takes one of the machine's cores, as ZooKeeper does). For each size:
+The controller runs alone in a process, as in a broker's. This process runs the stand-in brokers, so that their reading does not
+count as the controller's time; it does use one of the machine's cores, as ZooKeeper does. The measurements for each size:
 
-* **nothing to elect**: the controller died, and only it. A new one loads everything and tells every broker everything.
-* **a broker died**: one of the brokers died together with the controller. The new one also elects leaders for what it led,
-  takes it out of every ISR, and writes all that.
-* **a few of many**: with all that loaded, what one event costs: a broker that hosts ten partitions dies, an ISR changes,
-  a topic of one partition is made. Its cost must be that of what changed.
+* **nothing to elect**: only the controller died. A new one loads everything and sends every broker the whole state.
+* **a broker died**: a broker died together with the controller. The new controller also elects leaders for that broker's
+  partitions, removes it from every ISR, and writes all that.
+* **a few of many**: the cost of one event in this cluster: a broker with ten partitions dies, an ISR changes, or a topic of one
+  partition is created. The cost must depend only on what changed.
 
 "told" is the time from winning the election (or from the cause of the event) to the last broker's last acknowledgement.
 """
@@ -37,7 +37,7 @@ SESSION_TIMEOUT_MS = 30_000
 TIMEOUT_S = 120.0
 CONTROLLER_ID = 1
 FEW = 10
-"""Partitions of the broker that hosts only few."""
+"""Number of partitions on the broker with few partitions."""
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,9 +47,9 @@ BROKER_DIED = "a broker died"
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """One election of a controller. Milliseconds and megabytes; `written` counts the states that were written.
+    """One election of a controller, in milliseconds and megabytes; `written` counts the states that were written.
 
-    `cpu_ms` is of the controller's process, its timeline included, which is written after everybody was told.
+    `cpu_ms` is the controller process's, including its event log, which is written after the last broker was told.
     """
 
     partitions: int
@@ -77,13 +77,13 @@ class Reaction:
 
 
 class Office:
-    """The process of one controller."""
+    """A controller's process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def said(self, kind: str) -> dict[str, Any]:
-        """The next line of that kind."""
+        """The next line of this kind."""
         assert self._process.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             while line := await self._process.stdout.readline():
@@ -109,7 +109,7 @@ class Office:
 
 @contextlib.asynccontextmanager
 async def office(connect: str, event_log: Path) -> AsyncIterator[Office]:
-    """A controller's process that is connected and waits."""
+    """Starts a controller's process that connects and waits."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tools.bench.controller_process", connect, str(CONTROLLER_ID), str(event_log)),
         stdin=asyncio.subprocess.PIPE,
@@ -125,7 +125,7 @@ async def office(connect: str, event_log: Path) -> AsyncIterator[Office]:
 
 
 class ControllerBench:
-    """The measurements of one size, in a chroot of its own."""
+    """The measurements of one size, in its own chroot."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ControllerBench:
         rounds: int,
         found: Callable[[Takeover | Reaction], None],
     ) -> None:
-        """`found` is told of everything measured."""
+        """Calls `found` with each measurement."""
         self._connect = connect
         self._event_log = event_log
         self._shape = shape
@@ -146,7 +146,7 @@ class ControllerBench:
         self._brokers = StandInBrokers(self._zk)
 
     async def run(self, progress: Callable[[int], None]) -> None:
-        """`progress` is told how many partitions were written, again and again, while the cluster is made."""
+        """Calls `progress` with the number of partitions written, repeatedly, while the cluster is created."""
         await self._zk.start(TIMEOUT_S)
         try:
             await bench_cluster.write_cluster(self._zk, self._shape, progress)
@@ -160,7 +160,7 @@ class ControllerBench:
             await self._zk.close()
 
     async def _lose_broker(self) -> Takeover:
-        """A takeover while one broker is dead that leads its share; afterwards everything is as before."""
+        """Measures a takeover while one broker is dead that leads its share, then restores the cluster."""
         broker = self._broker_ids[-1]
         await self._brokers.deregister(broker)
         takeover = await self._take_over(BROKER_DIED)
@@ -193,7 +193,7 @@ class ControllerBench:
         )
 
     async def _reactions(self) -> None:
-        """What single events cost one controller that is in office."""
+        """Measures the cost of single events for a controller in office."""
         few = self._broker_ids[-1] + 1
         replicas = (few, *self._broker_ids[: self._shape.replication_factor - 1])
         await bench_cluster.write_topic(self._zk, "few", dict.fromkeys(range(FEW), replicas))
@@ -205,8 +205,8 @@ class ControllerBench:
             await self._brokers.quiet(1, TIMEOUT_S)
             for event, cause in (
                 ("an ISR changes", self._change_isr),
-                ("a topic of one partition is made", self._make_topic),
-                (f"a broker dies that hosts {FEW} partitions", partial(self._brokers.deregister, few)),
+                ("a topic of one partition is created", self._make_topic),
+                (f"a broker with {FEW} partitions dies", partial(self._brokers.deregister, few)),
             ):
                 self._found(await self._reaction(event, cause))
 
@@ -221,7 +221,7 @@ class ControllerBench:
         )
 
     async def _change_isr(self) -> None:
-        """As a leader does that loses a follower."""
+        """Changes an ISR, as a leader does that loses a follower."""
         tp = TopicPartition("bench-00000", 0)
         path = PartitionStateZNode.path(tp)
         data, stat = await self._zk.get(path)
@@ -237,6 +237,6 @@ class ControllerBench:
 
 
 def _median(takeovers: list[Takeover]) -> Takeover:
-    """The round in the middle, by the time until everybody was told."""
+    """The median round, by the time until the last broker was told."""
     ordered = sorted(takeovers, key=lambda takeover: takeover.told_ms)
     return ordered[len(ordered) // 2]

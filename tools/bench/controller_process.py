@@ -1,8 +1,8 @@
 """`python -m tools.bench.controller_process CONNECT BROKER_ID EVENT_LOG`: one controller alone, as it runs inside a broker process.
 
-Stands for election when a line comes on standard input, and prints JSON lines: `{"kind": "ready"}`, then
-`{"kind": "controller_elected", "at_s": ...}` and `{"kind": "controller_in_office", ...}` with what each step took, and at the
-next line, or when the input ends, `{"kind": "memory", ...}`. `at_s` is time.monotonic, which all processes share.
+It stands for election when it reads a line from standard input. It prints JSON lines: `{"kind": "ready"}`, then
+`{"kind": "controller_elected", "at_s": ...}` and `{"kind": "controller_in_office", ...}` with the duration of each step; at the
+next line, or at the end of the input, `{"kind": "memory", ...}`. `at_s` is time.monotonic, which all processes share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.zk.session import ZooKeeperSession
 from tools.bench.stand_in_brokers import LISTENER
 
 GC_THRESHOLDS = (50_000, 20, 50)
-"""As the broker sets them."""
+"""The broker's values."""
 REQUEST_TIMEOUT_MS = 30_000
 SESSION_TIMEOUT_MS = 18_000
 CONNECT_TIMEOUT_S = 20.0
@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class EventLog:
-    """Writes the timeline into a file, as a broker does; what the bench wants to know also to standard output."""
+    """Writes events to a file, as a broker does, and those that the bench needs to standard output as well."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", buffering=1, encoding="utf-8")
@@ -58,7 +58,7 @@ def say(kind: str, **fields: Any) -> None:
 
 
 def memory_mb() -> dict[str, float]:
-    """Resident memory now, and the most there ever was, in MB."""
+    """Resident memory now and at its peak, in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     values = dict(line.split(":", 1) for line in lines)
     return {name: int(values[key].split()[0]) / 1024 for name, key in (("rss_mb", "VmRSS"), ("peak_mb", "VmHWM"))}

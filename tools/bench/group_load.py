@@ -1,8 +1,8 @@
-"""`python -m tools.bench.group_load`: many groups of many members on one broker, all of whom heartbeat.
+"""`python -m tools.bench.group_load`: many groups of many members on one broker, all of which send heartbeats.
 
-Each member has a connection of its own and says JoinGroup (twice: the first gives it its id), SyncGroup, then Heartbeat as
-often as a Java consumer does. The goal is that none of 10,000 members in 1,000 groups misses its session: every heartbeat is answered
-without an error, and in the end every group is stable in the generation that it began with. The broker's CPU time is taken from /proc.
+Each member has its own connection and sends JoinGroup (twice: the first answer gives its id), SyncGroup, then Heartbeat as
+often as a Java consumer does. The goal: none of 10,000 members in 1,000 groups loses its session. Every heartbeat is answered
+without an error, and every group ends stable in its first generation. The broker's CPU time is read from /proc.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REBALANCE_MS = 120_000
 RETRY_S = 0.2
 TICK_S = 0.01
 ERROR_AT = 4 + 1 + 4
-"""Where a Heartbeat's answer has its error: after correlation id, tags and throttle time."""
+"""Position of the error in a Heartbeat answer: after correlation id, tags and throttle time."""
 PROTOCOL_TYPE, PROTOCOL_NAME = "consumer", "range"
 SUBSCRIPTION = struct.pack(">hih4si", 0, 1, 4, b"read", -1)
 RETRIABLE = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
@@ -43,17 +43,17 @@ RETRIABLE = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_A
 
 @dataclass
 class Totals:
-    """What all members have seen. `latencies_ms` and `errors` are of heartbeats."""
+    """The results of all members. `latencies_ms` and `errors` are those of heartbeats."""
 
     latencies_ms: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     skipped: int = 0
-    """Heartbeats that were not sent, since the one before was not answered yet."""
+    """Heartbeats that were not sent, because the previous one was not answered yet."""
 
 
 class Member(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """One connection with one request at a time."""
 
     def __init__(self, totals: Totals) -> None:
         self._totals = totals
@@ -93,7 +93,7 @@ class Member(asyncio.Protocol):
                     self._totals.errors[ErrorCode(error).name] += 1
 
     async def call(self, api_key: ApiKey, version: int, body: Mapping[str, Any]) -> Any:
-        """kio's entity of the answer. Raises ConnectionError."""
+        """Returns the answer as kio's entity. Raises ConnectionError."""
         if self._transport is None:
             raise ConnectionError("closed by the broker")
         self._answer = waiting = asyncio.get_running_loop().create_future()
@@ -127,7 +127,7 @@ def _framed(request: bytes) -> bytes:
 
 
 async def join(member: Member, group: str, session_ms: int) -> Any:
-    """JoinGroup until it is in a generation; its answer."""
+    """Repeats JoinGroup until the member is in a generation; returns the answer."""
     while True:
         body = {
             "group_id": group,
@@ -167,7 +167,7 @@ async def sync(member: Member, group: str, assignments: Mapping[str, bytes]) -> 
 
 
 async def start_group(members: list[Member], group: str, session_ms: int) -> None:
-    """All are in one generation afterwards, and have an assignment; those who came late make another round necessary."""
+    """Brings all members into one generation with assignments; members that join late cause another round."""
     while True:
         joined = await asyncio.gather(*(join(member, group, session_ms) for member in members))
         assignments = {member.member_id: b"something to read" for member in members}
@@ -184,7 +184,7 @@ async def start_group(members: list[Member], group: str, session_ms: int) -> Non
 
 
 async def beat_for(members: list[Member], seconds: float, interval_s: float) -> None:
-    """Each member once per interval, spread evenly."""
+    """Sends a heartbeat per member and interval, spread evenly."""
     began = time.perf_counter()
     sent = 0
     while (elapsed := time.perf_counter() - began) < seconds:
@@ -201,7 +201,7 @@ async def connect(host: str, port: int, totals: Totals) -> Member:
 
 
 async def make_topic(host: str, port: int) -> None:
-    """Asks for a coordinator, which makes `__consumer_offsets`, until there is one."""
+    """Asks for a coordinator, which creates `__consumer_offsets`, until there is one."""
     member = await connect(host, port, Totals())
     while True:
         answer = await member.call(ApiKey.FIND_COORDINATOR, 3, {"key": "any", "key_type": 0})
@@ -221,7 +221,7 @@ class Load:
 
 
 async def run(host: str, port: int, pid: int, load: Load) -> None:
-    """Prints what was measured. Raises ClickException if a session was missed."""
+    """Prints the results. Raises ClickException if a session was lost."""
     await make_topic(host, port)
     totals = Totals()
     began, cpu = time.perf_counter(), cpu_seconds(pid)
@@ -233,7 +233,7 @@ async def run(host: str, port: int, pid: int, load: Load) -> None:
             await start_group(members, f"bench-{number:05d}", load.session_ms)
             return members
 
-    # The first groups heartbeat while the last ones join, as they must.
+    # The first groups must send heartbeats while the last ones join.
     ready: list[Member] = []
     joining = [asyncio.create_task(one(number)) for number in range(load.groups)]
     for task in joining:
@@ -262,33 +262,33 @@ async def run(host: str, port: int, pid: int, load: Load) -> None:
     for member in ready:
         member.close()
     if totals.errors or len(stable.groups) < load.groups:
-        raise click.ClickException("sessions were missed")
+        raise click.ClickException("sessions were lost")
 
 
 def allow_connections(count: int) -> None:
-    """For this process, and the broker that it starts. Raises ClickException."""
+    """Raises the limit for this process and the broker that it starts. Raises ClickException."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1000
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise click.ClickException(f"{count} connections need ulimit -n {wanted}, at most {hard} are allowed here")
+        raise click.ClickException(f"{count} connections need ulimit -n {wanted}, but the hard limit is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @click.command()
 @click.option("--groups", default=1000, show_default=True)
-@click.option("--members", default=10, show_default=True, help="Of each group.")
-@click.option("--seconds", default=60.0, show_default=True, help="Of heartbeats, after all have joined.")
+@click.option("--members", default=10, show_default=True, help="Members of each group.")
+@click.option("--seconds", default=60.0, show_default=True, help="Duration of the heartbeats, after all have joined.")
 @click.option("--session-ms", default=45_000, show_default=True)
 @click.option("--heartbeat-ms", default=3_000, show_default=True)
 def main(groups: int, members: int, seconds: float, session_ms: int, heartbeat_ms: int) -> None:
-    """Groups whose members heartbeat at one broker: its CPU, and whether anybody misses a session."""
+    """Measure a broker whose groups send heartbeats: its CPU time, and whether a session is lost."""
     allow_connections(groups * members)
     overrides = {"offsets.topic.replication.factor": "1"}
     with tempfile.TemporaryDirectory(prefix="ottla-groups-") as directory:
         own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")
         try:
-            # All members of a group come within the delay: its first generation has them all.
+            # All members of a group join within the delay, so its first generation contains all of them.
             overrides = {**overrides, "group.initial.rebalance.delay.ms": "3000"}
             cluster.create(brokers=1, overrides=overrides)
             cluster.start()

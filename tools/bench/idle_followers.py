@@ -1,7 +1,7 @@
-"""`python -m tools.bench.idle_followers`: what partitions cost that nobody writes to.
+"""`python -m tools.bench.idle_followers`: the cost of partitions that nobody writes to.
 
-Two brokers; one leads all partitions, the other follows all. After a while without any traffic the CPU time of both
-processes is taken from /proc. The goal is below 3 % of a core for 5,000 partitions.
+There are two brokers: one leads all partitions, the other follows them. After a while without traffic, the CPU time of both
+processes is read from /proc. The goal is below 3 % of a core for 5,000 partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUSY_SHARE = 0.2
 
 
 def create_topics(cluster: LocalCluster, partitions: int) -> None:
-    """Topics of a hundred partitions whose preferred leader is broker 1."""
+    """Creates topics of a hundred partitions with broker 1 as the preferred leader."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     sizes = [min(PARTITIONS_PER_TOPIC, partitions - at) for at in range(0, partitions, PARTITIONS_PER_TOPIC)]
     for number, size in enumerate(sizes):
@@ -36,7 +36,7 @@ def create_topics(cluster: LocalCluster, partitions: int) -> None:
 
 
 def settle(cluster: LocalCluster) -> None:
-    """Until neither broker is busy with what the new topics have set going."""
+    """Waits until both brokers have finished their work on the new topics."""
     for _ in range(SETTLE_STEPS_MAX):
         before = total_cpu(cluster)
         time.sleep(SETTLE_STEP_S)
@@ -46,7 +46,7 @@ def settle(cluster: LocalCluster) -> None:
 
 
 def total_cpu(cluster: LocalCluster) -> dict[int, float]:
-    """CPU seconds until now of each broker."""
+    """CPU seconds of each broker until now."""
     return {broker: cpu_seconds(cluster.pid(broker)) for broker in cluster.broker_ids}
 
 
@@ -54,7 +54,7 @@ def total_cpu(cluster: LocalCluster) -> dict[int, float]:
 @click.option("--partitions", default=5000, show_default=True)
 @click.option("--seconds", default=20.0, show_default=True)
 def main(partitions: int, seconds: float) -> None:
-    """Prints which share of a core the leader and the follower of idle partitions need."""
+    """Prints the share of a core that the leader and the follower of idle partitions use."""
     with tempfile.TemporaryDirectory(prefix="ottla-idle-") as directory:
         own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")

@@ -1,8 +1,8 @@
 """`python -m tools.bench.offsets_load`: a coordinator is killed, and another broker loads a million committed offsets.
 
-Two brokers; all groups are in one partition of `__consumer_offsets`. The offsets are committed through the protocol, a group's in
-one request. Then the coordinator is killed, and the other broker is asked for the last group's offset until it has it; meanwhile
-it gets a heartbeat every few milliseconds, by the clock, so what it answers late counts. Goals: 10 s, and 50 ms at p99.
+There are two brokers; all groups are in one partition of `__consumer_offsets`. Each group's offsets are committed in one request.
+Then the coordinator is killed, and the other broker is asked for the last group's offset until it returns it. Meanwhile it gets a
+heartbeat every few milliseconds, on a fixed schedule, so late answers count. Goals: 10 s, and 50 ms at p99.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 class Connection:
-    """One request after the other, at one broker."""
+    """Sends one request at a time to one broker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -52,7 +52,7 @@ class Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", cluster.port(broker)))
 
     async def call(self, api_key: ApiKey, body: Mapping[str, Any]) -> Any:
-        """The answer, as kio's entity."""
+        """The answer as kio's entity."""
         payload = messages.encode_request(api_key, VERSIONS[api_key], 7, CLIENT_ID, body)
         self._writer.write(struct.pack(">i", len(payload)) + payload)
         (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -67,7 +67,7 @@ def group_name(number: int) -> str:
 
 
 async def find_coordinator(cluster: LocalCluster) -> int:
-    """Waits until there is one."""
+    """Waits until there is a coordinator."""
     connection = await Connection.to(cluster, cluster.broker_ids[0])
     deadline = time.monotonic() + ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -121,7 +121,7 @@ async def commit(connection: Connection, body: Mapping[str, Any]) -> None:
 
 
 async def ask_until_loaded(cluster: LocalCluster, broker: int, group: int) -> dict[str, float]:
-    """Error -> seconds from now to when it was last the answer; NONE is the end."""
+    """Error -> seconds from now until it was last the answer; NONE means that the offsets are loaded."""
     connection = await Connection.to(cluster, broker)
     body = {
         "group_id": group_name(group),
@@ -137,7 +137,7 @@ async def ask_until_loaded(cluster: LocalCluster, broker: int, group: int) -> di
         if error is ErrorCode.NONE:
             found = answer.topics[0].partitions[0].committed_offset
             if found != group:
-                raise click.ClickException(f"offset {found} came back, {group} was committed")
+                raise click.ClickException(f"found offset {found}, but {group} was committed")
             connection.close()
             return last
         await asyncio.sleep(ASK_INTERVAL_S)
@@ -145,7 +145,7 @@ async def ask_until_loaded(cluster: LocalCluster, broker: int, group: int) -> di
 
 
 async def probe(connection: Connection, delays_ms: list[float]) -> None:
-    """Heartbeats, until it is cancelled: how late each answer, an error, is from when it should have been asked for."""
+    """Sends heartbeats until cancelled; measures each answer, an error, from when its request was due."""
     due = time.perf_counter()
     body = {"group_id": group_name(0), "generation_id": 1, "member_id": "nobody", "group_instance_id": None}
     while True:
@@ -157,7 +157,7 @@ async def probe(connection: Connection, delays_ms: list[float]) -> None:
 
 
 def waited_seconds(pid: int | None) -> float:
-    """How long a process's first thread was ready to run, but did not: what other work on the machine cost it."""
+    """How long a process's first thread was ready to run but had no processor, because of other work on the machine."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
@@ -193,19 +193,19 @@ async def run(cluster: LocalCluster, groups: int, partitions: int) -> None:
     probing.cancel()
     without = last.get(ErrorCode.NOT_COORDINATOR.name, 0.0)
     click.echo(
-        f"the coordinator is killed: {last['NONE']:.2f} s until its offsets are served again, {without:.2f} s of"
+        f"after the coordinator's kill: {last['NONE']:.2f} s until its offsets are served again, {without:.2f} s of"
     )
     click.echo(f"them before the other broker leads, {last['NONE'] - without:.2f} s for loading")
-    click.echo(f"its process used {cpu:.2f} s of CPU, and waited {waited:.2f} s for a processor that others had")
+    click.echo(f"its process used {cpu:.2f} s of CPU, and waited {waited:.2f} s for a processor")
     click.echo(f"heartbeats before:    {summary(quiet_ms)}")
     click.echo(f"heartbeats meanwhile: {summary(loading_ms)}")
 
 
 @click.command()
 @click.option("--offsets", default=1_000_000, show_default=True)
-@click.option("--partitions", default=100, show_default=True, help="That each group commits.")
+@click.option("--partitions", default=100, show_default=True, help="Partitions that each group commits.")
 def main(offsets: int, partitions: int) -> None:
-    """Prints how long it takes, and how late other requests are answered meanwhile."""
+    """Measure the load, and how late other requests are answered meanwhile."""
     with tempfile.TemporaryDirectory(prefix="ottla-offsets-") as directory:
         own_servers()
         cluster = LocalCluster(Path(directory) / "cluster")

@@ -1,4 +1,4 @@
-"""The faults of the outage table, each done to a real cluster. A fault returns the moment at which it was over."""
+"""The faults of the outage table, each applied to a real cluster. Each fault returns the time at which it was over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tools.cluster.zookeeper import EmbeddedZooKeeper
 
 SESSION_S = 6.0
 DOWN_S = 2.0
-"""How long a broker stays away that is not started again at once."""
+"""How long a broker is down that is not restarted at once."""
 PAUSE_S = 2.0
 ZOOKEEPER_DOWN_S = 10.0
 POLL_S = 0.02
@@ -40,11 +40,11 @@ PASSING_ERRORS = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-"""While brokers and ZooKeeper find each other, after a fault."""
+"""Time for brokers and ZooKeeper to find each other after a fault."""
 
 
 class Scene:
-    """A cluster, a topic of it, and who plays which part."""
+    """A cluster, one of its topics, and each broker's role."""
 
     def __init__(self, cluster: LocalCluster, topic: str, chance: random.Random) -> None:
         self.cluster = cluster
@@ -53,7 +53,7 @@ class Scene:
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
     def make_topic(self, assignment: list[list[int]], min_insync: int) -> None:
-        """Asked for again while brokers and ZooKeeper find each other. Raises TimeoutError, KafkaException."""
+        """Retries while brokers and ZooKeeper find each other. Raises TimeoutError, KafkaException."""
         config = {"min.insync.replicas": str(min_insync)}
         topic = NewTopic(self.topic, len(assignment), replica_assignment=assignment, config=config)
         deadline = time.monotonic() + TIMEOUT_S
@@ -67,7 +67,9 @@ class Scene:
                 if error.args[0].code() not in PASSING_ERRORS:
                     raise
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"not in {TIMEOUT_S:g} s: topic {self.topic}: {error.args[0].str()}") from None
+                    raise TimeoutError(
+                        f"topic {self.topic} was not created within {TIMEOUT_S:g} s: {error.args[0].str()}"
+                    ) from None
             time.sleep(POLL_S)
         self.wait_for_full_isr(len(assignment[0]))
 
@@ -82,7 +84,7 @@ class Scene:
         return partitions
 
     def leader(self) -> int:
-        """A broker that leads, and is not the controller. Raises TimeoutError."""
+        """A broker that leads and is not the controller. Raises TimeoutError."""
         found: set[int] = set()
 
         def is_known() -> bool:
@@ -93,7 +95,7 @@ class Scene:
         return self.chance.choice(sorted(found))
 
     def wait_for_full_isr(self, replicas: int = 3) -> float:
-        """Returns when it was so (monotonic seconds). Raises TimeoutError."""
+        """Returns the time at which the ISR was full (monotonic seconds). Raises TimeoutError."""
 
         def is_full() -> bool:
             partitions = self._partitions().values()
@@ -105,7 +107,7 @@ class Scene:
         self.cluster.kill(broker)
 
     def stop(self, broker: int) -> None:
-        """SIGTERM; returns when the process is gone."""
+        """Sends SIGTERM and waits until the process has ended."""
         self.cluster.signal(broker, signal.SIGTERM)
         until(lambda: self.cluster.pid(broker) is None, f"end of broker {broker}")
 
@@ -125,7 +127,7 @@ class Scene:
         return EmbeddedZooKeeper(Path(self.cluster.directory) / "zookeeper")
 
     async def in_zookeeper(self, path: str, data: bytes | None) -> Stat | None:
-        """The facts of a node; with `data` it is made first."""
+        """The stat of a node; with `data`, the node is created first."""
         session = ZooKeeperSession(self.cluster.zookeeper_connect, session_timeout_ms=10_000)
         await session.start(10)
         try:
@@ -137,7 +139,7 @@ class Scene:
 
 
 def until(check: Callable[[], bool], what: str) -> float:
-    """Returns when it was so (monotonic seconds). A question that nobody answers means: not yet. Raises TimeoutError."""
+    """Returns the time at which the check held (monotonic seconds); an unanswered request counts as not yet. Raises TimeoutError."""
 
     def is_so() -> bool:
         try:
@@ -150,7 +152,7 @@ def until(check: Callable[[], bool], what: str) -> float:
     deadline = time.monotonic() + TIMEOUT_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not in {TIMEOUT_S:g} s: {what}")
+            raise TimeoutError(f"waited {TIMEOUT_S:g} s for: {what}")
         time.sleep(POLL_S)
     return time.monotonic()
 
@@ -197,7 +199,7 @@ def long_pause(scene: Scene) -> float:
 
 
 def three_controllers(scene: Scene) -> float:
-    """Each is started again, and back in sync, before the next one dies: three replicas cannot spare two."""
+    """Each controller restarts and is back in sync before the next one dies: three replicas cannot lose two."""
     over = time.monotonic()
     for _ in range(3):
         victim = scene.cluster.controller_id()
@@ -237,7 +239,7 @@ def zookeeper_restarted(scene: Scene) -> float:
 
 
 def _move_all(scene: Scene) -> None:
-    """Every partition leaves its leader for broker 4, which has none of them."""
+    """Moves every partition from its leader to broker 4, which has none of them."""
     targets = {}
     for partition, leader in scene.leaders().items():
         others = [broker for broker in (1, 2, 3) if broker != leader]
@@ -268,7 +270,7 @@ def reassignment_with_a_kill(scene: Scene) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row of the table: what is done, how Kafka 3.9.1 did (median / worst), and our goal."""
+    """A row of the table: the fault, the result of Kafka 3.9.1 (median / worst), and our goal."""
 
     title: str
     do: Callable[[Scene], float]

@@ -1,4 +1,4 @@
-"""A producer that runs beside a fault, and what it knows afterwards: how long each partition was without, and that nothing is lost."""
+"""A producer that runs during a fault; it reports how long each partition was unavailable and whether anything was lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_TIMEOUT_S = 60.0
 
 
 class OutageLoad:
-    """Records with acks=all to every partition in turn, from `begin` to `end`. librdkafka at its defaults."""
+    """Produces with acks=all to every partition in turn, from `begin` to `end`. librdkafka with its defaults."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, settings: Mapping[str, Any]) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -38,15 +38,15 @@ class OutageLoad:
         self._thread.join(DRAIN_S)
 
     def wait_for_each_partition(self, since: float) -> None:
-        """Until each partition has an acknowledgement after `since` (monotonic seconds). Raises TimeoutError."""
+        """Waits for an acknowledgement after `since` (monotonic seconds) in each partition. Raises TimeoutError."""
         deadline = time.monotonic() + DRAIN_S
         while not all(times and times[-1] > since for times in self._times.values()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"a partition of {self._topic} takes no records any more")
+                raise TimeoutError(f"a partition of {self._topic} no longer accepts records")
             time.sleep(0.01)
 
     def outage_s(self, since: float) -> float:
-        """The longest time that some partition was without an acknowledgement, from shortly before `since` on."""
+        """The longest time without an acknowledgement in any partition, from shortly before `since` on."""
         gaps = [
             after - before
             for times in self._times.values()
@@ -56,7 +56,7 @@ class OutageLoad:
         return max(gaps, default=0.0)
 
     def lost(self) -> tuple[int, int]:
-        """(acknowledged records that are not where they were acknowledged to be, records that are there twice)."""
+        """(acknowledged records that are missing at their offset, records that are there twice)."""
         found = self._read_everything()
         lost = sum(found.get(position) != value for value, position in self.positions.items())
         return lost, len(found) - len(set(found.values()))
@@ -85,7 +85,7 @@ class OutageLoad:
         self._times[message.partition()].append(time.monotonic())
 
     def _read_everything(self) -> dict[tuple[int, int], bytes]:
-        """(partition, offset) -> value, up to the high watermarks as they are now."""
+        """(partition, offset) -> value, up to the current high watermarks."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,

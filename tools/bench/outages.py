@@ -1,8 +1,8 @@
-"""`python -m tools.bench.outages`: how long acks=all is out, per fault, and how long until the ISR is full again.
+"""`python -m tools.bench.outages`: for each fault, how long acks=all is unavailable and when the ISR is full again.
 
-Three real brokers (four for reassignments), three replicas, min.insync.replicas 2, a session time-out of 6 s, and a
-librdkafka producer at its defaults. The outage is the longest time that any partition was without an acknowledgement;
-"healed" counts from the end of the fault, which is the start of a broker's process where one died.
+There are three real brokers (four for reassignments), three replicas, min.insync.replicas 2, a session timeout of 6 s, and a
+librdkafka producer with its defaults. The outage is the longest time without an acknowledgement in any partition. "healed"
+counts from the end of the fault; if a broker died, that is the start of its new process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.numbers import IntRange
 
 PARTITIONS = 4
 CALM_S = 1.0
-"""Of load before the fault."""
+"""Seconds of load before the fault."""
 CLUSTER = {
     "zookeeper.session.timeout.ms": str(int(1000 * SESSION_S)),
     "replica.lag.time.max.ms": "10000",
@@ -44,7 +44,7 @@ TUNED = {
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 50,
 }
-"""Without the first, a client whose leader stands still does not ask for another one before its requests time out."""
+"""Without the first, a client whose leader is paused looks for another leader only after its requests time out."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Row:
 
 
 def measure(scene: Scene, row: Row, settings: Mapping[str, Any]) -> None:
-    """One sample: a topic of its own, the load, the fault, and a look at everything that was acknowledged."""
+    """Takes one sample: a new topic, the load, the fault, and a check of everything that was acknowledged."""
     replicas = [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]
     scene.make_topic(replicas[:PARTITIONS], min_insync=2)
     load = OutageLoad(scene.cluster.bootstrap_servers, scene.topic, PARTITIONS, settings)
@@ -70,7 +70,7 @@ def measure(scene: Scene, row: Row, settings: Mapping[str, Any]) -> None:
     time.sleep(CALM_S + scene.chance.uniform(0, 1))
     begin = time.monotonic()
     over = row.fault.do(scene)
-    scene.cluster.wait_ready()  # before that, an ISR may look full that has not been shrunk yet
+    scene.cluster.wait_ready()  # before that, an ISR may appear full because it has not shrunk yet
     healed = max(scene.wait_for_full_isr(), over)
     load.wait_for_each_partition(time.monotonic())
     load.end()
@@ -83,7 +83,7 @@ def measure(scene: Scene, row: Row, settings: Mapping[str, Any]) -> None:
 
 
 def run(directory: Path, rows: Mapping[str, Row], samples: int, seed: int, settings: Mapping[str, Any]) -> None:
-    """Fills the rows. Raises ClusterError, or TimeoutError when something does not heal."""
+    """Fills the rows. Raises ClusterError; raises TimeoutError if something does not recover."""
     chance = random.Random(seed)
     for brokers in sorted({row.fault.brokers for row in rows.values()}):
         own_servers()
@@ -136,19 +136,21 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> lis
     names = [name.strip() for name in value.split(",") if name.strip()]
     unknown = [name for name in names if name not in FAULTS]
     if unknown or not names:
-        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'}: known are {', '.join(FAULTS)}")
+        raise click.BadParameter(
+            f"unknown fault {', '.join(unknown) or '(none given)'}: the faults are {', '.join(FAULTS)}"
+        )
     return names
 
 
 @click.command()
-@click.option("--seed", type=IntRange(), default=None, help="Chooses victims and moments; a random one is printed.")
-@click.option("--faults", callback=_names, default=",".join(FAULTS), help="Names with commas between them.")
-@click.option("--samples", type=IntRange(1), default=1, show_default=True, help="Of each fault.")
-@click.option("--tuned", is_flag=True, help="Short back-offs of the client, instead of librdkafka's defaults.")
+@click.option("--seed", type=IntRange(), default=None, help="Seed for victims and times; a random one is printed.")
+@click.option("--faults", callback=_names, default=",".join(FAULTS), help="Names of faults, separated by commas.")
+@click.option("--samples", type=IntRange(1), default=1, show_default=True, help="Samples of each fault.")
+@click.option("--tuned", is_flag=True, help="Use short client back-offs instead of librdkafka's defaults.")
 def main(seed: int | None, faults: list[str], samples: int, tuned: bool) -> None:
-    """How long acks=all is out, per fault: ours (median / worst, in seconds) beside the goal and real Kafka 3.9.1."""
+    """Measure the outage of acks=all per fault: ours (median / worst, in seconds), the goal and real Kafka 3.9.1."""
     seed = secrets.randbelow(2**32) if seed is None else seed
-    click.echo(f"seed {seed}, librdkafka {'tuned: ' + str(TUNED) if tuned else 'at its defaults'}")
+    click.echo(f"seed {seed}, librdkafka {'tuned: ' + str(TUNED) if tuned else 'with its defaults'}")
     rows = {name: Row(FAULTS[name]) for name in faults}
     with tempfile.TemporaryDirectory(prefix="ottla-outages-") as directory:
         try:

@@ -1,8 +1,8 @@
 """`python -m tools.bench.produce_load`: pre-encoded Produce requests over raw sockets, counted and timed.
 
-The client does as little as it can, so that what is measured is the broker: each connection keeps `--in-flight` copies of
-one frame on their way and compares nothing but the answer's error code. A warm-up of its own comes first (memory that was
-never touched is slow). The partition's leader must be the broker that is asked.
+The client does as little as possible, so that the broker is measured: each connection keeps `--in-flight` copies of one frame in
+flight and checks only the answer's error code. A separate warm-up runs first, because memory is slow on first use. The given
+broker must be the partition's leader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECEIVE_BUFFER_SIZE = 256 * 1024
 
 @dataclass
 class Totals:
-    """What all connections have seen since the warm-up. `latencies_ms` is of every answer."""
+    """The results of all connections since the warm-up. `latencies_ms` has every answer."""
 
     answers: int = 0
     latencies_ms: list[float] = field(default_factory=list)
@@ -88,7 +88,7 @@ class LoadConnection(asyncio.Protocol):
 
 
 def produce_frame(topic: str, partition: int, record_bytes: int, acks: int) -> bytes:
-    """A whole Produce request with one batch of one record."""
+    """A complete Produce request with one batch of one record."""
     batch = build_batch([(None, bytes(record_bytes), [], int(time.time() * 1000))])
     body = {
         "transactional_id": None,
@@ -101,7 +101,7 @@ def produce_frame(topic: str, partition: int, record_bytes: int, acks: int) -> b
 
 
 def cpu_seconds(pid: int | None) -> float:
-    """User and system time of a process until now; 0 without one."""
+    """User and system time of a process until now; 0 without a process."""
     if pid is None:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -111,7 +111,7 @@ def cpu_seconds(pid: int | None) -> float:
 async def run(
     host: str, port: int, frame: bytes, topic: str, connections: int, in_flight: int, seconds: float, pid: int | None
 ) -> tuple[Totals, float, float]:
-    """(totals, seconds that they were counted, CPU seconds of the process `pid` meanwhile)"""
+    """(totals, seconds measured, CPU seconds of the process `pid` meanwhile)"""
     totals = Totals()
     loop = asyncio.get_running_loop()
     opened = [
@@ -131,14 +131,14 @@ async def run(
 
 @click.command()
 @click.option("--bootstrap-server", required=True, help="HOST:PORT of the partition's leader.")
-@click.option("--topic", default="bench", show_default=True, help="It must exist.")
+@click.option("--topic", default="bench", show_default=True, help="An existing topic.")
 @click.option("--partition", default=0, show_default=True)
 @click.option("--connections", default=20, show_default=True)
-@click.option("--in-flight", default=1, show_default=True, help="Requests on their way per connection.")
+@click.option("--in-flight", default=1, show_default=True, help="Unanswered requests per connection.")
 @click.option("--record-bytes", default=100, show_default=True)
 @click.option("--acks", type=click.Choice(["1", "-1"]), default="1", show_default=True)
 @click.option("--seconds", default=5.0, show_default=True)
-@click.option("--pid", type=IntRange(), help="The broker's process: prints what CPU it used.")
+@click.option("--pid", type=IntRange(), help="The broker's process; its CPU time is printed.")
 def main(
     bootstrap_server: str,
     topic: str,
@@ -150,14 +150,14 @@ def main(
     seconds: float,
     pid: int | None,
 ) -> None:
-    """Produces as fast as the broker answers, and prints what came of it."""
+    """Produce as fast as the broker answers, and print the rate and the latency."""
     host, _, port = bootstrap_server.rpartition(":")
     frame = produce_frame(topic, partition, record_bytes, int(acks))
     totals, elapsed, cpu = uvloop.run(run(host, int(port), frame, topic, connections, in_flight, seconds, pid))
     if totals.failure:
         raise click.ClickException(totals.failure)
     if not totals.answers:
-        raise click.ClickException("no answer came")
+        raise click.ClickException("the broker did not answer")
     times = sorted(totals.latencies_ms)
 
     def percentile(share: float) -> float:

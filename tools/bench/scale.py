@@ -1,10 +1,10 @@
-"""`ottla bench scale`: a cluster with many partitions, through all that happens to a cluster, under a steady load.
+"""`ottla bench scale`: a cluster with many partitions, through its main events, under a steady load.
 
 Three real brokers and a real ZooKeeper; each partition has a replica on each broker. Three small topics, each on two of the
-brokers, carry a steady load of librdkafka with acks=all: when a broker dies, the topic that it does not host is *untouched*.
+brokers, carry a steady load of librdkafka with acks=all. When a broker dies, the topic without a replica there is *untouched*.
 
-Figures of a phase: how long it took; the load's p99 on untouched partitions; the longest turn of any broker's loop, with the
-call (NET-4: 50 ms); processor time, memory and open files of the brokers.
+A phase reports its duration, the load's p99 on untouched partitions, the longest turn of any broker's loop with its call
+(NET-4: 50 ms), and the brokers' processor time, memory and open files.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BASELINE_S = 5.0
 IDLE_S = 20.0
 SETTLE_S = 15.0
 SAMPLED_OF_A_TOPIC = 30
-"""Partitions that are written to at once after a kill: all of them would be a load of its own. They have a topic of their own
-beside every large one, so that the client that writes to them does not know the others."""
+"""Partitions that are written to immediately after a kill; writing to all would be a load of its own. They form a separate topic
+next to each large one, so that the client that writes to them does not know the others."""
 POLL_S = 0.1
 TIMEOUT_S = 300.0
 MIB = 1024**2
@@ -50,7 +50,7 @@ BROKER_SETTINGS = {
 
 
 class Cluster(Protocol):
-    """What the bench needs of a cluster: `LocalCluster`, or another Kafka's processes."""
+    """The operations that the bench needs of a cluster: `LocalCluster`, or another Kafka's processes."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -70,7 +70,7 @@ class Cluster(Protocol):
 
 @dataclass
 class Phase:
-    """What one phase showed."""
+    """The results of one phase."""
 
     name: str
     partitions: int
@@ -79,13 +79,13 @@ class Phase:
     longest_turn_ms: float | None = None
     held_by: str = ""
     cpu_percent: float | None = None
-    """Of the busiest broker, of one core."""
+    """CPU use of the busiest broker, in percent of one core."""
     memory_mib: float | None = None
     descriptors: int | None = None
 
 
 class ScaleLoadProcess:
-    """The load's process, and what it answers."""
+    """The load's process and its answers."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._process = subprocess.Popen(
@@ -117,7 +117,7 @@ class ScaleLoadProcess:
 
 
 class LoopTurns:
-    """The longest turn of the brokers' loops, phase by phase: from the metrics below 50 ms, from the event logs above."""
+    """The longest turn of the brokers' loops, per phase: from the metrics below 50 ms, from the event logs above."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -125,7 +125,7 @@ class LoopTurns:
         self._readers: dict[int, LogReader] = {}
 
     def look(self) -> tuple[float, str]:
-        """(upper bound of the longest turn since the last look in ms, which call it was if that is known)"""
+        """(upper bound in ms of the longest turn since the last call, the code that ran, if known)"""
         longest, call = 0.0, ""
         for broker in self._cluster.broker_ids:
             longest = max(longest, self._bucket_ms(broker))
@@ -138,7 +138,7 @@ class LoopTurns:
         counts = self._scrape(broker)
         before = self._counts.get(broker, {})
         if any(counts.get(bound, 0) < count for bound, count in before.items()):
-            before = {}  # the broker was started again
+            before = {}  # the broker was restarted
         self._counts[broker] = counts
         new = {bound: count - before.get(bound, 0) for bound, count in counts.items()}
         total = max(new.values(), default=0)
@@ -169,7 +169,7 @@ class LoopTurns:
 
 
 class ScaleBench:
-    """One size. `run` yields the phases as they end."""
+    """One size. `run` yields each phase when it ends."""
 
     def __init__(
         self, cluster: Cluster, data: Callable[[int], Path], partitions: int, say: Callable[[str], None]
@@ -194,7 +194,7 @@ class ScaleBench:
         }
 
     def run(self) -> Iterator[Phase]:
-        """Needs an empty cluster that is running; leaves it running and empty."""
+        """Needs an empty running cluster; leaves it running and empty."""
         try:
             yield from self._phases()
         finally:
@@ -282,7 +282,7 @@ class ScaleBench:
 
     @contextmanager
     def _phase(self, name: str, untouched: int | None = None) -> Iterator[Phase]:
-        """`untouched`: the broker whose partitions are touched; None: no partition of the load is."""
+        """`untouched` is the broker whose own partitions are touched; None: no partition of the load is."""
         self._say(f"{self._partitions} partitions: {name}")
         phase = Phase(name, self._partitions)
         if self._turns is not None:
@@ -337,7 +337,7 @@ class ScaleBench:
     # -- the cluster ------------------------------------------------------------------------------------------------
 
     def _admin(self) -> AdminClient:
-        """One client for all: each new one would ask for the metadata of everything before it answers."""
+        """One client for all requests: a new one would fetch the metadata of everything first."""
         if self._admin_client is None:
             self._admin_client = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers, "log_level": 0})
         return self._admin_client
@@ -384,7 +384,7 @@ class ScaleBench:
         deadline = time.monotonic() + TIMEOUT_S
         while not check():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not in {TIMEOUT_S:g} s")
+                raise TimeoutError(f"not done after {TIMEOUT_S:g} s")
             time.sleep(POLL_S)
         return time.monotonic()
 
@@ -395,7 +395,7 @@ class ScaleBench:
         return time.monotonic() - begin
 
     def _log_opening_s(self) -> float:
-        """The longest time a broker says that it needed to open its logs; 0 if none says it."""
+        """The longest time in which a broker opened its logs, from its events; 0 without such an event."""
         if self._turns is None:
             return 0.0
         opened = [
@@ -406,7 +406,7 @@ class ScaleBench:
 
 
 def _written(answer: Mapping[str, Any]) -> float:
-    """Seconds until all were acknowledged. Raises RuntimeError."""
+    """Seconds until all records were acknowledged. Raises RuntimeError."""
     if answer["failed"]:
         raise RuntimeError(f"{answer['failed']} records failed: {answer['why']}")
     return float(answer["all_s"])
@@ -418,7 +418,7 @@ def resident_mib(pid: int) -> float:
 
 
 def table(phases: Sequence[Phase]) -> list[tuple[str, ...]]:
-    """Rows for `aligned`."""
+    """The rows for `aligned`."""
     rows: list[tuple[str, ...]] = [
         ("PARTITIONS", "PHASE", "SECONDS", "UNTOUCHED P99", "LONGEST TURN", "MEMORY", "FILES", "HELD BY")
     ]
@@ -446,7 +446,7 @@ def _ms(value: float | None) -> str:
 
 
 def run(directory: Path, sizes: Sequence[int], say: Callable[[str], None]) -> Iterator[Phase]:
-    """All phases of all sizes; each size has a cluster of its own. Raises ClusterError, TimeoutError."""
+    """All phases of all sizes; each size has its own cluster. Raises ClusterError, TimeoutError."""
     own_servers()
     for partitions in sizes:
         cluster = LocalCluster(directory / f"partitions-{partitions}")

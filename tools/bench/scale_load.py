@@ -1,13 +1,13 @@
-"""`python -m tools.bench.scale_load`: the load of `ottla bench scale`, in a process of its own so that the bench does not disturb it.
+"""`python -m tools.bench.scale_load`: the load of `ottla bench scale`, in its own process so that the bench does not disturb it.
 
-It reads commands, a line each, from standard input and answers with a line of JSON:
+It reads one command per line from standard input and answers each with a line of JSON:
 
-    steady TOPIC,...     writes to all partitions of the topics in turn, until the end; answers when each was acknowledged
+    steady TOPIC,...     writes to all partitions of the topics in turn, until the end; answers when each has acknowledged a record
     since SECONDS        latencies of the steady records sent since then (monotonic seconds): {"TOPIC": [seconds, ...]}
-    ready TOPIC,...      makes the client for the next `each`, and writes with it once: it knows all leaders
-    each TOPIC,...       one record to each partition of the topics, once: {"all_s": seconds until all were acknowledged, ...}
+    ready TOPIC,...      creates the client for the next `each` and writes with it once, so that it knows all leaders
+    each TOPIC,...       writes one record to each partition of the topics: {"all_s": seconds until all were acknowledged, ...}
 
-The end of standard input ends it.
+The process ends at the end of standard input.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ STEADY = {"acks": "all", "linger.ms": 0, "log_level": 0, "enable.idempotence": T
 
 
 class Steady:
-    """Records at a fixed rate, with acks=all; a late answer delays no later record, so a stall is not hidden.
+    """Writes records at a fixed rate, with acks=all. A late answer does not delay later records, so stalls are visible.
 
-    Each topic has a client of its own: a client whose connection also carries a question for a dead leader waits with it.
+    Each topic has its own client, because a request to a dead leader delays everything else on its client's connection.
     """
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
@@ -56,7 +56,7 @@ class Steady:
             time.sleep(0.01)
 
     def since(self, begin: float) -> dict[str, list[float]]:
-        """Seconds from sending to the answer, by topic. What has not been answered counts with its age."""
+        """Seconds from sending to the answer, by topic. An unanswered record counts with its age."""
         found: dict[str, list[float]] = {}
         now = time.monotonic()
         with self._lock:
@@ -85,7 +85,7 @@ class Steady:
             self._sent += 1
             self._poll()
             while (ahead := begin + self._sent / RECORDS_PER_S - time.monotonic()) > 0:
-                # Not in `poll`: it waits whole milliseconds, and for one client.
+                # Not in `poll`, which waits for whole milliseconds and for one client.
                 time.sleep(min(ahead, POLL_S))
                 self._poll()
         for client in self._producers:
@@ -104,8 +104,8 @@ class Steady:
 
 
 class EachPartition:
-    """Knows the topics, so that a round needs no more than the writes. For one round: a client of librdkafka goes over all
-    partitions that it knows a thousand times a second, which at ten thousand takes a whole core."""
+    """Knows the topics, so that a round consists only of the writes. It is made for one round: librdkafka scans all known
+    partitions a thousand times per second, which takes a whole core for ten thousand of them."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         settings = {"acks": "all", "linger.ms": 5, "log_level": 0, "queue.buffering.max.messages": 1_000_000}
@@ -124,7 +124,7 @@ class EachPartition:
         ]
 
     def write(self) -> dict[str, Any]:
-        """{"all_s", "failed", "why"}."""
+        """Returns {"all_s", "failed", "why"}."""
         begin = time.monotonic()
         times: list[float] = []
         failures: list[str] = []
@@ -145,7 +145,7 @@ class EachPartition:
 @click.command()
 @click.argument("bootstrap_servers")
 def main(bootstrap_servers: str) -> None:
-    """See the module."""
+    """Runs the commands in the module's docstring."""
     steady: Steady | None = None
     each: EachPartition | None = None
     for line in sys.stdin:

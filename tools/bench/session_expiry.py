@@ -1,4 +1,4 @@
-"""Ends somebody else's ZooKeeper session, as if it had expired (FLT-20)."""
+"""Ends another process's ZooKeeper session, as if it had expired (FLT-20)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import socket
 import struct
 
 PASSWORD_SECRET = 0xB3415C00
-"""ZooKeeper's SessionTrackerImpl derives a session's password from its id and this number."""
+"""ZooKeeper's SessionTrackerImpl computes a session's password from its id and this number."""
 
 
 def expire_session(address: tuple[str, int], session_id: int) -> None:
-    """Connects as a second client of that session and closes it. The id is the `ephemeralOwner` of its nodes.
+    """Connects as a second client of that session and closes it. The id is the `ephemeralOwner` of the session's nodes.
 
-    Raises LookupError when there is no such session, OSError when ZooKeeper cannot be reached.
+    Raises LookupError if the session does not exist, OSError if ZooKeeper cannot be reached.
     """
     password = session_password(session_id)
     connect = struct.pack("!iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
@@ -24,11 +24,11 @@ def expire_session(address: tuple[str, int], session_id: int) -> None:
             answers += chunk
     (granted_timeout_ms,) = struct.unpack_from("!i", answers, 8)
     if granted_timeout_ms <= 0:
-        raise LookupError(f"session {session_id:#x} was not there to be ended")
+        raise LookupError(f"session {session_id:#x} does not exist")
 
 
 def session_password(session_id: int) -> bytes:
-    """The 16 bytes that ZooKeeper gave with that session id: `new java.util.Random(id ^ secret).nextBytes(...)`."""
+    """The 16 bytes of the password for this session id: `new java.util.Random(id ^ secret).nextBytes(...)`."""
     state = ((session_id ^ PASSWORD_SECRET) ^ 0x5DEECE66D) & (2**48 - 1)
     password = b""
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Brokers that only acknowledge: what the controller tells them is read and dropped, so that only its own work is measured."""
+"""Brokers that only acknowledge: they read and drop the controller's requests, so that only the controller's work is measured."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ POLL_S = 0.01
 
 
 class StandInBrokers:
-    """All brokers of the bench. All are registered in one session; each has a listener of its own.
+    """All brokers of the bench, registered in one session, each with its own listener.
 
-    `last_answer` is the time (time.monotonic, which all processes of a machine share) of the latest acknowledgement;
-    `requests` and `received_bytes` count since `reset`.
+    `last_answer` is the time (time.monotonic, shared by all processes of a machine) of the latest acknowledgement.
+    `requests` and `received_bytes` count from the last `reset`.
     """
 
     def __init__(self, zk: ZooKeeperSession) -> None:
@@ -35,7 +35,7 @@ class StandInBrokers:
         self.received_bytes = 0
 
     async def register(self, broker: int) -> None:
-        """Registers the broker, and listens for it."""
+        """Registers the broker and opens its listener."""
         loop = asyncio.get_running_loop()
         if broker not in self._servers:
             self._servers[broker] = await loop.create_server(lambda: _Connection(self), HOST, 0)
@@ -46,7 +46,7 @@ class StandInBrokers:
         )
 
     async def deregister(self, broker: int) -> None:
-        """The broker is dead, as far as ZooKeeper can tell."""
+        """Removes the broker's registration, so that it counts as dead."""
         await self._zk.delete(BrokerIdZNode.path(broker))
 
     def reset(self) -> None:
@@ -59,7 +59,7 @@ class StandInBrokers:
         self.last_answer = time.monotonic()
 
     async def quiet(self, requests: int, timeout_s: float) -> None:
-        """Returns when at least so many requests came and nothing more for a while. Raises TimeoutError."""
+        """Returns after at least `requests` requests, once no more arrive for a while. Raises TimeoutError."""
         begin = time.monotonic()
         async with asyncio.timeout(timeout_s):
             while True:
@@ -73,7 +73,7 @@ class StandInBrokers:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """Counts the bytes of a frame, keeps its correlation id, and answers at its end."""
+    """Counts the bytes of a frame, keeps its correlation id, and answers at the end of the frame."""
 
     def __init__(self, brokers: StandInBrokers) -> None:
         self._brokers = brokers

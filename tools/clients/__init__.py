@@ -1,1 +1,1 @@
-"""A first try of a topic from the shell: `ottla produce` and `ottla consume`."""
+"""Producing and consuming in the shell: `ottla produce` and `ottla consume`."""

@@ -1,4 +1,4 @@
-"""`ottla consume`: the records of a topic on standard output, from where one likes, alone or as a member of a group."""
+"""`ottla consume`: prints the records of a topic from a chosen offset, alone or as a member of a group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOIN_PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When reading ends by itself; None and False: never."""
+    """When reading ends by itself; None and False mean never."""
 
     max_messages: int | None
     timeout_s: float | None
@@ -49,25 +49,32 @@ class Limits:
 )
 @topic_argument
 @click.option(
-    "--from-beginning", is_flag=True, help="from the first record on; a group: where it has committed nothing"
+    "--from-beginning",
+    is_flag=True,
+    help="start at the first record; for a group, only in partitions without a committed offset",
 )
-@click.option("--offset", metavar="START", help="from there on; default: from the end on, only what is new")
-@click.option("--partition", "partitions", type=IntRange(min=0), multiple=True, help="only this one; may be repeated")
+@click.option("--offset", metavar="START", help="start here; default: the end, so only new records")
 @click.option(
-    "--group", metavar="GROUP", help="read as a member, and commit what was printed", shell_complete=complete_groups
+    "--partition", "partitions", type=IntRange(min=0), multiple=True, help="read only this partition; may be repeated"
 )
-@click.option("--max-messages", type=IntRange(min=1), metavar="NUMBER", help="end after so many")
-@click.option("--timeout-ms", type=IntRange(min=1), metavar="MS", help="end when none came for so long")
-@click.option("--exit-at-end", is_flag=True, help="end when everything there is has been read")
 @click.option(
-    "--format", "template", default=DEFAULT, show_default=True, metavar="TOKENS|json", help="how to print one"
+    "--group",
+    metavar="GROUP",
+    help="read as a member of the group, and commit the printed records",
+    shell_complete=complete_groups,
+)
+@click.option("--max-messages", type=IntRange(min=1), metavar="NUMBER", help="end after this many records")
+@click.option("--timeout-ms", type=IntRange(min=1), metavar="MS", help="end after this time without a record")
+@click.option("--exit-at-end", is_flag=True, help="end when all existing records have been read")
+@click.option(
+    "--format", "template", default=DEFAULT, show_default=True, metavar="TOKENS|json", help="how to print a record"
 )
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
     show_default=True,
-    help="whether transactions that are open or aborted show",
+    help="whether to show records of open and aborted transactions",
 )
 @server_options
 def consume(
@@ -85,23 +92,23 @@ def consume(
     bootstrap_server: str | None,
     command_config: Path | None,
 ) -> None:
-    """Print the records of a topic: from now on, or from where --from-beginning or --offset says. Ctrl-C ends."""
+    """Print the records of a topic: new ones, or from --from-beginning or --offset on. Ctrl-C ends."""
     topic = one_topic(topic_name, topic_option)
     start = _start(from_beginning, offset)
     if group is not None and (offset is not None or partitions):
         raise click.UsageError(
-            "--group goes on where the group has committed, in the partitions that it is given: leave --offset and "
-            "--partition out, or set its offsets with `ottla group reset-offsets`."
+            "--group starts at the group's committed offsets, in the partitions assigned to it: leave out --offset and "
+            "--partition, or set its offsets with `ottla group reset-offsets`."
         )
     if group == "":
-        raise click.UsageError("a group's name is not empty.")
+        raise click.UsageError("--group must not be empty.")
     try:
         render = record_formatter(template)
     except BadFormat as problem:
         raise click.UsageError(f"--format: {problem}.") from None
     limits = Limits(max_messages, None if timeout_ms is None else timeout_ms / 1000, exit_at_end)
     with errors_in_one_line(), StopSignals() as signals:
-        from tools.clients.kafka_consumer import KafkaConsumer  # loaded when it is needed: `--help` is quick
+        from tools.clients.kafka_consumer import KafkaConsumer  # imported when needed, so that `--help` is fast
 
         consumer = KafkaConsumer(
             servers(bootstrap_server),
@@ -121,14 +128,14 @@ def consume(
             count = _Reading(consumer, limits, render, signals, commits=group is not None).run()
         echo(f"Processed a total of {count} messages", err=True)
         if max_messages is not None and count < max_messages and not signals.count and not exit_at_end:
-            raise AdminError(f"only {count} of {max_messages} messages came, and no other within {timeout_ms} ms")
+            raise AdminError(f"received only {count} of {max_messages} messages, then none for {timeout_ms} ms")
     if signals.count:
         sys.exit(signals.exit_code)
 
 
 @dataclass(slots=True)
 class _Reading:
-    """Prints until a limit is reached, a signal comes, or nobody reads our output any more."""
+    """Prints until a limit is reached, a signal arrives, or the reader of our output is gone."""
 
     consumer: KafkaConsumer
     limits: Limits
@@ -138,11 +145,11 @@ class _Reading:
     count: int = 0
 
     def run(self) -> int:
-        """How many records were printed. Raises AdminError."""
+        """Returns the number of printed records. Raises AdminError."""
         try:
             self._read()
         except BrokenPipeError:
-            # As `head` does it: it has seen enough. Python would complain when it flushes at the end.
+            # The reader has seen enough, like `head`. Without this, Python would complain in its final flush.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if self.commits:
             self.consumer.commit()
@@ -165,7 +172,7 @@ class _Reading:
                 return
 
     def _print(self, records: Sequence[tuple[ReadRecord, Any]]) -> None:
-        """Only what has left us is stored for the commit."""
+        """Prints records, and stores each for the commit only once it was written."""
         output = sys.stdout.buffer
         is_terminal = sys.stdout.isatty()
         for record, _ in records:
@@ -178,21 +185,21 @@ class _Reading:
                 self.consumer.printed(message)
 
     def _is_over(self, idle_s: float) -> bool:
-        """Joining a group takes its time, which is none of --timeout-ms. Raises AdminError when it takes too long."""
+        """The time to join a group does not count for --timeout-ms. Raises AdminError if joining takes too long."""
         if self.limits.timeout_s is None:
             return False
         if self.consumer.is_assigned:
             return idle_s >= self.limits.timeout_s
         if idle_s >= max(JOIN_PATIENCE_S, self.limits.timeout_s):
             raise AdminError(
-                f"the group gave no partitions within {idle_s:.0f} s; see `ottla group describe --members`"
+                f"the group assigned no partitions within {idle_s:.0f} s; see `ottla group describe --members`"
             )
         return False
 
 
 def _start(from_beginning: bool, offset: str | None) -> Start:
     if from_beginning and offset is not None:
-        raise click.UsageError("--from-beginning or --offset: not both.")
+        raise click.UsageError("--from-beginning and --offset cannot be used together.")
     if offset is None:
         return EARLIEST if from_beginning else LATEST
     try:
@@ -202,7 +209,7 @@ def _start(from_beginning: bool, offset: str | None) -> Start:
 
 
 def _chosen(topic: str, wanted: Sequence[int], known: Sequence[int]) -> Sequence[int]:
-    """Raises AdminError for a partition that is not there."""
+    """Raises AdminError for a partition that does not exist."""
     for partition in wanted:
         if partition not in known:
             raise AdminError(f"topic {topic!r} has no partition {partition}, only 0 to {len(known) - 1}")

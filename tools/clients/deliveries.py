@@ -1,4 +1,4 @@
-"""What became of each line: nothing counts as acknowledged that was not. Pure."""
+"""The outcome of each line: only acknowledged lines count as acknowledged. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from enum import Enum
 from typing import Any
 
 COMPLAINTS_MAX = 20
-"""So many lines' errors are printed; the others are counted."""
+"""Number of lines whose errors are printed; further ones are only counted."""
 
 
 class Delivery(Enum):
-    """Of one line."""
+    """The outcome of one line."""
 
     ACKNOWLEDGED = "acknowledged"
     SENT = "sent"
-    """With acks=0: nobody says whether it was written."""
+    """With acks=0: it is unknown whether the record was written."""
     BAD = "malformed"
-    """Not a record: never sent."""
+    """Not a valid record: never sent."""
     REFUSED = "refused"
     """Not written."""
     NOT_SENT = "not_sent"
-    """Given up before it left."""
+    """Discarded before it was sent."""
     UNKNOWN = "unknown"
-    """Sent, and not answered: it may have been written."""
+    """Sent but not answered: it may have been written."""
 
 
 WORDS = {
@@ -37,7 +37,7 @@ WORDS = {
 
 @dataclass(slots=True)
 class Deliveries:
-    """Counts of the lines of one topic's input; `complain` is given one line per failed line, up to COMPLAINTS_MAX."""
+    """Counts of the lines of one topic's input; calls `complain` with a line for each failure, at most COMPLAINTS_MAX times."""
 
     topic: str
     complain: Callable[[str], None]
@@ -51,17 +51,17 @@ class Deliveries:
             if self.complaints <= COMPLAINTS_MAX:
                 self.complain(f"line {line}: {reason}")
             elif self.complaints == COMPLAINTS_MAX + 1:
-                self.complain("... more lines failed: they are counted at the end")
+                self.complain("... more lines failed; the end shows the total")
 
     @property
     def failed(self) -> int:
         return sum(self.counts[outcome] for outcome in WORDS)
 
     def summary(self) -> str:
-        """What was produced."""
+        """How many records were produced."""
         if self.counts[Delivery.SENT]:
             return (
-                f"Sent {_records(self.counts[Delivery.SENT])} to {self.topic}; with --acks 0 nobody says whether they "
+                f"Sent {_records(self.counts[Delivery.SENT])} to {self.topic}; with --acks 0 it is unknown whether they "
                 "were written."
             )
         return f"Produced {_records(self.counts[Delivery.ACKNOWLEDGED])} to {self.topic}."

@@ -1,4 +1,4 @@
-"""The one adapter to confluent-kafka's Consumer: assigned partitions, or a group's member; plain records out."""
+"""The only adapter to confluent-kafka's Consumer: reads assigned partitions or as a group's member, returns plain records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tools.clients.starts import Start, StartKind, first_offset
 REQUEST_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.1
 NO_GROUP = "ottla-consume"
-"""The client demands a name; without `--group` it joins none and commits nothing."""
+"""The client requires a group name; without `--group` it joins none and commits nothing."""
 
 TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "CreateTime", TIMESTAMP_LOG_APPEND_TIME: "LogAppendTime"}
 
@@ -48,11 +48,11 @@ PASSING = frozenset(
         KafkaError.REBALANCE_IN_PROGRESS,
     }
 )
-"""The client goes on trying by itself: a leader or a coordinator moves, a broker comes back."""
+"""Errors after which the client retries by itself: a leader or coordinator moved, or a broker is down."""
 
 
 class KafkaConsumer:
-    """Reads one topic. `close` it: as a group's member it leaves."""
+    """Reads one topic. `close` it: a group's member then leaves the group."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class KafkaConsumer:
         isolation_level: str,
         warn: Callable[[str], None],
     ) -> None:
-        """Does not connect yet; `warn` is told what passes by itself. Raises AdminError for a bad command config or address."""
+        """Does not connect yet. Calls `warn` for errors that pass by themselves. Raises AdminError for a bad command config or address."""
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._warn = warn
@@ -78,7 +78,7 @@ class KafkaConsumer:
             "client.id": "ottla-consume",
             **read_command_config(command_config),
             "group.id": NO_GROUP if group is None else group,
-            # What was printed is committed, nothing else.
+            # Only printed records are committed.
             "enable.auto.commit": group is not None,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
@@ -96,18 +96,18 @@ class KafkaConsumer:
             raise AdminError(f"{source}{error_text(problem)}") from None
 
     def partitions(self) -> list[int]:
-        """The topic's. Raises AdminError when nobody answers, or there is no such topic."""
+        """The topic's partitions. Raises AdminError if no broker answers, or the topic does not exist."""
         deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
         while True:
             found = topic_partitions(self._client, self._bootstrap_servers, self._topic)
             if found:
                 return found
             if time.monotonic() > deadline:
-                raise AdminError(f"topic {self._topic!r} does not exist; `ottla topic list` shows those that do")
+                raise AdminError(f"topic {self._topic!r} does not exist; `ottla topic list` shows the topics")
             time.sleep(RETRY_PAUSE_S)
 
     def assign(self, partitions: Sequence[int], start: Start) -> None:
-        """Reads these from there on. Raises AdminError, also for an offset that a partition does not have."""
+        """Reads these partitions from `start` on. Raises AdminError, also for an offset that a partition does not have."""
         places = [TopicPartition(self._topic, partition) for partition in partitions]
         try:
             if start.kind is StartKind.TIME:
@@ -149,7 +149,7 @@ class KafkaConsumer:
         self._at_end -= {place.partition for place in partitions}
 
     def read(self, count: int, wait_s: float) -> list[tuple[ReadRecord, Message]]:
-        """Up to `count` records that come within the time; the message is for `printed`. Raises AdminError."""
+        """Up to `count` records that arrive within `wait_s`, each with its message for `printed`. Raises AdminError."""
         found = []
         self._is_reading = True
         try:
@@ -171,27 +171,27 @@ class KafkaConsumer:
 
     @property
     def is_at_end(self) -> bool:
-        """Every partition that is read here has been read to its end."""
+        """Whether every partition that is read here has been read to its end."""
         return self.is_assigned and {place.partition for place in self._client.assignment()} <= self._at_end
 
     def printed(self, message: Message) -> None:
-        """This record and those before it in its partition may be committed."""
+        """Allows a commit of this record and those before it in its partition."""
         try:
             self._client.store_offsets(message)
         except KafkaException as problem:
-            # The partition went to another member in between: what was printed here is read again there.
+            # The partition moved to another member in between, which reads the records again that were printed here.
             self._warn(
-                f"offset {message.offset()} of partition {message.partition()} is not ours to commit any more: "
+                f"offset {message.offset()} of partition {message.partition()} can no longer be committed here: "
                 f"{error_text(problem)}"
             )
 
     def commit(self) -> None:
-        """What was printed. Raises AdminError: it is then read again next time."""
+        """Commits the printed records. Raises AdminError; they are then read again next time."""
         try:
             self._client.commit(asynchronous=False)
         except KafkaException as problem:
             if error_code(problem) != KafkaError._NO_OFFSET:
-                raise AdminError(f"what was read last is not committed: {error_text(problem)}") from None
+                raise AdminError(f"the last records read were not committed: {error_text(problem)}") from None
 
     def close(self) -> None:
         if self._must_leave:
@@ -200,8 +200,8 @@ class KafkaConsumer:
             self._client.close()
 
     def _on_error(self, error: KafkaError) -> None:
-        """Each kind once: the client repeats itself while a broker is away. Before there is anything to read, our own
-        requests say what is wrong.
+        """Warns once per kind of error: the client repeats them while a broker is down. Before reading starts, our own
+        requests report what is wrong.
         """
         if self._is_reading and error.code() in PASSING and error.code() not in self._warned:
             self._warned.add(error.code())

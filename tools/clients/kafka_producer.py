@@ -1,4 +1,4 @@
-"""The one adapter to confluent-kafka's Producer: a record with the number of its line in, an outcome for each line out."""
+"""The only adapter to confluent-kafka's Producer: takes records with line numbers, and reports an outcome for each line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.clients.records import Record
 ACKS = {"0": 0, "1": 1, "all": -1}
 QUEUE_FULL_WAIT_S = 0.1
 NEW_TOPIC_PATIENCE_S = 1.0
-"""Brokers hear of a new topic some milliseconds after it is made."""
+"""Brokers learn of a new topic some milliseconds after its creation."""
 
 MAY_BE_WRITTEN = frozenset(
     {
@@ -35,9 +35,9 @@ ADVICE = {
     KafkaError._UNKNOWN_PARTITION: "the topic has no such partition",
     KafkaError.MSG_SIZE_TOO_LARGE: "see max.message.bytes of the topic, and message.max.bytes for --command-config",
     KafkaError.INVALID_RECORD: "does the topic need a key? It does when it is compacted",
-    KafkaError._MSG_TIMED_OUT: "not acknowledged in time, it may have been written",
-    KafkaError._PURGE_INFLIGHT: "given up before it was acknowledged, it may have been written",
-    KafkaError._PURGE_QUEUE: "given up before it was sent",
+    KafkaError._MSG_TIMED_OUT: "not acknowledged in time; it may have been written",
+    KafkaError._PURGE_INFLIGHT: "discarded before it was acknowledged; it may have been written",
+    KafkaError._PURGE_QUEUE: "discarded before it was sent",
     KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync: see `ottla topic describe`",
 }
 
@@ -45,7 +45,7 @@ Delivered = Callable[[Delivery, int, str], None]
 
 
 class KafkaProducer:
-    """Records to one topic. `delivered(outcome, line, what)` is called from `send`, `serve` and `give_up`, once a line."""
+    """Writes records to one topic. `send`, `serve` and `give_up` call `delivered(outcome, line, what)` once per line."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class KafkaProducer:
         self._delivered = delivered
         settings: dict[str, Any] = {
             "client.id": "ottla-produce",
-            # Keys go where Java's producers put them.
+            # Choose partitions by key as Java's producers do.
             "partitioner": "murmur2_random",
             "linger.ms": 5,
-            # What is sent again is written once, and in order.
+            # A retried record is written once, and in order.
             "enable.idempotence": acks == "all",
             **read_command_config(command_config),
             "acks": ACKS[acks],
@@ -83,18 +83,18 @@ class KafkaProducer:
             raise AdminError(f"{source}{error_text(problem)}") from None
 
     def partition_count(self, topic: str) -> int:
-        """Raises AdminError when nobody answers, or there is no such topic."""
+        """Raises AdminError if no broker answers, or the topic does not exist."""
         deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
         while True:
             found = topic_partitions(self._client, self._bootstrap_servers, topic)
             if found:
                 return len(found)
             if time.monotonic() > deadline:
-                raise AdminError(f"topic {topic!r} does not exist; make it: `ottla topic create {topic}`")
+                raise AdminError(f"topic {topic!r} does not exist; create it with `ottla topic create {topic}`")
             time.sleep(QUEUE_FULL_WAIT_S)
 
     def send(self, topic: str, record: Record, line: int, stopping: Callable[[], bool]) -> bool:
-        """Queues the record; False when it was not, because `stopping` while the queue was full. Raises AdminError."""
+        """Queues the record. Returns False if `stopping` became true while the queue was full. Raises AdminError."""
         optional: dict[str, Any] = {}
         if record.partition is not None:
             optional["partition"] = record.partition
@@ -116,7 +116,7 @@ class KafkaProducer:
                 self._client.poll(QUEUE_FULL_WAIT_S)
             except KafkaException as problem:
                 if problem.args[0].fatal():
-                    raise AdminError(f"line {line}: the producer cannot go on: {error_text(problem)}") from None
+                    raise AdminError(f"line {line}: the producer cannot continue: {error_text(problem)}") from None
                 self._delivered(Delivery.REFUSED, line, _reason(problem.args[0]))
                 return True
             else:
@@ -124,12 +124,12 @@ class KafkaProducer:
                 return True
 
     def serve(self, wait_s: float) -> int:
-        """Hears of deliveries for at most so long; how many lines are still under way."""
+        """Handles deliveries for at most `wait_s`; returns the number of lines without an outcome."""
         self._client.poll(wait_s)
         return len(self._client)
 
     def give_up(self) -> None:
-        """Every line that is still under way gets its outcome: unknown, or not sent."""
+        """Gives every line without an outcome one: unknown, or not sent."""
         self._client.purge(in_queue=True, in_flight=True, blocking=True)
         while self.serve(QUEUE_FULL_WAIT_S):
             pass
@@ -149,8 +149,8 @@ class KafkaProducer:
 
 
 def topic_partitions(client: Any, bootstrap_servers: str, topic: str) -> list[int]:
-    """The numbers of the topic's partitions, none when it does not exist. All topics are asked for: naming one could make
-    it. Raises AdminError.
+    """The topic's partition numbers, none if it does not exist. Fetches all topics, because a request that names one topic
+    could create it. Raises AdminError.
     """
     try:
         metadata = client.list_topics(timeout=CONNECT_TIMEOUT_S)
@@ -171,4 +171,4 @@ def _reason(error: KafkaError) -> str:
 
 
 def _ignored(_: object) -> None:
-    """librdkafka's reports on connections: it goes on trying, and each line's outcome comes back."""
+    """Ignores librdkafka's reports on connections: it retries, and each line's outcome is reported."""

@@ -1,4 +1,4 @@
-"""How a member of a group ends whose library is librdkafka."""
+"""Closes a group member that uses librdkafka."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PAUSE_S = 0.02
 
 
 def leave_group(consumer: Consumer) -> None:
-    """`consumer.close()`, for one that has subscribed: commits what it has stored, leaves the group, ends.
+    """Does `consumer.close()` for a subscribed consumer: commits what it has stored, leaves the group, ends.
 
-    Not for a static member, which has a `group.instance.id`: its partitions wait for it after `close`, this gives them up.
+    Do not use it for a static member (with a `group.instance.id`): `close` keeps its partitions for it, this gives them up.
 
-    Its callbacks run meanwhile. `close` alone sometimes never returns when a rebalance has been announced to the client
-    and not yet to us: the callback then asks a part of librdkafka that is just ending (its issue 4041; seen with 2.16).
-    So the partitions are given back first, while all of it still runs. Records that come meanwhile are dropped.
+    The consumer's callbacks run meanwhile. `close` alone sometimes never returns if librdkafka knows of a rebalance that it has
+    not reported to us yet: the callback then calls a part of librdkafka that is shutting down (its issue 4041; seen with 2.16).
+    Therefore the partitions are given back first, while all parts still run. Records that arrive meanwhile are dropped.
     """
     deadline = time.monotonic() + LEAVE_TIMEOUT_S
     wait_s = 0.0

@@ -1,4 +1,4 @@
-"""Lines of a file or of standard input, without ever waiting long: deliveries are looked after between two lines."""
+"""Reads lines of a file or standard input in short waits, so that the caller can handle deliveries in between."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import BinaryIO
 
 READ_BYTES = 64 * 1024
 LINE_BYTES_MAX = 256 * 1024 * 1024
-"""No broker takes a record as large: a file without newlines must not fill the memory."""
+"""Above any broker's limit for a record: a file without newlines must not fill the memory."""
 
 
 class LineTooLong(ValueError):
-    """No newline within LINE_BYTES_MAX."""
+    """There is no newline within LINE_BYTES_MAX."""
 
 
 def lines_of(stream: BinaryIO, wait_s: float) -> Iterator[bytes | None]:
-    """Each line without its newline; None whenever no line came within `wait_s` seconds. The last may lack its newline.
+    """Yields each line without its newline, and None whenever no line arrived within `wait_s`. The last line needs no newline.
 
-    Raises LineTooLong, and OSError when the stream cannot be read.
+    Raises LineTooLong, and OSError if the stream cannot be read.
     """
     descriptor = _descriptor(stream)
     rest: list[bytes] = []
@@ -31,7 +31,7 @@ def lines_of(stream: BinaryIO, wait_s: float) -> Iterator[bytes | None]:
             yield None
             continue
         else:
-            # Not through the stream's buffer: a byte left in there would not wake the select.
+            # Bypasses the stream's buffer: `select` does not report bytes that are already buffered.
             chunk = os.read(descriptor, READ_BYTES)
         if not chunk:
             break
@@ -48,7 +48,7 @@ def lines_of(stream: BinaryIO, wait_s: float) -> Iterator[bytes | None]:
 
 
 def _descriptor(stream: BinaryIO) -> int | None:
-    """None for a stream that is no file, such as a test's."""
+    """The file descriptor; None for a stream that is not a file, such as a test's."""
     try:
         return stream.fileno()
     except OSError:

@@ -1,4 +1,4 @@
-"""`ottla produce`: each line of standard input, or of a file, becomes a record; each that is not acknowledged is named."""
+"""`ottla produce`: each line of standard input or a file becomes a record; lines without an acknowledgement are reported."""
 
 from __future__ import annotations
 
@@ -29,35 +29,39 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.1
 GRACE_S = 5.0
-"""Beyond --timeout-ms, by when the client itself has given up every record."""
+"""Time beyond --timeout-ms, after which the client has given up every record."""
 
 
 @click.command()
 @topic_argument
-@click.option("--file", "file", default=STDIN, metavar="FILE", help="instead of standard input")
-@click.option("--key-separator", metavar="TEXT", help="a line is KEY, this, and the value; \\t is a tab")
+@click.option("--file", "file", default=STDIN, metavar="FILE", help="read this file; - is standard input")
+@click.option("--key-separator", metavar="TEXT", help="text between key and value in each line; \\t is a tab")
 @click.option("--key", metavar="TEXT", help="the key of all records")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="on all records; may be repeated")
-@click.option("--parse-headers", is_flag=True, help="a line begins with NAME:VALUE,NAME:VALUE and a tab")
-@click.option("--null-value", metavar="TEXT", help="a value, or key, of this text is null (a tombstone)")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header of all records; may be repeated"
+)
+@click.option("--parse-headers", is_flag=True, help="each line starts with NAME:VALUE,NAME:VALUE and a tab")
+@click.option("--null-value", metavar="TEXT", help="text that stands for a null value (a tombstone) or key")
 @click.option("--json-lines", is_flag=True, help="lines are JSON, as `ottla consume --format json` prints them")
-@click.option("--partition", type=IntRange(min=0), help="default: the key decides, as Java's producers have it")
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="who acknowledges")
+@click.option("--partition", type=IntRange(min=0), help="the partition; default: chosen by key, as Java's producers do")
+@click.option(
+    "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="required acknowledgements"
+)
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="of the batches",
+    help="compression of the batches",
 )
 @click.option(
     "--timeout-ms",
     type=IntRange(min=1, max=2**31 - 1),
     default=30_000,
     show_default=True,
-    help="a record that is not acknowledged by then has failed",
+    help="time limit for a record's acknowledgement",
 )
-@click.option("--verbose", is_flag=True, help="print where each record is")
+@click.option("--verbose", is_flag=True, help="print each record's partition and offset")
 @connection_options
 def produce(
     topic_name: str | None,
@@ -78,9 +82,9 @@ def produce(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Write lines to a topic, a record each. A line that fails is named on stderr; the others are written.
+    """Write lines to a topic, one record per line. A line that fails is reported on stderr; the others are written.
 
-    Ctrl-C ends the input and waits for the acknowledgements; a second one gives up, and says how many are unknown.
+    Ctrl-C ends the input and waits for acknowledgements; a second Ctrl-C stops waiting and prints how many are unknown.
     """
     topic = one_topic(topic_name, topic_option)
     rules = LineRules(
@@ -92,9 +96,9 @@ def produce(
         partition=partition,
     )
     if key is not None and key_separator is not None:
-        raise click.UsageError("--key or --key-separator: not both.")
+        raise click.UsageError("--key and --key-separator cannot be used together.")
     if json_lines and (key_separator is not None or parse_headers or null_value is not None):
-        raise click.UsageError("--json-lines has keys, headers and nulls of its own: leave the other options out.")
+        raise click.UsageError("--json-lines has its own keys, headers and nulls: leave out the other options.")
     parse = json_parser(rules) if json_lines else line_parser(rules)
     with errors_in_one_line(), _opened(file) as stream, StopSignals() as signals:
         deliveries = Deliveries(topic, lambda text: echo(text, err=True))
@@ -103,7 +107,7 @@ def produce(
         )
         _check_partition(topic, partition, producer.partition_count(topic))
         if stream.isatty():
-            echo("A record a line; Ctrl-D ends.", err=True)
+            echo("One record per line; Ctrl-D ends.", err=True)
         problem = _send_lines(producer, topic, stream, file, parse, deliveries, signals)
         _await_deliveries(producer, timeout_ms / 1000, signals)
     _report(deliveries, output, signals, problem)
@@ -118,7 +122,7 @@ def _producer(
     deliveries: Deliveries,
     verbose: bool,
 ) -> KafkaProducer:
-    from tools.clients.kafka_producer import KafkaProducer  # loaded when it is needed: `--help` is quick
+    from tools.clients.kafka_producer import KafkaProducer  # imported when needed, so that `--help` is fast
 
     def delivered(outcome: Delivery, line: int, what: str) -> None:
         deliveries.add(outcome, line, what)
@@ -144,7 +148,7 @@ def _send_lines(
     deliveries: Deliveries,
     signals: StopSignals,
 ) -> str | None:
-    """Sends until the input ends; what kept it from being read to its end, if anything did."""
+    """Sends until the input ends; returns the error that ended it early, if any."""
     number = 0
 
     def stopping() -> bool:
@@ -176,13 +180,13 @@ def _send_lines(
 
 
 def _await_deliveries(producer: KafkaProducer, timeout_s: float, signals: StopSignals) -> None:
-    """Until each line has its outcome. After a signal a further one gives up what is not acknowledged by then."""
+    """Waits until each line has an outcome. A signal during the wait gives up the remaining lines."""
     told = False
     seen = max(signals.count, 1)
     deadline = time.monotonic() + timeout_s + GRACE_S
     while left := producer.serve(WAIT_S):
         if signals.count and not told:
-            echo(f"Waiting for {left} acknowledgements; Ctrl-C gives them up.", err=True)
+            echo(f"Waiting for {left} acknowledgements; Ctrl-C stops waiting.", err=True)
             told = True
         if signals.count > seen or time.monotonic() > deadline:
             producer.give_up()
@@ -190,7 +194,7 @@ def _await_deliveries(producer: KafkaProducer, timeout_s: float, signals: StopSi
 
 
 def _report(deliveries: Deliveries, output: str, signals: StopSignals, problem: str | None) -> None:
-    """Says what was produced, and exits with 1 after a failure, with the shell's code after a signal."""
+    """Prints the result. Exits with 1 after a failure, with the shell's code after a signal."""
     if output == "json":
         print_json(deliveries.as_json())
     else:
@@ -210,7 +214,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     """Raises AdminError."""
     if file == STDIN:
         if sys.stdin is None:
-            raise AdminError("standard input is closed: give lines, or --file")
+            raise AdminError("standard input is closed: pipe lines into it, or use --file")
         yield sys.stdin.buffer
         return
     try:
@@ -227,7 +231,7 @@ def _check_partition(topic: str, partition: int | None, count: int) -> None:
 
 
 def _separator(text: str | None) -> bytes | None:
-    """With escapes such as \\t. Raises UsageError."""
+    """Parses escapes such as \\t. Raises UsageError."""
     if text is None:
         return None
     try:
@@ -235,12 +239,12 @@ def _separator(text: str | None) -> bytes | None:
     except BadFormat as problem:
         raise click.UsageError(f"--key-separator {text!r}: {problem}.") from None
     if not separator:
-        raise click.UsageError("--key-separator is empty: give at least one character.")
+        raise click.UsageError("--key-separator must not be empty.")
     return separator
 
 
 def _header(text: str) -> Header:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise click.UsageError(f"--header {text!r}: NAME=VALUE is needed.")
+        raise click.UsageError(f"--header {text!r}: expected NAME=VALUE.")
     return name, value.encode()

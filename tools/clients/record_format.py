@@ -1,4 +1,4 @@
-"""Records into text: kcat's tokens, or a line of JSON. Pure."""
+"""Formats records as text: kcat's tokens, or a line of JSON. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = "json"
 DEFAULT = "%s\\n"
 
 NO_TIME = -1
-"""What kcat prints for the time of a record that has none, and for the length of null."""
+"""What kcat prints for a missing timestamp, and for the length of null."""
 
 TOKENS: Mapping[str, tuple[str, Callable[[ReadRecord], bytes]]] = MappingProxyType(
     {
@@ -41,11 +41,11 @@ ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.?))", re.DOTALL)
 
 
 class BadFormat(ValueError):
-    """A format that cannot be used; the message names the tokens that can."""
+    """An unusable format; the message lists the tokens."""
 
 
 def record_formatter(template: str) -> Callable[[ReadRecord], bytes]:
-    """The function that prints a record; `json` or a text with tokens and escapes (`\\n \\r \\t \\0 \\xNN`). Raises BadFormat."""
+    """Returns a function that formats a record: `json`, or tokens and escapes (`\\n \\r \\t \\0 \\xNN`). Raises BadFormat."""
     if template == JSON:
         return json_line
     parts: list[bytes | Callable[[ReadRecord], bytes]] = []
@@ -59,12 +59,12 @@ def record_formatter(template: str) -> Callable[[ReadRecord], bytes]:
 
 
 def _pieces(template: str) -> list[str]:
-    """Text, token, text, token, ..., text."""
+    """The template as text, token, text, token, ..., text."""
     pieces = re.split(r"%(.?)", template, flags=re.DOTALL)
     for token in pieces[1::2]:
         if token not in TOKENS:
             known = ", ".join(f"%{name}" for name in TOKENS)
-            raise BadFormat(f"unknown token '%{token}': there are {known}, and `json` for lines of JSON")
+            raise BadFormat(f"unknown token '%{token}': the tokens are {known}; `json` prints lines of JSON")
     return pieces
 
 
@@ -80,17 +80,17 @@ def unescape(text: str) -> bytes:
         elif letter in ESCAPES:
             pieces.append(ESCAPES[letter].encode())
         else:
-            raise BadFormat(f"unknown escape '\\{letter}': there are \\n, \\r, \\t, \\0, \\xNN and \\\\")
+            raise BadFormat(f"unknown escape '\\{letter}': the escapes are \\n, \\r, \\t, \\0, \\xNN and \\\\")
     return b"".join([*pieces, text[start:].encode()])
 
 
 def headers_text(headers: tuple[Header, ...]) -> bytes:
-    """`name=value,name=value`; a null value is NULL, as kcat has it."""
+    """`name=value,name=value`; a null value is NULL, as in kcat."""
     return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in headers)
 
 
 def json_line(record: ReadRecord) -> bytes:
-    """One line with the record's fields; what is not UTF-8 is under `key_base64`, `value_base64`."""
+    """One line with the record's fields; bytes that are not UTF-8 are in `key_base64`, `value_base64`."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,

@@ -1,4 +1,4 @@
-"""Lines into records: a separated key, separated headers, a text that stands for null, or a JSON object. Pure."""
+"""Parses lines into records: a separated key, separated headers, a text for null, or a JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tools.clients.records import Header, Record
 HEADERS_END = b"\t"
 HEADER_SEPARATOR = b","
 HEADER_KEY_SEPARATOR = b":"
-"""As Kafka's console producer has them: `name:value,name:value` and a tab, before the key."""
+"""The form of Kafka's console producer: `name:value,name:value` and a tab, before the key."""
 
 TIMESTAMP_MAX = 2**63 - 1
 FIELDS = frozenset({"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"})
-"""What `ottla consume --format json` prints, so that `ottla produce` takes it; key, value and a header's value may have
-`_base64` after their name. Topic, offset and timestamp_type are for the reader: they are passed over."""
+"""The fields that `ottla consume --format json` prints, so that `ottla produce` accepts them. Key, value and a header's value may
+have `_base64` after their name. Topic, offset and timestamp_type are ignored."""
 
 
 class BadLine(ValueError):
-    """A line that is no record; the message says what is wrong with it."""
+    """A line that is not a valid record; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How a line is cut: a None separator means that lines have no key; `fixed_key` is for all lines."""
+    """How to split a line: without a separator, lines have no key; `fixed_key` applies to all lines."""
 
     key_separator: bytes | None = None
     fixed_key: bytes | None = None
@@ -39,7 +39,7 @@ class LineRules:
 
 
 def line_parser(rules: LineRules) -> Callable[[bytes], Record]:
-    """A function from a line, without its newline, to its record; it raises BadLine."""
+    """Returns a function from a line, without its newline, to its record; it raises BadLine."""
 
     def parse(line: bytes) -> Record:
         headers = rules.fixed_headers
@@ -64,14 +64,14 @@ def _or_null(field: bytes | None, rules: LineRules) -> bytes | None:
 
 
 def parse_headers(text: bytes) -> tuple[Header, ...]:
-    """`name:value,name:value`; nothing for an empty text. Raises BadLine."""
+    """Parses `name:value,name:value`; an empty text has no headers. Raises BadLine."""
     if not text:
         return ()
     headers = []
     for pair in text.split(HEADER_SEPARATOR):
         name, separator, value = pair.partition(HEADER_KEY_SEPARATOR)
         if not separator or not name:
-            raise BadLine(f"header {pair.decode(errors='replace')!r}: NAME:VALUE is needed")
+            raise BadLine(f"header {pair.decode(errors='replace')!r}: expected NAME:VALUE")
         headers.append((_text(name, "a header's name"), value))
     return tuple(headers)
 
@@ -84,15 +84,15 @@ def _text(name: bytes, what: str) -> str:
 
 
 def json_parser(rules: LineRules) -> Callable[[bytes], Record]:
-    """The same from a JSON object with the fields of FIELDS; it raises BadLine."""
+    """The same for a JSON object with the fields in FIELDS; it raises BadLine."""
 
     def parse(line: bytes) -> Record:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as problem:
-            raise BadLine(f"no JSON: {problem}") from None
+            raise BadLine(f"not JSON: {problem}") from None
         if not isinstance(found, dict):
-            raise BadLine('no JSON object like {"key": "k", "value": "v"}')
+            raise BadLine('expected a JSON object like {"key": "k", "value": "v"}')
         unknown = {name.removesuffix("_base64") for name in found} - FIELDS
         if unknown:
             raise BadLine(f"unknown field {sorted(unknown)[0]!r}: the fields are {', '.join(sorted(FIELDS))}")
@@ -110,25 +110,25 @@ def json_parser(rules: LineRules) -> Callable[[bytes], Record]:
 
 
 def _json_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
-    """The field as text, or its `_base64`; None when neither is there, or it is null."""
+    """The field as bytes, from its text or its `_base64`; None if both are missing, or if it is null."""
     text, encoded = fields.get(name), fields.get(f"{name}_base64")
     if encoded is None:
         if text is not None and not isinstance(text, str):
-            raise BadLine(f"{name} is no string")
+            raise BadLine(f"{name} is not a string")
         return _utf8(text, name)
     if text is not None:
         raise BadLine(f"{name} and {name}_base64 are both given")
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise BadLine(f"{name}_base64 is no base64") from None
+        raise BadLine(f"{name}_base64 is not base64") from None
 
 
 def _utf8(text: str | None, name: str) -> bytes | None:
     try:
         return None if text is None else text.encode()
     except UnicodeEncodeError:
-        # JSON can spell half of a surrogate pair.
+        # JSON can contain half of a surrogate pair.
         raise BadLine(f"{name} cannot be written in UTF-8") from None
 
 
@@ -137,22 +137,22 @@ def _json_number(fields: Mapping[str, Any], name: str, greatest: int) -> int | N
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= greatest:
-        raise BadLine(f"{name} is no number from 0 to {greatest}")
+        raise BadLine(f"{name} is not a number from 0 to {greatest}")
     return number
 
 
 def _json_headers(headers: Any) -> tuple[Header, ...]:
-    """`{name: value}`, or `[{"key": name, "value": value}]` where a name comes twice."""
+    """Parses `{name: value}`, or `[{"key": name, "value": value}]` for repeated names."""
     if headers is None:
         return ()
     if isinstance(headers, dict):
         headers = [{"key": name, "value": value} for name, value in headers.items()]
     if not isinstance(headers, list):
-        raise BadLine("headers are no object and no list")
+        raise BadLine("headers must be an object or a list")
     found: list[Header] = []
     for header in headers:
         if not isinstance(header, dict) or not isinstance(header.get("key"), str):
-            raise BadLine('a header is no object like {"key": "name", "value": "v"}')
+            raise BadLine('a header must be an object like {"key": "name", "value": "v"}')
         _utf8(header["key"], "a header's key")
         found.append((header["key"], _json_bytes(header, "value")))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""A record as the shell's user sees it. Pure."""
+"""Records as the shell commands use them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """What is written: partition None lets the key decide, timestamp (milliseconds since 1970) None is now."""
+    """A record to write: partition None means chosen by key, timestamp None (milliseconds since 1970) means now."""
 
     key: bytes | None
     value: bytes | None
@@ -18,7 +18,7 @@ class Record(NamedTuple):
 
 
 class ReadRecord(NamedTuple):
-    """What was read; the timestamp in milliseconds since 1970, None where the record has none."""
+    """A record that was read; the timestamp is in milliseconds since 1970, None if the record has none."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""Where reading begins, as the shell's user says it. Pure."""
+"""Where reading starts: the values of `--offset`. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class StartKind(Enum):
     LATEST = "latest"
     OFFSET = "offset"
     LAST = "last"
-    """So many records before the end."""
+    """This many records before the end."""
     TIME = "time"
-    """The first record at or after so many milliseconds since 1970."""
+    """The first record at or after this time, in milliseconds since 1970."""
 
 
 class Start(NamedTuple):
@@ -34,7 +34,7 @@ WORDS = {"earliest": EARLIEST, "beginning": EARLIEST, "latest": LATEST, "end": L
 
 
 class NoStart(ValueError):
-    """A text that says no start; the message says how to write one."""
+    """Not a valid start; the message says how to write one."""
 
 
 def parse_start(text: str) -> Start:
@@ -46,14 +46,14 @@ def parse_start(text: str) -> Start:
     digits = text.removeprefix("-")
     if not is_plain_number(digits) or len(digits) > 19 or int(digits) > OFFSET_MAX:
         raise NoStart(
-            f"{text!r}: give an offset, -N for the last N records, earliest, latest, or @TIME "
+            f"{text!r}: expected an offset, -N for the last N records, earliest, latest, or @TIME "
             "(milliseconds since 1970, or 2026-11-21T10:00)"
         )
     return Start(StartKind.LAST if text.startswith("-") else StartKind.OFFSET, int(digits))
 
 
 def _time(text: str) -> int:
-    # Eight digits are a date, as in 20261121.
+    # Eight digits are a date, for example 20261121.
     if is_plain_number(text) and 10 <= len(text) <= 15:
         return int(text)
     try:
@@ -63,7 +63,7 @@ def _time(text: str) -> int:
 
 
 def first_offset(start: Start, low: int, high: int) -> int | None:
-    """The offset for EARLIEST, LATEST, OFFSET and LAST in a log of [low, high); None when the log does not reach there."""
+    """The offset for EARLIEST, LATEST, OFFSET and LAST in a log of [low, high); None if the offset is outside it."""
     match start.kind:
         case StartKind.EARLIEST:
             return low

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as something to look at between two records: what is under way is finished first."""
+"""Ctrl-C and SIGTERM as a flag to check between two records, so that the current work is finished first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Within it the signals are only counted; `exit_code` is the shell's for the first of them."""
+    """Inside this context the signals are only counted; `exit_code` is the shell's code for the first one."""
 
     def __init__(self) -> None:
         self.count = 0

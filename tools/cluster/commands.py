@@ -56,7 +56,7 @@ def format_option(command: Command) -> Command:
 
 @click.group()
 def cluster() -> None:
-    """Start, look at, harm and stop a cluster on this machine."""
+    """Start, inspect, disturb and stop a cluster on this machine."""
 
 
 cluster.add_command(health)
@@ -64,12 +64,14 @@ cluster.add_command(health)
 
 @cluster.command()
 @directory_option
-@click.option("--brokers", type=IntRange(1, 1000), help=f"how many, for a new cluster  [default: {BROKERS_DEFAULT}]")
 @click.option(
-    "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="another ZooKeeper than one of the cluster's own"
+    "--brokers", type=IntRange(1, 1000), help=f"number of brokers of a new cluster  [default: {BROKERS_DEFAULT}]"
+)
+@click.option(
+    "--zookeeper", metavar="HOST:PORT[,HOST:PORT...][/CHROOT]", help="use this ZooKeeper instead of starting one"
 )
 @click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a broker setting; may be repeated")
-@click.option("--foreground", is_flag=True, help="stay until Ctrl-C, then stop the cluster")
+@click.option("--foreground", is_flag=True, help="wait for Ctrl-C, then stop the cluster")
 @format_option
 def start(
     directory: Path,
@@ -79,7 +81,7 @@ def start(
     foreground: bool,
     output: str,
 ) -> None:
-    """Start a cluster: a new one, or the one that the directory has, as it is."""
+    """Start a cluster: a new one, or the existing one in the directory, unchanged."""
     settings = parse_overrides(overrides)
     local = LocalCluster(directory)
     with errors_in_one_line(), termination_as_interrupt():
@@ -88,14 +90,14 @@ def start(
                 local.create(brokers or BROKERS_DEFAULT, zookeeper, settings)
             elif brokers is not None or zookeeper is not None or settings:
                 raise ClusterError(
-                    f"{directory} has a cluster already, which starts as it is: leave --brokers, --zookeeper and "
-                    f"--override out and edit {directory}/broker-*/server.properties, or use another --dir"
+                    f"{directory} already has a cluster, which starts unchanged: leave out --brokers, --zookeeper and "
+                    f"--override and edit {directory}/broker-*/server.properties, or use another --dir"
                 )
             local.start()
         except NotServing:
             raise  # its logs are kept
         except BaseException:
-            local.undo_create()  # it never served anybody: the next attempt, with other options, starts afresh
+            local.undo_create()  # it never served: the next attempt, with other options, starts from nothing
             raise
         try:
             for warning in local.unknown_settings():
@@ -119,7 +121,7 @@ def status(
 ) -> None:
     """Show the nodes of the cluster. The exit code is 1 unless all of them serve.
 
-    With --bootstrap-server any Kafka's: its brokers, and how many partitions are under-replicated, offline or moving.
+    With --bootstrap-server, show any Kafka cluster: its brokers and its under-replicated, offline and moving partitions.
     """
     local = LocalCluster(directory)
     is_elsewhere = (
@@ -144,20 +146,20 @@ def status(
 @cluster.command()
 @directory_option
 def stop(directory: Path) -> None:
-    """Stop brokers and ZooKeeper; all data stay."""
+    """Stop brokers and ZooKeeper; all data is kept."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         if not local.exists():
             raise ClusterError(f"there is no cluster in {directory}")
         if not local.running():
-            echo(f"The cluster in {directory} does not run.")
+            echo(f"The cluster in {directory} is not running.")
             return
         stop_and_say(local)
 
 
 @cluster.command()
 @directory_option
-@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--yes", is_flag=True, help="do not ask for confirmation")
 def destroy(directory: Path, yes: bool) -> None:
     """Stop the cluster and remove it with all its data."""
     local = LocalCluster(directory)
@@ -175,7 +177,7 @@ def destroy(directory: Path, yes: bool) -> None:
 @click.argument("broker_id", type=IntRange(), metavar="ID")
 @directory_option
 def restart_broker(broker_id: int, directory: Path) -> None:
-    """Stop a broker if it runs, and start it again with its port and data."""
+    """Stop a broker if it is running, and start it again with its port and data."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         local.restart_broker(broker_id)
@@ -184,7 +186,7 @@ def restart_broker(broker_id: int, directory: Path) -> None:
 
 @cluster.command()
 @click.argument("broker_id", type=IntRange(), metavar="ID")
-@click.option("--signal", "name", default="KILL", show_default=True, help="name or number")
+@click.option("--signal", "name", default="KILL", show_default=True, help="the signal's name or number")
 @directory_option
 def kill(broker_id: int, name: str, directory: Path) -> None:
     """Send a signal to a broker."""
@@ -202,22 +204,22 @@ def kill(broker_id: int, name: str, directory: Path) -> None:
 @click.argument("broker_id", type=IntRange(), metavar="ID")
 @directory_option
 def pause(broker_id: int, directory: Path) -> None:
-    """Let a broker stand still (SIGSTOP)."""
+    """Pause a broker (SIGSTOP)."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         local.pause(broker_id)
-        echo(f"Broker {broker_id} stands still; `ottla cluster resume {broker_id}` lets it go on.")
+        echo(f"Broker {broker_id} is paused; `ottla cluster resume {broker_id}` resumes it.")
 
 
 @cluster.command()
 @click.argument("broker_id", type=IntRange(), metavar="ID")
 @directory_option
 def resume(broker_id: int, directory: Path) -> None:
-    """Let a paused broker go on (SIGCONT)."""
+    """Resume a paused broker (SIGCONT)."""
     local = LocalCluster(directory)
     with errors_in_one_line():
         local.resume(broker_id)
-        echo(f"Broker {broker_id} goes on.")
+        echo(f"Broker {broker_id} is running again.")
 
 
 @click.command()
@@ -228,38 +230,40 @@ def resume(broker_id: int, directory: Path) -> None:
     required=True,
     help="server.properties",
 )
-@click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a setting that wins over the file")
+@click.option("--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a setting that overrides the file")
 def broker(config_file: Path, overrides: Sequence[str]) -> None:
     """Run one broker in the foreground (the same as `python -m broker`)."""
     given = [argument for text in overrides for argument in ("--override", text)]
-    # Another program in this process: signals, exit code and output are the broker's own.
+    # Replaces this program: signals, exit code and output are the broker's own.
     os.execv(sys.executable, [sys.executable, "-m", "broker", "--config", str(config_file), *given])
 
 
 def parse_overrides(texts: Sequence[str]) -> dict[str, str]:
-    """`key=value` texts as a dict. Raises click.ClickException."""
+    """Parses `key=value` texts. Raises click.ClickException."""
     settings = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
-            raise click.ClickException(f"--override {text}: write KEY=VALUE, as replica.lag.time.max.ms=10000")
+            raise click.ClickException(
+                f"--override {text}: expected KEY=VALUE, for example replica.lag.time.max.ms=10000"
+            )
         settings[key.strip()] = value.strip()
     return settings
 
 
 def parse_signal(text: str) -> signal.Signals:
-    """`KILL`, `SIGKILL`, `kill` or `9`. Raises click.UsageError."""
+    """Parses `KILL`, `SIGKILL`, `kill` or `9`. Raises click.UsageError."""
     with contextlib.suppress(ValueError):
         if is_plain_number(text):
             return signal.Signals(int(text))
     name = text.upper().removeprefix("SIG")
     if name not in SIGNALS:
-        raise click.UsageError(f"--signal {text}: no such signal; as KILL, TERM, STOP, CONT or a number")
+        raise click.UsageError(f"--signal {text}: unknown signal; expected KILL, TERM, STOP, CONT or a number")
     return signal.Signals[f"SIG{name}"]
 
 
 def started_lines(local: LocalCluster) -> list[str]:
-    """What is said after a start: the nodes, the address, what to do next."""
+    """Output after a start: the nodes, the address, the next commands."""
     where = "" if local.directory == DEFAULT_DIRECTORY.absolute() else f" --dir {os.path.relpath(local.directory)}"
     return [
         *node_table(cluster_json(local), with_state=False),
@@ -271,24 +275,24 @@ def started_lines(local: LocalCluster) -> list[str]:
 
 
 def stay(local: LocalCluster) -> None:
-    """Until Ctrl-C. Says when a node ends."""
+    """Waits for Ctrl-C, and reports a node that ends."""
     echo("Ctrl-C stops the cluster.")
     running = {process.name for process in local.running()}
     while running:
         time.sleep(WATCH_S)
         now = {process.name for process in local.running()}
         for name in sorted(running - now):
-            echo(f"{name} has ended; its log is in {local.directory}", err=True)
+            echo(f"{name} ended; its log is in {local.directory}", err=True)
         running = now
     raise ClusterError("all nodes of the cluster have ended")
 
 
 def stop_and_say(local: LocalCluster) -> None:
-    """Stops; a second Ctrl-C does not leave processes behind."""
+    """Stops the cluster; a second Ctrl-C does not leave processes behind."""
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for name in local.stop():
-            echo(f"{name} did not stop by itself and was killed", err=True)
+            echo(f"{name} did not stop in time and was killed", err=True)
     finally:
         signal.signal(signal.SIGINT, earlier)
     echo("Stopped.")
@@ -296,7 +300,7 @@ def stop_and_say(local: LocalCluster) -> None:
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """What goes wrong is said in one line on stderr, with exit code 1; 130 after Ctrl-C."""
+    """Prints an error as one line on stderr and exits with 1; with 130 after Ctrl-C."""
     try:
         yield
     except ClusterError as error:
@@ -308,7 +312,7 @@ def errors_in_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what is inside as Ctrl-C does."""
+    """Within this context, SIGTERM and SIGHUP act like Ctrl-C."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt

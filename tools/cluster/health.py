@@ -1,4 +1,4 @@
-"""Is a cluster well? Judged from one broker's Metadata, as `rpk cluster health` does; any Kafka can be asked. Pure."""
+"""Is a cluster healthy? Judged by one broker's Metadata, as `rpk cluster health` does; works for any Kafka. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING_KNOWN: Mapping[TopicPartition, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is wrong, if anything; `unreachable` is the reason why nobody could be asked."""
+    """What is wrong, if anything; `unreachable` is the reason if no broker answered."""
 
     controller: int | None
     nodes: tuple[int, ...]
@@ -50,7 +50,7 @@ def assess(
     under_way: Mapping[TopicPartition, Assignment],
     why_leaderless: Mapping[TopicPartition, str] = NOTHING_KNOWN,
 ) -> Health:
-    """A replica that a reassignment is adding does not count as missing. Nodes are known by the replicas assigned to them."""
+    """A replica that a reassignment is adding does not count as missing. The nodes are those with assigned replicas."""
     live = cluster.live_brokers
     leaderless = []
     under_replicated = []
@@ -71,7 +71,7 @@ def assess(
 
 
 def unreachable(reason: str) -> Health:
-    """Nobody answered."""
+    """The health of a cluster that did not answer."""
     return Health(None, (), (), (), (), reason)
 
 
@@ -113,7 +113,7 @@ def status_json(
 ) -> dict[str, Any]:
     """`{controller, nodes: [{id, address, rack, state, leaders, replicas}], topics, partitions, ...counts}`.
 
-    `reassigning_partitions` is null from a cluster that does not list reassignments.
+    `reassigning_partitions` is null if the cluster does not list reassignments.
     """
     views = cluster.partitions()
     addresses = {node.id: f"{node.host}:{node.port}" for node in cluster.nodes}
@@ -164,7 +164,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
 
 
 def _listed(values: Collection[object]) -> str:
-    """`[a b c]`, cut short where there are many."""
+    """`[a b c]`, shortened if it is long."""
     texts = [str(value) for value in values]
     more = len(texts) - PARTITIONS_SHOWN_MAX
     return f"[{' '.join(texts[:PARTITIONS_SHOWN_MAX])}{f' and {more} more' if more > 0 else ''}]"

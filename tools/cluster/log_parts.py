@@ -12,7 +12,7 @@ from typing import Any
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The files that hold what was written to `path`, the oldest first."""
+    """The files with everything that was written to `path` and is kept, the oldest first."""
     pattern = re.compile(re.escape(path.name) + r"\.([1-9][0-9]{0,3})")
     old = []
     with contextlib.suppress(OSError):
@@ -27,7 +27,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of an event log. A line that a crash tore, or that is being written, is left out."""
+    """The rows of an event log, without a line that a crash cut off or that is being written."""
     for line in LogReader(path).new_lines():
         with contextlib.suppress(ValueError):
             row = json.loads(line)
@@ -36,7 +36,7 @@ def events_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class LogReader:
-    """Reads on where it stopped, also when the file was rotated meanwhile."""
+    """Continues where it stopped, also if the file was rotated meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,13 +44,13 @@ class LogReader:
         self._position = 0
 
     def skip(self) -> None:
-        """What is there is not read."""
+        """Skips everything written so far."""
         with contextlib.suppress(FileNotFoundError):
             status = self._path.stat()
             self._inode, self._position = status.st_ino, status.st_size
 
     def new_lines(self) -> Iterator[bytes]:
-        """The lines that were added since. One that is cut off by a rotation is what is left of it."""
+        """The lines added since the last call. A line that a rotation cut off is returned as far as it is left."""
         for number, part in enumerate(self._unread()):
             with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
@@ -62,7 +62,7 @@ class LogReader:
                     yield line
 
     def _unread(self) -> list[Path]:
-        """The part that was read last, and those after it; all where it is not kept any more."""
+        """The file read last and the newer ones; all files if that one was removed."""
         parts = parts_of(self._path)
         for number, part in enumerate(parts):
             with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Servers that die with the process that started them, however that ends: those of the demo, the benches and the tests.
+"""Servers that die with the process that started them, however it ends: those of the demo, the benches and the tests.
 
-`ottla cluster start` leaves its servers running. A demo's servers have nobody else: were the demo killed with SIGKILL, and
-with it whatever it has set to watch over them, they would run for ever. So the kernel watches (Linux' PR_SET_PDEATHSIG).
-It goes by the *thread* that started a process, hence one thread starts them all, and lives as long as this process.
+`ottla cluster start` leaves its servers running. A demo's servers belong to the demo: if it and its guard were killed with
+SIGKILL, they would run for ever. So the kernel watches (Linux's PR_SET_PDEATHSIG). It watches the *thread* that started a
+process; therefore one thread, which lives as long as this process, starts all servers.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class _Role:
 
 
 def own_servers() -> None:
-    """Servers that this process starts from now on are killed when it ends. Elsewhere than on Linux nothing is done."""
+    """Makes servers that this process starts from now on die with it. Has no effect outside Linux."""
     _Role.is_owner = sys.platform == "linux"
 
 
 def start(popen: Callable[[Callable[[], None] | None], Popen]) -> Popen:
-    """`popen` starts a server, with what it is given as its `preexec_fn`."""
+    """Starts a server through `popen`, which gets the `preexec_fn` to use."""
     return _Starter.of(os.getpid()).start(popen) if _Role.is_owner else popen(None)
 
 
 class _Starter:
-    """The thread."""
+    """The thread that starts servers."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -52,7 +52,7 @@ class _Starter:
     @staticmethod
     @cache
     def of(owner: int) -> _Starter:
-        """A fork of this process has no such thread, and gets another."""
+        """The starter of this process. A fork has no such thread and gets a new one."""
         return _Starter(owner)
 
     def start(self, popen: Callable[[Callable[[], None]], Popen]) -> Popen:
@@ -65,11 +65,11 @@ class _Starter:
             popen, started = self._asked.get()
             try:
                 started.set_result(popen(self._die_with_owner))
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
                 started.set_exception(error)
 
     def _die_with_owner(self) -> None:
-        """In the new process, before it becomes the server."""
+        """Runs in the new process, before it becomes the server."""
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._owner:  # it ended before the kernel was told
+        if os.getppid() != self._owner:  # the owner ended before the kernel was told
             os._exit(OWNER_IS_GONE)

@@ -1,6 +1,6 @@
-"""Free ports for servers that keep them: outside the range from which the kernel gives ports to outgoing connections.
+"""Free ports for servers that keep them: outside the range that the kernel uses for outgoing connections.
 
-A port from that range could be taken by any client's connection while its server is being restarted.
+A client's connection could take a port from that range while its server restarts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ATTEMPTS = 10_000
 
 
 class NoFreePorts(Exception):
-    """Too few ports are free on this machine."""
+    """There are too few free ports on this machine."""
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports of 127.0.0.1 that nobody listens at. Random, so that two callers seldom choose the same."""
+    """`count` different ports of 127.0.0.1 without a listener. They are random, so that two callers seldom choose the same."""
     low, high = _ephemeral_range()
     candidates = range(LOWEST, low) if low - LOWEST > 2000 else range(high + 1, HIGHEST + 1)
     if len(candidates) < 2000:
@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """True when a server could listen there now. An address that is not this machine's counts as free: others judge it."""
+    """Whether a server could listen there now. An address of another machine counts as free; others check that."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -56,7 +56,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
-    """True when somebody listens there. A connection with itself is nobody (`protocol/self_connection.py`)."""
+    """Whether something listens there. A connection with itself does not count (`protocol/self_connection.py`)."""
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
             return bool(connection.getsockname() != connection.getpeername())

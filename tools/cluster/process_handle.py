@@ -1,6 +1,6 @@
-"""A hold on one process that does not come to mean another one when its pid is given out again.
+"""A handle on one process that never means another process, even after its pid is reused.
 
-Linux: a pidfd. Elsewhere, and on a Linux before 5.3, there is only the pid: it is used as it is.
+Linux: a pidfd. Elsewhere, and on Linux before 5.3, there is only the pid, which is used as it is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import signal
 
 
 class ProcessHandle:
-    """Of the process that has the pid when this is made. Look at what it is *afterwards*: then it is that one which is signalled."""
+    """The process that has the pid when this is made. Check what it is *afterwards*: then that process gets the signals."""
 
     def __init__(self, pid: int) -> None:
-        """Raises ProcessLookupError when there is no such process."""
+        """Raises ProcessLookupError if there is no such process."""
         self.pid = pid
         self._fd = -1
         if hasattr(os, "pidfd_open"):
@@ -27,7 +27,7 @@ class ProcessHandle:
                 self._fd = -1
 
     def send(self, number: signal.Signals) -> bool:
-        """False when the process is gone."""
+        """Returns False if the process has ended."""
         try:
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, number)
@@ -38,7 +38,7 @@ class ProcessHandle:
         return True
 
     def is_over(self) -> bool | None:
-        """True when it has ended, whether or not its exit code was fetched. None where that cannot be told."""
+        """Whether it has ended, even if its exit code was not fetched. None if that is unknown."""
         if self._fd < 0:
             return None
         poll = select.poll()

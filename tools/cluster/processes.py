@@ -1,9 +1,9 @@
 """Server processes of a run directory: started detached, found again by later commands, signalled, stopped.
 
-Who starts them may own them (`ownership.py`): then they end with it.
+The process that starts them may own them (`ownership.py`); then they end with it.
 
-A process is known by its configuration file, which its command line names. The pid file is where to look first; a pid
-that now belongs to another program is not believed, and a server that somebody started by hand is found as well.
+A process is recognised by its configuration file, which is in its command line. The pid file is tried first. A pid that now
+belongs to another program is ignored, and a server that was started by hand is found as well.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KILL_TIMEOUT_S = 10.0
 PROC = Path("/proc")
 PID_MAX = 2**22
 OVER = ("Z", "X", "?")
-"""Process states, as ps shows them, in which nothing is left but an exit code to fetch."""
+"""Process states, as in ps, in which only the exit code is left to fetch."""
 
 
 @dataclass
 class ServerProcess:
     """One server of a run directory, running or not.
 
-    `marker` is an argument that every command line of such a server has, beside the path of `config_file`.
+    `marker` is an argument in every command line of such a server, beside the path of `config_file`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ServerProcess:
         return self.directory / "server.log"
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Starts it in a session of its own, so that a Ctrl-C here does not reach it; output is added to `server.log`."""
+        """Starts it in its own session, so that a Ctrl-C here does not reach it; appends its output to `server.log`."""
         self._since_start.skip()
         with open(open_log(self.log_file), "ab") as log:
             self._child = ownership.start(
@@ -77,12 +77,12 @@ class ServerProcess:
         return self._child.pid
 
     def pid(self) -> int | None:
-        """The pid if it runs (a paused one runs), else None."""
+        """The pid of the running or paused process, else None."""
         handle = self._find()
         return None if handle is None else handle.pid
 
     def _find(self) -> ProcessHandle | None:
-        """The process, held before it was looked at: its pid may be another program's a moment later."""
+        """The process. The handle is taken before the check, because the pid may belong to another program a moment later."""
         if self._child is not None and self._child.poll() is not None:
             self._child = None
         if self._seen is not None and self._seen.is_over() is False and self._is_this(self._seen.pid):
@@ -105,19 +105,19 @@ class ServerProcess:
         yield from _all_pids()
 
     def is_paused(self) -> bool:
-        """True while stopped by SIGSTOP."""
+        """Whether it is stopped by SIGSTOP."""
         pid = self.pid()
         return pid is not None and _state(pid) in ("T", "t")
 
     def send(self, number: signal.Signals) -> bool:
-        """Sends a signal; False when it does not run."""
+        """Sends a signal; returns False if it is not running."""
         handle = self._find()
         return handle is not None and handle.send(number)
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Waits for its end. False when it still runs after `timeout_s`."""
+        """Waits until it has ended. Returns False if it still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        # A process that ends loses its command line first and closes its sockets a moment later.
+        # An ending process loses its command line first and closes its sockets a moment later.
         while self.pid() is not None or (self._seen is not None and not _is_over(self._seen)):
             if time.monotonic() > deadline:
                 return False
@@ -128,13 +128,13 @@ class ServerProcess:
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and waits for the end. A paused process dies of it too."""
+        """Sends SIGKILL and waits for the end. It also ends a paused process."""
         self.send(signal.SIGKILL)
         if not self.wait_gone(KILL_TIMEOUT_S):
-            raise TimeoutError(f"{self.name} (pid {self.pid()}) does not die of SIGKILL")
+            raise TimeoutError(f"{self.name} (pid {self.pid()}) did not end after SIGKILL")
 
     def last_words(self) -> str:
-        """The last line of its log that is not empty."""
+        """The last non-empty line of its log."""
         for part in reversed(parts_of(self.log_file)):
             try:
                 with part.open("rb") as log:
@@ -148,7 +148,7 @@ class ServerProcess:
         return ""
 
     def words_since_start(self) -> list[str]:
-        """The lines of its log since `start` was called here, or since this was asked last; all lines when it was not."""
+        """The lines of its log since the last call, or since `start`; all lines if it was not started here."""
         return [line.decode(errors="replace").rstrip("\n") for line in self._since_start.new_lines()]
 
     def _is_this(self, pid: int) -> bool:
@@ -160,7 +160,7 @@ class ServerProcess:
 
 
 def stop_all(processes: Sequence[ServerProcess], timeout_s: float) -> list[ServerProcess]:
-    """SIGTERM to all at once, SIGKILL to those that still run after `timeout_s`. Returns those that had to be killed."""
+    """Sends SIGTERM to all, then SIGKILL to those that still run after `timeout_s`. Returns those that were killed."""
     for process in processes:
         process.send(signal.SIGTERM)
         process.send(signal.SIGCONT)
@@ -184,7 +184,7 @@ def _all_pids() -> list[int]:
 
 
 def _arguments(pid: int) -> list[str]:
-    """The command line; empty for a process that is gone, has ended but was not waited for, or is not ours to see."""
+    """The command line; empty for a process that has ended or is not ours to see."""
     try:
         return (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -199,7 +199,7 @@ def _resolved(pid: int, argument: str) -> Path | None:
 
 
 def _state(pid: int) -> str:
-    """One letter, as ps shows it; `?` when it is gone."""
+    """One letter, as in ps; `?` if the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

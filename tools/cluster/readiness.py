@@ -15,15 +15,15 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """The cluster as one broker tells it; `controller_id` is -1 when it knows none."""
+    """The cluster according to one broker; `controller_id` is -1 if it knows none."""
 
     broker_ids: frozenset[int]
     controller_id: int
 
 
 def broker_view(address: tuple[str, int], timeout_s: float) -> BrokerView | None:
-    """What the broker at `address` answers, None when nothing comes that is an answer."""
-    # Loading Kafka's schemas takes a while, which the brokers that were just started can use.
+    """The answer of the broker at `address`; None without a valid answer."""
+    # Loading Kafka's schemas takes a while, which brokers that were just started can use.
     from protocol.kafka.api_keys import ApiKey
 
     body = {"topics": [], "allow_auto_topic_creation": False}
@@ -36,7 +36,7 @@ def broker_view(address: tuple[str, int], timeout_s: float) -> BrokerView | None
 def ask_broker(
     address: tuple[str, int], timeout_s: float, api_key: int, version: int, body: Mapping[str, Any]
 ) -> Any | None:
-    """This very broker's answer (kio's entity) over a connection of its own, None when nothing comes that is an answer."""
+    """This broker's answer (kio's entity) over a separate connection; None without a valid answer."""
     from protocol.kafka.framing import MalformedRequest
     from protocol.kafka.messages import decode_response, encode_request
 
@@ -55,7 +55,7 @@ def ask_broker(
 def not_ready(
     addresses: Mapping[int, tuple[str, int]], expected: Collection[int], timeout_s: float
 ) -> tuple[dict[int, str], int]:
-    """Broker id -> what it still lacks, for those of `addresses` that lack something; and the controller that they name."""
+    """Broker id -> what is missing, for those of `addresses` that are not ready; and the controller that they name."""
     reasons: dict[int, str] = {}
     controller_id = -1
     for broker_id, address in addresses.items():

@@ -1,4 +1,4 @@
-"""The files of a cluster's run directory (RUN-1) and how they are made. A file that is there is never overwritten (RUN-2).
+"""The files of a cluster's run directory (RUN-1). An existing file is never overwritten (RUN-2).
 
 DIR/broker-<id>/{server.properties,server.log,pid,data/}
 DIR/zookeeper/{zoo.cfg,server.log,pid,data/}             with the embedded ZooKeeper only
@@ -28,18 +28,18 @@ BROKER_MARKER = "broker"
 REPLICATION_FACTOR_MAX = 3
 
 HEADER = """\
-# Broker {broker_id}, made by `ottla cluster start`; changes are kept and take effect when the broker is started again.
+# Broker {broker_id}, created by `ottla cluster start`. Changes are kept and take effect when the broker restarts.
 """
 
 
 class ClusterError(Exception):
-    """A cluster command cannot do what it was asked; the message says why and what to do."""
+    """A cluster command failed; the message says why and what to do."""
 
 
 def local_profile(broker_count: int) -> dict[str, str]:
-    """What a local cluster has other than Kafka's defaults: short time-outs, so that a failover is quick.
+    """The settings in which a local cluster differs from Kafka's defaults: short timeouts, so that a failover is quick.
 
-    The first member of a group does not wait for others, as in the configuration that Kafka comes with.
+    The first member of a group does not wait for others, as in the configuration that comes with Kafka.
     """
     replication_factor = str(min(REPLICATION_FACTOR_MAX, broker_count))
     return {
@@ -71,7 +71,7 @@ class BrokerDirectory:
         return ServerProcess(f"broker {self.id}", self.path, self.config_file, BROKER_MARKER)
 
     def create(self, zookeeper_connect: str, ports: tuple[int, int, int], settings: Mapping[str, str]) -> None:
-        """Writes `server.properties`; `settings` win over what is chosen here. `ports`: of clients, control, metrics."""
+        """Writes `server.properties`; `settings` override the values chosen here. `ports`: clients, control, metrics."""
         client_port, control_port, metrics_port = ports
         properties = {
             "broker.id": str(self.id),
@@ -89,27 +89,27 @@ class BrokerDirectory:
         write_anew(self.config_file, HEADER.format(broker_id=self.id) + lines)
 
     def properties(self) -> dict[str, str]:
-        """The settings as they are in the file now. Raises ClusterError."""
+        """The settings currently in the file. Raises ClusterError."""
         try:
             return parse_properties(self.config_file.read_text())
         except OSError as error:
             raise ClusterError(f"{self.config_file} cannot be read: {error.strerror}") from None
 
     def address(self) -> tuple[str, int]:
-        """Where clients reach this broker. Raises ClusterError."""
+        """The address for clients. Raises ClusterError."""
         return parse_address(self.client_endpoint(), self.config_file)
 
     def client_endpoint(self) -> str:
-        """`host:port` that clients are told. Raises ClusterError."""
+        """`host:port` as advertised to clients. Raises ClusterError."""
         endpoints = client_endpoints(self.properties())
         if not endpoints:
             raise ClusterError(
-                f"{self.config_file} has no listener for clients with a port, as listeners=PLAINTEXT://host:port"
+                f"{self.config_file} has no listener for clients with a port, for example listeners=PLAINTEXT://host:port"
             )
         return endpoints[0]
 
     def listener_addresses(self) -> list[tuple[str, int]]:
-        """All that this broker will listen at, with ports that are known before."""
+        """All addresses at which this broker will listen, if the port is known in advance."""
         found = []
         for listener in self.properties().get("listeners", "").split(","):
             host, _, port = listener.partition("://")[2].strip().rpartition(":")
@@ -119,7 +119,7 @@ class BrokerDirectory:
 
 
 class RunDirectory:
-    """`DIR`: finds what is there, makes what is not, removes what was made."""
+    """`DIR`: reads what is there, creates what is missing, removes what was created."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -139,7 +139,7 @@ class RunDirectory:
         return BrokerDirectory(broker_id, self.path / f"broker-{broker_id}")
 
     def remove(self) -> None:
-        """Removes brokers and ZooKeeper with their data, and the directory itself unless something else is in it."""
+        """Removes brokers and ZooKeeper with their data, and the directory unless it contains something else."""
         for broker in self.brokers():
             shutil.rmtree(broker.path, ignore_errors=True)
         if self.zookeeper.exists():
@@ -149,7 +149,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For commands that start or stop: two at a time are refused. The lock goes with the process, whatever happens."""
+        """A lock for commands that start or stop: a second command is refused. It ends with the process in any case."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
@@ -171,5 +171,5 @@ def parse_address(text: str, where: Path) -> tuple[str, int]:
     """`host:port`. Raises ClusterError."""
     host, _, port = text.rpartition(":")
     if not is_plain_number(port):
-        raise ClusterError(f"{where}: {text!r} is no host:port")
+        raise ClusterError(f"{where}: {text!r} is not host:port")
     return host.strip("[]") or LOCAL_HOST, int(port)

@@ -11,7 +11,7 @@ from tools.cluster.tables import aligned
 def cluster_json(cluster: LocalCluster) -> dict[str, Any]:
     """`{directory, bootstrap_servers, zookeeper_connect, controller, nodes: [{name, id, address, pid, state, reason, directory}]}`.
 
-    `state` is running, paused, stopped, or not ready with the reason; `id` is None for ZooKeeper.
+    `state` is running, paused, stopped, or not ready with a reason; `id` is None for ZooKeeper.
     """
     nodes: list[dict[str, Any]] = []
     zookeeper = cluster.zookeeper

@@ -1,4 +1,4 @@
-"""A real ZooKeeper as a process of its own, from the jars that come with pyspark."""
+"""Runs a real ZooKeeper in its own process, from the jars that come with pyspark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JARS = (
     "metrics-core-*",
     "snappy-java-*",
 )
-"""What the server needs. All of pyspark's jars would do too, and take a second longer to start."""
+"""The jars that the server needs. All of pyspark's jars would work too, but start a second slower."""
 
 JVM_OPTIONS = (
     "-Xmx512m",
@@ -38,7 +38,7 @@ JVM_OPTIONS = (
 )
 
 ZOO_CFG = """\
-# Made by `ottla cluster start`; changes are kept. Milliseconds where no unit is said.
+# Created by `ottla cluster start`; changes are kept. Times without a unit are milliseconds.
 tickTime=500
 minSessionTimeout=1000
 maxSessionTimeout=60000
@@ -72,7 +72,7 @@ rootLogger.appenderRef.file.ref = file
 
 
 class ZooKeeperError(Exception):
-    """ZooKeeper cannot be run; the message says why and what to do."""
+    """ZooKeeper cannot run; the message says why and what to do."""
 
 
 class EmbeddedZooKeeper:
@@ -87,7 +87,7 @@ class EmbeddedZooKeeper:
         return self.config_file.exists()
 
     def create(self, port: int) -> None:
-        """Writes the configuration. Files that are there are kept."""
+        """Writes the configuration. Existing files are kept."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.config_file.exists():
             write_anew(self.config_file, ZOO_CFG.format(data=self.directory / "data", host=LOCAL_HOST, port=port))
@@ -97,7 +97,7 @@ class EmbeddedZooKeeper:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, as `zoo.cfg` says. Raises ZooKeeperError."""
+        """Host and port from `zoo.cfg`. Raises ZooKeeperError."""
         host, port = LOCAL_HOST, ""
         for line in self.config_file.read_text().splitlines():
             key, _, value = line.partition("=")
@@ -116,7 +116,7 @@ class EmbeddedZooKeeper:
         return f"{host}:{port}"
 
     def start(self, jvm_options: Sequence[str] = ()) -> None:
-        """Starts the process without waiting for it; `jvm_options` win over ours. Raises ZooKeeperError, JavaNotFound."""
+        """Starts the process without waiting for it; `jvm_options` override ours. Raises ZooKeeperError, JavaNotFound."""
         java = find_java()
         command = [
             java,
@@ -131,7 +131,7 @@ class EmbeddedZooKeeper:
         self.process.start(command, os.environ)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Waits until it serves. Raises ZooKeeperError when it ended, or does not serve in time."""
+        """Waits until it serves. Raises ZooKeeperError if it ends, or does not serve in time."""
         deadline = time.monotonic() + timeout_s
         while not self.is_serving():
             if self.process.pid() is None:
@@ -143,7 +143,7 @@ class EmbeddedZooKeeper:
             time.sleep(POLL_S)
 
     def is_serving(self, timeout_s: float = 1.0) -> bool:
-        """True when it answers its `ruok` command."""
+        """Whether it answers its `ruok` command."""
         try:
             with socket.create_connection(self.address, timeout_s) as connection:
                 connection.sendall(b"ruok")
@@ -153,7 +153,7 @@ class EmbeddedZooKeeper:
 
 
 def class_path() -> str:
-    """The jars of ZooKeeper and of what it needs. Raises ZooKeeperError."""
+    """The jars of ZooKeeper and its dependencies. Raises ZooKeeperError."""
     package = util.find_spec("pyspark")
     if package is None or package.origin is None:
         raise ZooKeeperError(
@@ -163,5 +163,5 @@ def class_path() -> str:
     jars = Path(package.origin).parent / "jars"
     found = [jar for pattern in JARS for jar in sorted(glob.glob(f"{glob.escape(str(jars))}/{pattern}.jar"))]
     if not any(Path(jar).name.startswith("zookeeper-") for jar in found):
-        raise ZooKeeperError(f"{jars} has no ZooKeeper: use another one with --zookeeper host:port")
+        raise ZooKeeperError(f"{jars} has no ZooKeeper: use another ZooKeeper with --zookeeper host:port")
     return os.pathsep.join(found)

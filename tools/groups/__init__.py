@@ -1,1 +1,1 @@
-"""Consumer groups as their operator sees them: `ottla group`."""
+"""Consumer groups for their operator: `ottla group`."""

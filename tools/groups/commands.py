@@ -1,4 +1,4 @@
-"""`ottla group list|describe|reset-offsets|delete|delete-offsets`: Kafka's columns and words, against any Kafka cluster."""
+"""`ottla group list|describe|reset-offsets|delete|delete-offsets`: Kafka's columns and text, for any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
 
 ALL = "all"
-SEE_LIST = "; `ottla group list` shows those that do"
+SEE_LIST = "; `ottla group list` shows the groups"
 OFFSETS, MEMBERS, STATE = "--offsets", "--members", "--state"
 
 
@@ -52,10 +52,20 @@ group.add_command(reset_offsets)
 
 @group.command("list")
 @click.option(
-    "--state", "states", is_flag=False, flag_value=ALL, metavar="[STATE,...]", help="show states; only these, if given"
+    "--state",
+    "states",
+    is_flag=False,
+    flag_value=ALL,
+    metavar="[STATE,...]",
+    help="show states; with values, list only groups in these states",
 )
 @click.option(
-    "--type", "types", is_flag=False, flag_value=ALL, metavar="[TYPE,...]", help="show types; only these, if given"
+    "--type",
+    "types",
+    is_flag=False,
+    flag_value=ALL,
+    metavar="[TYPE,...]",
+    help="show types; with values, list only groups of these types",
 )
 @connection_options
 def list_groups(
@@ -71,18 +81,20 @@ def list_groups(
         else:
             _print(list_lines(groups, with_type=types is not None, with_state=states is not None))
         if problems:
-            raise AdminError(f"groups may be missing, not all brokers told theirs: {'; '.join(problems)}")
+            raise AdminError(f"groups may be missing, because not all brokers answered: {'; '.join(problems)}")
 
 
 @group.command()
 @group_options
 @all_groups_option
 @click.option(
-    "--offsets", "parts", flag_value=OFFSETS, multiple=True, help="offsets and lag of each partition (default)"
+    "--offsets", "parts", flag_value=OFFSETS, multiple=True, help="show offsets and lag of each partition (default)"
 )
-@click.option("--members", "parts", flag_value=MEMBERS, multiple=True, help="the members")
-@click.option("--state", "parts", flag_value=STATE, multiple=True, help="the state, the coordinator, the assignor")
-@click.option("--verbose", is_flag=True, help="more columns: the members' assignments, the offsets' leader epochs")
+@click.option("--members", "parts", flag_value=MEMBERS, multiple=True, help="show the members")
+@click.option(
+    "--state", "parts", flag_value=STATE, multiple=True, help="show the state, the coordinator and the assignor"
+)
+@click.option("--verbose", is_flag=True, help="show more columns: the members' assignments, the offsets' leader epochs")
 @connection_options
 def describe(
     group_names: Sequence[str],
@@ -94,10 +106,10 @@ def describe(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Describe groups: the offsets with their lag, the members, or the state."""
+    """Describe groups: their offsets and lag, their members, or their state."""
     names = named_groups(group_names, group_options, all_groups=all_groups)
     if len(set(parts)) > 1:
-        raise click.UsageError(f"one of {OFFSETS}, {MEMBERS} and {STATE} at a time, please.")
+        raise click.UsageError(f"use only one of {OFFSETS}, {MEMBERS} and {STATE}.")
     part = parts[0] if parts else OFFSETS
     with errors_in_one_line():
         client = connect_groups(bootstrap_server, command_config)
@@ -125,7 +137,7 @@ def delete(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Delete groups without members, with their offsets. One that cannot be deleted does not keep the others."""
+    """Delete groups without members, with their offsets. If one cannot be deleted, the others still are."""
     names = named_groups(group_names, group_options, all_groups=all_groups)
     with errors_in_one_line():
         client = connect_groups(bootstrap_server, command_config)
@@ -161,15 +173,15 @@ def delete_offsets(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Delete a group's committed offsets of topics that no member of it is subscribed to."""
+    """Delete a group's committed offsets of topics to which no member is subscribed."""
     names = named_groups(group_names, group_options)
     if len(names) > 1:
-        raise click.UsageError("one group at a time, please.")
+        raise click.UsageError("give only one group.")
     with errors_in_one_line():
         selections = [parse_selection(topic) for topic in topics]
         client = connect_groups(bootstrap_server, command_config)
         counts = client.cluster().partition_counts
-        # The offsets of a topic that is gone may be what is to be deleted.
+        # The topic itself may have been deleted.
         for partition in client.committed_offsets(names)[names[0]]:
             counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
         partitions = sorted(select_partitions(selections, counts))
@@ -201,7 +213,7 @@ def _print_deletions(name: str, outcomes: dict[TopicPartition, tuple[str, str] |
 
 
 def _offset_rows(client: KafkaGroups, groups: Sequence[GroupView]) -> dict[str, list[OffsetRow]]:
-    """Group -> its rows. The logs' ends are asked after the commits: a lag is never below 0 for that."""
+    """Group -> its rows. The log ends are fetched after the commits, so that no lag is negative for that reason."""
     committed = client.committed_offsets([view.group for view in groups])
     partitions = {partition for offsets in committed.values() for partition in offsets}
     partitions |= {partition for view in groups for member in view.members for partition in member.assignment}
@@ -210,7 +222,7 @@ def _offset_rows(client: KafkaGroups, groups: Sequence[GroupView]) -> dict[str, 
 
 
 def _description_json(view: GroupView, part: str, rows: Sequence[OffsetRow]) -> dict[str, object]:
-    """The state always; `offsets` or `members` as they were asked for."""
+    """The state, and `offsets` or `members` if they were requested."""
     described = group_json(view)
     if part == OFFSETS:
         described["offsets"] = [row_json(row) for row in rows]
@@ -218,7 +230,7 @@ def _description_json(view: GroupView, part: str, rows: Sequence[OffsetRow]) -> 
 
 
 def _print_groups(groups: Sequence[GroupView], part: str, rows: dict[str, list[OffsetRow]], *, verbose: bool) -> None:
-    """One table for each group, an empty line between them."""
+    """One table per group, separated by empty lines."""
     for index, view in enumerate(groups):
         if index:
             echo()
@@ -239,12 +251,12 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _words(text: str | None, known: Sequence[str], option: str) -> list[str]:
-    """Kafka's comma-separated words in any case; none for all. Raises UsageError."""
+    """Parses Kafka's comma-separated words in any case; an empty list means all. Raises UsageError."""
     if text is None or text == ALL:
         return []
     by_lower: dict[str, str] = {word.lower(): word for word in known}
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in by_lower:
-            raise click.UsageError(f"{option} {word!r}: choose from {', '.join(known)}.")
+            raise click.UsageError(f"{option} {word!r} is unknown: use {', '.join(known)}.")
     return [by_lower[word] for word in words]

@@ -1,4 +1,4 @@
-"""Which groups a command is about, and the client for them."""
+"""The groups that a command applies to, and the client for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def group_options(command: Command) -> Command:
-    """The groups as Kafka has them (`--group NAME`, several times) or as arguments."""
+    """The groups: arguments, or Kafka's `--group NAME`, which may be repeated."""
     command = click.option(
         "--group",
         "group_options",
@@ -36,20 +36,20 @@ def all_groups_option(command: Command) -> Command:
 
 
 def named_groups(arguments: Sequence[str], options: Sequence[str], *, all_groups: bool = False) -> list[str]:
-    """The names that were given, each once. Raises UsageError for none, and for names beside `--all-groups`."""
+    """The given names, each once. Raises UsageError for none, and for names beside `--all-groups`."""
     names = list(dict.fromkeys([*arguments, *options]))
     if all_groups and names:
-        raise click.UsageError("name groups, or give --all-groups: not both.")
+        raise click.UsageError("group names and --all-groups cannot be used together.")
     if not all_groups and not names:
-        raise click.UsageError("which group? Give its name, or --all-groups.")
+        raise click.UsageError("missing group name, or --all-groups.")
     if "" in names:
-        raise click.UsageError("a group's name is not empty.")
+        raise click.UsageError("a group name must not be empty.")
     return names
 
 
 def connect_groups(bootstrap_server: str | None, command_config: Path | None) -> KafkaGroups:
-    """The client for groups. Raises AdminError, also when no broker answers."""
-    from tools.groups.kafka_groups import KafkaGroups  # loaded when it is needed: `--help` is quick
+    """The client for groups. Raises AdminError, also if no broker answers."""
+    from tools.groups.kafka_groups import KafkaGroups  # imported when needed, so that `--help` is fast
 
     client = KafkaGroups(servers(bootstrap_server), command_config)
     client.cluster()
@@ -57,8 +57,8 @@ def connect_groups(bootstrap_server: str | None, command_config: Path | None) ->
 
 
 def every_group(client: KafkaGroups) -> list[str]:
-    """The names of all consumer groups. Raises AdminError when a broker did not tell its own: some would be missing."""
+    """The names of all consumer groups. Raises AdminError if a broker did not answer, because some would be missing."""
     groups, problems = client.list_groups()
     if problems:
-        raise AdminError(f"not all brokers told their groups: {'; '.join(problems)}; see `ottla cluster health`")
+        raise AdminError(f"not all brokers listed their groups: {'; '.join(problems)}; see `ottla cluster health`")
     return [group.group for group in groups]

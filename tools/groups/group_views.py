@@ -11,7 +11,7 @@ from protocol.types import TopicPartition
 from tools.admin.cluster_view import NodeView
 
 MISSING = "-"
-"""What Kafka prints where it knows no value."""
+"""What Kafka prints for an unknown value."""
 
 DEAD = "Dead"
 EMPTY = "Empty"
@@ -20,23 +20,23 @@ STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty"
 TYPES = ("Classic", "Consumer")
 
 NAME_WIDTH = 15
-"""The least width of a column of names; Kafka widens it to the longest."""
+"""The minimum width of a column of names; Kafka widens it to the longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as ListGroups tells it; `state` and `type` in Kafka's words (see STATES and TYPES)."""
+    """A group from ListGroups; `state` and `type` are Kafka's words (see STATES and TYPES)."""
 
     group: str
     type: str
     state: str
     is_simple: bool
-    """No member ever joined: offsets were only committed from outside."""
+    """The group never had a member: its offsets were only committed from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member and what it was assigned, in order."""
+    """A member and its assignment, in order."""
 
     consumer_id: str
     instance_id: str | None
@@ -47,7 +47,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as DescribeGroups tells it; one that does not exist is Dead."""
+    """A group from DescribeGroups; one that does not exist is Dead."""
 
     group: str
     state: str
@@ -67,7 +67,7 @@ class CommittedView:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """A line of `group describe`: a partition that is assigned, or has a committed offset, or both."""
+    """A line of `group describe`: a partition that is assigned, has a committed offset, or both."""
 
     group: str
     topic: str
@@ -91,7 +91,7 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedView],
     end_offsets: Mapping[TopicPartition, int],
 ) -> list[OffsetRow]:
-    """In Kafka's order: members with the most partitions first, then the partitions that nobody is assigned."""
+    """Kafka's order: members with the most partitions first, then partitions without a member."""
     owners: list[tuple[MemberView | None, Sequence[TopicPartition]]] = [
         (member, member.assignment)
         for member in sorted(group.members, key=lambda member: (-len(member.assignment), member.consumer_id))
@@ -119,7 +119,7 @@ def offset_rows(
 
 
 def remark(group: GroupView) -> str | None:
-    """What Kafka says on stderr about a group that is not stable."""
+    """What Kafka prints on stderr about a group that is not stable."""
     if group.state == EMPTY:
         return f"Consumer group '{group.group}' has no active members."
     if group.state in REBALANCING:
@@ -128,7 +128,7 @@ def remark(group: GroupView) -> str | None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
-    """Left-aligned columns of at least `widths` characters, one blank between them; None is printed as `-`."""
+    """Left-aligned columns of at least `widths` characters, one space between them; None is printed as `-`."""
     lines = [header, *([MISSING if value in (None, "") else escaped(str(value)) for value in row] for row in rows)]
     fitted = [max(least, *(len(line[column]) for line in lines)) for column, least in enumerate(widths)]
     for line in lines:
@@ -136,7 +136,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], widths: Seque
 
 
 def list_lines(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> Iterator[str]:
-    """The names alone, or Kafka's table with the columns that were asked for."""
+    """The names alone, or Kafka's table with the requested columns."""
     if not with_type and not with_state:
         yield from (group.group for group in groups)
         return
@@ -148,7 +148,7 @@ def list_lines(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bo
 
 
 def offset_lines(rows: Sequence[OffsetRow], *, verbose: bool) -> Iterator[str]:
-    """Kafka's table of offsets and lag; `verbose` adds LEADER-EPOCH, as Kafka 4 does."""
+    """Kafka's table of offsets and lag; `verbose` adds LEADER-EPOCH, as in Kafka 4."""
     header = ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST"]
     header.append("CLIENT-ID")
     widths = [NAME_WIDTH, NAME_WIDTH, 10, 15, 15, 15, NAME_WIDTH, NAME_WIDTH, 0]
@@ -166,7 +166,7 @@ def offset_lines(rows: Sequence[OffsetRow], *, verbose: bool) -> Iterator[str]:
 
 
 def member_lines(group: GroupView, *, verbose: bool) -> Iterator[str]:
-    """Kafka's table of members; the instance ids only where there are any, the assignment with `verbose`."""
+    """Kafka's table of members; instance ids only if there are any, assignments only with `verbose`."""
     with_instances = any(member.instance_id for member in group.members)
     header = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
     widths = [NAME_WIDTH] * 5
@@ -210,7 +210,7 @@ def listed_json(group: ListedGroup) -> dict[str, Any]:
 
 
 def row_json(row: OffsetRow) -> dict[str, Any]:
-    """The row's fields without the group, and its lag; null where it is not known."""
+    """The row's fields without the group, and its lag; null if unknown."""
     fields = {**asdict(row), "lag": row.lag}
     del fields["group"]
     return fields

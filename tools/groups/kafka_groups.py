@@ -1,4 +1,4 @@
-"""What confluent-kafka's AdminClient does with consumer groups, beside `KafkaAdmin`'s requests: plain values out."""
+"""Requests of confluent-kafka's AdminClient about consumer groups, in addition to `KafkaAdmin`'s: returns plain values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TYPE_NAMES: Mapping[Any, str] = {ConsumerGroupType.CLASSIC: "Classic", ConsumerG
 UNKNOWN = "Unknown"
 
 ATTEMPT_TIMEOUT_S = 6.0
-"""How long one answer is waited for: a client may wait for a broker that is gone, and a new one finds its successor."""
+"""Time limit of one answer: a client may wait for a dead broker, and a new client finds its successor."""
 AGAIN = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -63,19 +63,19 @@ AGAIN = frozenset(
         KafkaError._WAIT_COORD,
     }
 )
-"""Another answer is likely soon: a coordinator or leader has moved, or loads."""
+"""Errors that a retry may resolve: a coordinator or leader has moved, or is loading."""
 
 COORDINATOR_ADVICE = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator still reads its groups from disk: try again",
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still loading its groups: try again",
     KafkaError.NOT_COORDINATOR: "its coordinator is moving: try again; see `ottla cluster health`",
     KafkaError._TIMED_OUT: "is its coordinator up? See `ottla cluster health`",
     KafkaError._TIMED_OUT_QUEUE: "is its coordinator up? See `ottla cluster health`",
     KafkaError.COORDINATOR_NOT_AVAILABLE: "are there enough brokers for __consumer_offsets? See `ottla cluster health`",
     KafkaError.GROUP_ID_NOT_FOUND: "`ottla group list` shows the groups",
-    KafkaError.INVALID_GROUP_ID: "give a name that is not empty",
+    KafkaError.INVALID_GROUP_ID: "the name must not be empty",
     KafkaError.NON_EMPTY_GROUP: "stop its consumers first: see `ottla group describe --members`",
-    KafkaError.UNKNOWN_MEMBER_ID: "a consumer has joined meanwhile: stop it first",
-    KafkaError.REBALANCE_IN_PROGRESS: "consumers have joined meanwhile: stop them first",
+    KafkaError.UNKNOWN_MEMBER_ID: "a consumer has joined in the meantime: stop it first",
+    KafkaError.REBALANCE_IN_PROGRESS: "consumers have joined in the meantime: stop them first",
 }
 
 
@@ -83,12 +83,12 @@ Key = TypeVar("Key")
 
 
 class KafkaGroups(KafkaAdmin):
-    """Requests about the groups of one cluster, each bounded in time. What is on the move is asked again until then."""
+    """Requests about one cluster's groups, each with a time limit. Requests are retried while coordinators or leaders move."""
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = (), *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> tuple[list[ListedGroup], list[str]]:
-        """The consumer groups in order, of those states and types (none: of all), and what went wrong on single brokers.
+        """The consumer groups of those states and types (none: of all), in order, and the errors of single brokers.
 
         Raises AdminError.
         """
@@ -113,11 +113,11 @@ class KafkaGroups(KafkaAdmin):
         if not groups and any(error_code(problem) in NOT_SERVED for problem in problems):
             raise refusal("the groups cannot be listed", problems[0], {})
         words = [error_text(problem) for problem in problems]
-        words += [f"{partition} has no leader, or another one each time" for partition in unsettled]
+        words += [f"{partition} has no leader, or its leader keeps changing" for partition in unsettled]
         return sorted(groups, key=lambda group: group.group), words
 
     def _listed(self, filters: Mapping[str, Any], timeout_s: float) -> tuple[Any, list[TopicPartition]]:
-        """The client's answer, and the partitions of `__consumer_offsets` whose groups nobody may have told."""
+        """The client's answer, and the partitions of `__consumer_offsets` whose groups may be missing from it."""
         deadline = time.monotonic() + timeout_s
         while True:
             before = self._coordinators()
@@ -126,7 +126,7 @@ class KafkaGroups(KafkaAdmin):
                 lambda _, attempt_s: {None: self._client.list_consumer_groups(request_timeout=attempt_s, **filters)},
                 deadline - time.monotonic(),
             )[None]
-            # Between the death of a coordinator and the election of another one no broker knows of its groups.
+            # Between a coordinator's death and the election of the next one, no broker lists its groups.
             after = self._coordinators()
             unsettled = [
                 partition for partition, leader in after.items() if leader is None or before.get(partition) != leader
@@ -136,12 +136,12 @@ class KafkaGroups(KafkaAdmin):
             time.sleep(RETRY_PAUSE_S)
 
     def _coordinators(self) -> dict[TopicPartition, int | None]:
-        """Of all groups, by partition of `__consumer_offsets`."""
+        """The coordinators of all groups, by partition of `__consumer_offsets`."""
         partitions = self.cluster().topics.get(OFFSETS_TOPIC, ())
         return {TopicPartition(OFFSETS_TOPIC, view.partition): view.leader for view in partitions}
 
     def describe_groups(self, groups: Iterable[str]) -> list[GroupView]:
-        """Each of them, in their order; one that does not exist is Dead. Raises AdminError."""
+        """The groups, in the given order; one that does not exist is Dead. Raises AdminError."""
         names = list(dict.fromkeys(groups))
         if not names:
             return []
@@ -160,11 +160,11 @@ class KafkaGroups(KafkaAdmin):
         return views
 
     def committed_offsets(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, CommittedView]]:
-        """Group -> partition -> what is committed; nothing for a group that does not exist. Raises AdminError."""
+        """Group -> partition -> committed offset; empty for a group that does not exist. Raises AdminError."""
         names = list(dict.fromkeys(groups))
         if not names:
             return {}
-        # Never by confluent-kafka: see there.
+        # Not with confluent-kafka, which may crash here: see `kafka_python_admin`.
         with closing(
             KafkaPythonAdmin(self._bootstrap_servers, self._command_config, answer_timeout_s=ATTEMPT_TIMEOUT_S)
         ) as admin:
@@ -176,20 +176,20 @@ class KafkaGroups(KafkaAdmin):
             }
 
     def earliest_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log start offset of each partition that has a leader. Raises AdminError."""
+        """The log start offset of each partition with a leader. Raises AdminError."""
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def latest_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last readable record of each partition that has a leader. Raises AdminError."""
+        """The offset after the last readable record of each partition with a leader. Raises AdminError."""
         return self._offsets(partitions, OffsetSpec.latest())
 
     def offsets_at(self, partitions: Collection[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        """The first offset at or after the time, of each partition that has one. Raises AdminError."""
+        """The first offset at or after the time, for each partition that has one. Raises AdminError."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
 
     def _offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         def ask(waiting: list[TopicPartition], attempt_s: float) -> dict[TopicPartition, Future[Any]]:
-            # One without a leader would be asked for until the request times out.
+            # A request about a partition without a leader would run until its timeout.
             led = {ClientTopicPartition(*partition): spec for partition in self._with_leader(waiting)}
             futures = self._client.list_offsets(led, request_timeout=attempt_s) if led else {}
             return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
@@ -212,7 +212,7 @@ class KafkaGroups(KafkaAdmin):
         ]
 
     def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits the offsets for the group, which no consumer may be a member of. Raises AdminError."""
+        """Commits the offsets for the group, which must not have members. Raises AdminError."""
         if not offsets:
             return
         request = ConsumerGroupTopicPartitions(
@@ -224,8 +224,8 @@ class KafkaGroups(KafkaAdmin):
         )[group]
         if isinstance(answer, KafkaException):
             advice = COORDINATOR_ADVICE | {
-                KafkaError._TIMED_OUT: "they may still be: see `ottla group describe`",
-                KafkaError.REQUEST_TIMED_OUT: "they may still be: see `ottla group describe`",
+                KafkaError._TIMED_OUT: "they may still be reset: see `ottla group describe`",
+                KafkaError.REQUEST_TIMED_OUT: "they may still be reset: see `ottla group describe`",
             }
             raise refusal(f"the offsets of group {group!r} were not reset", answer, advice)
         failed = [found for found in answer.topic_partitions if found.error is not None]
@@ -234,7 +234,7 @@ class KafkaGroups(KafkaAdmin):
             raise AdminError(f"some offsets of group {group!r} were not reset: {reasons}")
 
     def delete_groups(self, groups: Collection[str]) -> dict[str, str | None]:
-        """Group -> why it was not deleted, None when it was."""
+        """Group -> the reason why it was not deleted, or None."""
         asked: Counter[str] = Counter()
 
         def ask(waiting: list[str], attempt_s: float) -> dict[str, Future[Any]]:
@@ -246,7 +246,7 @@ class KafkaGroups(KafkaAdmin):
             if not isinstance(answer, KafkaException):
                 outcomes[group] = None
             elif asked[group] > 1 and error_code(answer) == KafkaError.GROUP_ID_NOT_FOUND:
-                outcomes[group] = None  # the request before it did that, whose answer was lost
+                outcomes[group] = None  # deleted by the previous request, whose answer was lost
             else:
                 outcomes[group] = str(refusal(f"group {group!r} could not be deleted", answer, COORDINATOR_ADVICE))
         return outcomes
@@ -257,10 +257,10 @@ class KafkaGroups(KafkaAdmin):
         ask: Callable[[list[Key], float], Mapping[Key, Future[Any]]],
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> dict[Key, Any]:
-        """Key -> its answer, or the KafkaException in its place; what `ask` has no future for is left out.
+        """Key -> its answer, or a KafkaException instead; a key for which `ask` returns no future is left out.
 
-        `ask` is given the keys that are still to be answered and the seconds for it; those with an answer of `AGAIN` are
-        asked for again until `timeout_s` have passed, so all requests are such that may be carried out twice.
+        `ask` gets the keys without an answer and the seconds for this attempt. Answers in `AGAIN` are retried until `timeout_s` has
+        passed, so requests must be safe to repeat.
         """
         deadline = time.monotonic() + timeout_s
         answers: dict[Key, Any] = {}
@@ -286,7 +286,7 @@ class KafkaGroups(KafkaAdmin):
 
 
 def _broker_problems(answer: Any) -> list[KafkaException]:
-    """Of a list of groups; the client has them as errors or as exceptions."""
+    """The errors in a list of groups, which the client returns as errors or as exceptions."""
     return [
         problem if isinstance(problem, KafkaException) else KafkaException(problem)
         for problem in getattr(answer, "errors", ())
@@ -294,7 +294,7 @@ def _broker_problems(answer: Any) -> list[KafkaException]:
 
 
 def _error_codes(answer: Any) -> list[int]:
-    """Those of a KafkaException, of the brokers in a list of groups, of the partitions in an answer to a commit."""
+    """The codes in a KafkaException, of the brokers in a list of groups, or of the partitions in a commit's answer."""
     if isinstance(answer, KafkaException):
         return [error_code(answer)]
     failed = [error_code(problem) for problem in _broker_problems(answer)]

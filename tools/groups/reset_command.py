@@ -1,4 +1,4 @@
-"""`ottla group reset-offsets`: shows where a group's offsets would be, and with `--execute` sets them."""
+"""`ottla group reset-offsets`: shows the new offsets of a group, and sets them with `--execute`."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from tools.terminal import echo, echo_data
 if TYPE_CHECKING:
     from tools.groups.kafka_groups import KafkaGroups
 
-DRY_RUN = "Nothing was changed: this is what --execute would do."
+DRY_RUN = "Nothing was changed; --execute sets these offsets."
 RESETTABLE = frozenset({EMPTY, DEAD})
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the options say: where to, and of which partitions (none: those with a committed offset)."""
+    """The options: the target, and the partitions (none: those with a committed offset)."""
 
     target: Target
     wanted: int | str | None
-    """The offset, the shift, or the time in milliseconds since 1970; for FILE its name."""
+    """The offset, the shift, or the time in milliseconds since 1970; for FILE, its name."""
     selections: tuple[TopicSelection, ...]
 
 
@@ -64,18 +64,24 @@ class Wish:
     shell_complete=complete_topics,
 )
 @click.option("--all-topics", is_flag=True, help="all partitions with a committed offset")
-@click.option("--to-earliest", is_flag=True, help="to the first record that is still there")
-@click.option("--to-latest", is_flag=True, help="to the end")
-@click.option("--to-current", is_flag=True, help="to the committed offset; the end where there is none")
+@click.option("--to-earliest", is_flag=True, help="to the first existing record")
+@click.option("--to-latest", is_flag=True, help="to the end of the log")
+@click.option("--to-current", is_flag=True, help="to the committed offset, or the end if there is none")
 @click.option("--to-offset", type=IntRange(min=0), metavar="OFFSET", help="to this offset")
-@click.option("--shift-by", type=IntRange(), metavar="NUMBER", help="so many records on, or back with a minus")
+@click.option("--shift-by", type=IntRange(), metavar="NUMBER", help="this many records forward; back if negative")
 @click.option(
-    "--to-datetime", metavar="TIME", help="to the first record since 2026-11-21T10:15:00.000 (UTC, or with +01:00)"
+    "--to-datetime",
+    metavar="TIME",
+    help="to the first record at or after a time like 2026-11-21T10:15:00.000 (UTC, or with +01:00)",
 )
-@click.option("--by-duration", metavar="DURATION", help="to the first record of the last P1DT2H30M, or 1d2h30m")
-@click.option("--from-file", metavar="FILE", help="to the offsets of a csv file, as --export writes it; - reads stdin")
-@click.option("--dry-run", is_flag=True, help="show what would be done (the default)")
-@click.option("--execute", is_flag=True, help="do it")
+@click.option(
+    "--by-duration", metavar="DURATION", help="to the first record within a last period like P1DT2H30M or 1d2h30m"
+)
+@click.option(
+    "--from-file", metavar="FILE", help="to the offsets in a csv file, as --export prints it; - is standard input"
+)
+@click.option("--dry-run", is_flag=True, help="show the new offsets without setting them (the default)")
+@click.option("--execute", is_flag=True, help="set the offsets")
 @click.option("--export", is_flag=True, help="print csv for --from-file")
 @connection_options
 def reset_offsets(
@@ -99,15 +105,15 @@ def reset_offsets(
     command_config: Path | None,
     output: str,
 ) -> None:
-    """Set the committed offsets of groups without members: shows them first, and sets them with --execute.
+    """Set the committed offsets of groups without members. Shows them first; --execute sets them.
 
-    A group that does not exist is made.
+    A group that does not exist is created.
     """
     names = named_groups(group_names, group_options, all_groups=all_groups)
     if dry_run and execute:
-        raise click.UsageError("--dry-run or --execute: not both.")
+        raise click.UsageError("--dry-run and --execute cannot be used together.")
     if export and output == "json":
-        raise click.UsageError("--export prints csv: leave --format json out.")
+        raise click.UsageError("--export prints csv and cannot be combined with --format json.")
     target, wanted = _one_target(
         {
             Target.EARLIEST: to_earliest or None,
@@ -122,7 +128,7 @@ def reset_offsets(
     )
     scopes = bool(topics) + all_topics + (target is Target.FILE)
     if scopes != 1:
-        raise click.UsageError("which partitions? Give one of --topic, --all-topics and --from-file.")
+        raise click.UsageError("missing partitions: use --topic, --all-topics or --from-file.")
     with errors_in_one_line():
         wish = Wish(target, wanted, tuple(parse_selection(topic) for topic in topics))
         client = connect_groups(bootstrap_server, command_config)
@@ -139,10 +145,10 @@ def reset_offsets(
 
 
 def _one_target(given: Mapping[Target, int | str | bool | None]) -> tuple[Target, int | str | None]:
-    """The one option that was given, its time already read. Raises UsageError."""
+    """The one target option, with its time already parsed. Raises UsageError."""
     chosen = [(target, value) for target, value in given.items() if value is not None]
     if len(chosen) != 1:
-        raise click.UsageError(f"where to? Give one of {', '.join(target.value for target in given)}.")
+        raise click.UsageError(f"use exactly one of {', '.join(target.value for target in given)}.")
     ((target, value),) = chosen
     if target in (Target.EARLIEST, Target.LATEST, Target.CURRENT):
         return target, None
@@ -157,7 +163,7 @@ def _one_target(given: Mapping[Target, int | str | bool | None]) -> tuple[Target
 
 
 def _plans(client: KafkaGroups, names: Sequence[str], wish: Wish) -> tuple[list[ResetPlan], list[str]]:
-    """The plan of each group that can be reset, and why the others cannot. Raises AdminError."""
+    """The plan of each group that can be reset, and the reasons why others cannot. Raises AdminError."""
     counts = client.cluster().partition_counts
     selected = select_partitions(wish.selections, counts)
     from_file = _offsets_from_file(wish, names, counts)
@@ -193,7 +199,7 @@ def _plans(client: KafkaGroups, names: Sequence[str], wish: Wish) -> tuple[list[
 def _offsets_from_file(
     wish: Wish, names: Sequence[str], counts: Mapping[str, int]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Group -> partition -> offset; nothing for another target. Raises AdminError."""
+    """Group -> partition -> offset; empty for other targets. Raises AdminError."""
     if wish.target is not Target.FILE:
         return {}
     file = str(wish.wanted)
@@ -210,18 +216,18 @@ def _partitions(
     committed: Collection[TopicPartition],
     from_file: Collection[TopicPartition],
 ) -> Collection[TopicPartition]:
-    """Raises AdminError for a group that has nothing to reset."""
+    """Raises AdminError for a group without offsets to reset."""
     if wish.target is Target.FILE:
         return from_file
     if selected:
         return selected
     if not committed:
-        raise AdminError(f"group {name!r} has no committed offsets: name the topics with --topic")
+        raise AdminError(f"group {name!r} has no committed offsets: choose topics with --topic")
     return committed
 
 
 def _log_offsets(client: KafkaGroups, partitions: Collection[TopicPartition], wish: Wish) -> LogOffsets:
-    """What the target needs, and the ends always: they tell which partitions have a leader."""
+    """The offsets that the target needs, and always the log ends, which show the partitions with a leader."""
     latest = client.latest_offsets(partitions)
     if wish.target in (Target.DATETIME, Target.DURATION):
         assert isinstance(wish.wanted, int)
@@ -229,12 +235,12 @@ def _log_offsets(client: KafkaGroups, partitions: Collection[TopicPartition], wi
     if wish.target in (Target.LATEST, Target.CURRENT):
         return LogOffsets(latest=latest)
     earliest = client.earliest_offsets(partitions)
-    # A leader may be lost between the two questions.
+    # A leader may disappear between the two requests.
     return LogOffsets(earliest, {partition: end for partition, end in latest.items() if partition in earliest})
 
 
 def _execute(client: KafkaGroups, plans: Sequence[ResetPlan], failures: list[str]) -> list[ResetPlan]:
-    """The plans that were carried out; why others were not is added to `failures`."""
+    """The plans that were carried out; reasons for the others are added to `failures`."""
     done = []
     for plan in plans:
         offsets = {TopicPartition(row.topic, row.partition): row.new_offset for row in plan.rows}

@@ -1,4 +1,4 @@
-"""Where a group's offsets are to be set: decided from what is committed and what the logs have. Pure."""
+"""Computes a group's new offsets from the committed offsets and the logs. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 class Target(Enum):
-    """Kafka's ways to say where to; the value is the option."""
+    """Kafka's targets; the value is the option."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -32,9 +32,9 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogOffsets:
-    """What the partitions' leaders say; a partition without a leader is in none of them.
+    """Offsets from the partitions' leaders; a partition without a leader is in none of the fields.
 
-    `at_time` has only the partitions with a record at or after the time that was asked for.
+    `at_time` has only the partitions with a record at or after the requested time.
     """
 
     earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class ResetRow:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """The new offsets of one group, in order, and what the user may not have expected."""
+    """The new offsets of one group, in order, with warnings for the user."""
 
     group: str
     rows: tuple[ResetRow, ...]
@@ -76,7 +76,7 @@ def plan_reset(
         latest = logs.latest.get(partition)
         if latest is None:
             raise AdminError(
-                f"group {group!r} was not reset: partition {partition} has no leader that tells its offsets; "
+                f"group {group!r} was not reset: partition {partition} has no leader; "
                 f"see `ottla topic describe {partition.topic}`"
             )
         current = committed.get(partition)
@@ -88,7 +88,7 @@ def plan_reset(
             case Target.CURRENT, _:
                 new = latest if current is None else current
             case ((Target.DATETIME | Target.DURATION), _):
-                # As in Kafka: nothing that young, so the end.
+                # As in Kafka: without a record that new, the end.
                 new = logs.at_time.get(partition, latest)
             case Target.SHIFT, int(shift):
                 if current is None:
@@ -111,7 +111,7 @@ def plan_reset(
 
 
 def clamp(partition: TopicPartition, offset: int, earliest: int, latest: int) -> tuple[int, list[str]]:
-    """The nearest offset that the log has, and Kafka's warning where it is another."""
+    """The nearest offset in the log, with Kafka's warning if it differs."""
     if offset > latest:
         return latest, [_clamp_warning(partition, offset, "higher than latest", latest)]
     if offset < earliest:
@@ -125,31 +125,31 @@ def _clamp_warning(partition: TopicPartition, offset: int, relation: str, value:
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """`t` or `t:0,1`; `partitions` is None for all of the topic."""
+    """`t` or `t:0,1`; `partitions` is None for all partitions of the topic."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
 
 
 def parse_selection(text: str) -> TopicSelection:
-    """Raises AdminError with the way to write it."""
+    """Raises AdminError that says how to write it."""
     topic, colon, numbers = text.partition(":")
     try:
         partitions = tuple(dict.fromkeys(_number(number) for number in numbers.split(","))) if colon else None
     except ValueError:
         partitions = ()
     if not topic or partitions == ():
-        raise AdminError(f"--topic {text!r}: write TOPIC, or TOPIC:0,1 for some of its partitions")
+        raise AdminError(f"--topic {text!r}: expected TOPIC, or TOPIC:0,1 for some of its partitions")
     return TopicSelection(topic, partitions)
 
 
 def select_partitions(selections: Iterable[TopicSelection], counts: Mapping[str, int]) -> list[TopicPartition]:
-    """The partitions that the selections name, each once; `counts` is topic -> partitions. Raises AdminError."""
+    """The selected partitions, each once; `counts` is topic -> number of partitions. Raises AdminError."""
     found: dict[TopicPartition, None] = {}
     for selection in selections:
         count = counts.get(selection.topic)
         if count is None:
-            raise AdminError(f"topic {selection.topic!r} does not exist; `ottla topic list` shows those that do")
+            raise AdminError(f"topic {selection.topic!r} does not exist; `ottla topic list` shows the topics")
         for partition in range(count) if selection.partitions is None else selection.partitions:
             if partition >= count:
                 raise AdminError(f"topic {selection.topic!r} has no partition {partition}, only 0 to {count - 1}")
@@ -158,9 +158,9 @@ def select_partitions(selections: Iterable[TopicSelection], counts: Mapping[str,
 
 
 def parse_reset_file(text: str, source: str, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Kafka's csv, as `--export` writes it: `topic,partition,offset` for one group, the group before it for several.
+    """Parses Kafka's csv, as `--export` writes it: `topic,partition,offset`; with several groups, the group comes first.
 
-    Group -> partition -> offset; groups that are not in `groups` are passed over. Raises AdminError with the line's number.
+    Group -> partition -> offset; groups that are not in `groups` are skipped. Raises AdminError with the line's number.
     """
     offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
     reader = csv.reader(io.StringIO(text))
@@ -170,28 +170,28 @@ def parse_reset_file(text: str, source: str, groups: Sequence[str]) -> dict[str,
             if not any(field.strip() for field in fields):
                 continue
             if len(fields) == 3 and len(groups) != 1:
-                raise AdminError(f"{where}: with several groups each line is GROUP,TOPIC,PARTITION,OFFSET")
+                raise AdminError(f"{where}: expected GROUP,TOPIC,PARTITION,OFFSET, because there are several groups")
             if len(fields) not in (3, 4):
-                raise AdminError(f"{where}: TOPIC,PARTITION,OFFSET or GROUP,TOPIC,PARTITION,OFFSET is needed")
+                raise AdminError(f"{where}: expected TOPIC,PARTITION,OFFSET or GROUP,TOPIC,PARTITION,OFFSET")
             group, topic, partition, offset = [groups[0], *fields] if len(fields) == 3 else fields
             try:
                 key, value = TopicPartition(topic.strip(), _number(partition)), _number(offset)
             except ValueError:
-                raise AdminError(f"{where}: partition and offset are numbers of 0 and more") from None
+                raise AdminError(f"{where}: partition and offset must be numbers of at least 0") from None
             if group.strip() not in offsets:
                 continue
             if key in offsets[group.strip()]:
-                raise AdminError(f"{where}: partition {key} is there twice")
+                raise AdminError(f"{where}: partition {key} is listed twice")
             offsets[group.strip()][key] = value
     except csv.Error as problem:
-        raise AdminError(f"{source}, line {reader.line_num}: no csv: {problem}") from None
+        raise AdminError(f"{source}, line {reader.line_num}: not csv: {problem}") from None
     if not any(offsets.values()):
-        raise AdminError(f"{source}: no offsets of {', '.join(map(repr, groups))} in it")
+        raise AdminError(f"{source} has no offsets of {', '.join(map(repr, groups))}")
     return offsets
 
 
 def _number(text: str) -> int:
-    """Raises ValueError for anything but digits, and for what no offset can be."""
+    """Raises ValueError for anything but digits, and for a number too large for an offset."""
     text = text.strip()
     if not is_plain_number(text) or len(text) > 19 or int(text) > OFFSET_MAX:
         raise ValueError(text)
@@ -199,14 +199,14 @@ def _number(text: str) -> int:
 
 
 def reset_lines(rows: Sequence[ResetRow]) -> Iterator[str]:
-    """Kafka's table, and the present offset after it."""
+    """Kafka's table, with the current offset as the last column."""
     header = ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET"]
     lines = [[row.group, row.topic, row.partition, row.new_offset, row.current_offset] for row in rows]
     yield from table(header, lines, [30, 30, 10, 15, 0])
 
 
 def export_text(rows: Sequence[ResetRow], *, with_group: bool) -> str:
-    """What `--from-file` reads, with a newline at the end of each line."""
+    """The text for `--from-file`, with a newline after each line."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     for row in rows:

@@ -1,1 +1,1 @@
-"""Looking into a cluster from several sides at once."""
+"""Inspects a cluster: ZooKeeper, brokers and disks."""

@@ -1,7 +1,6 @@
-"""What one broker tells clients: its Metadata, the configs that it goes by, and of the controller the reassignments.
+"""What one broker answers to clients: its Metadata, its configs, and the reassignments if it is the controller.
 
-Each broker is asked over a connection of its own, since the brokers' answers shall be compared; a client library would
-ask any of them.
+Each broker is asked over its own connection, because their answers are to be compared; a client library would ask any broker.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 OWN_SOURCE = {TOPIC_RESOURCE: 1, BROKER_RESOURCE: 2}
 DEFAULT_BROKER_SOURCE = 3
-"""Numbers of DescribeConfigs' resource types, and of the source of what is set on such a resource itself."""
+"""DescribeConfigs' numbers for resource types, and for configs that are set on such a resource itself."""
 
 Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition as a broker's Metadata has it; leader -1 for none."""
+    """One partition in a broker's Metadata; leader -1 means none."""
 
     leader: int
     leader_epoch: int
@@ -43,7 +42,7 @@ class PartitionFacts:
 
 @dataclass(slots=True)
 class BrokerView:
-    """One broker's answers; `configs` and `reassignments` are None when it does not serve them, or is not asked."""
+    """One broker's answers; `configs` and `reassignments` are None if unsupported or not requested."""
 
     controller: int | None
     brokers: dict[int, Address]
@@ -54,13 +53,13 @@ class BrokerView:
 
 
 def live_brokers(address: Address) -> dict[int, Address] | None:
-    """The brokers that the one at `address` names; None when it does not answer."""
+    """The brokers listed by the one at `address`; None if it does not answer."""
     answer = ask_broker(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request([]))
     return None if answer is None else _addresses(answer)
 
 
 def read_broker(broker: int, address: Address, topics: Collection[str] | None) -> BrokerView | None:
-    """All topics, or these; None when the broker does not answer."""
+    """The view of all topics, or of these; None if the broker does not answer."""
     answer = ask_broker(address, TIMEOUT_S, ApiKey.METADATA, METADATA_VERSION, _metadata_request(topics))
     if answer is None:
         return None
@@ -91,14 +90,14 @@ def _addresses(answer: Any) -> dict[int, Address]:
 
 
 def _served(address: Address) -> set[int]:
-    """The keys of the APIs that the broker has."""
+    """The keys of the APIs that the broker supports."""
     client = {"client_software_name": "ottla", "client_software_version": "1"}
     answer = ask_broker(address, TIMEOUT_S, ApiKey.API_VERSIONS, API_VERSIONS_VERSION, client)
     return set() if answer is None else {int(api.api_key) for api in answer.api_keys}
 
 
 def _configs(broker: int, address: Address, topics: Collection[str]) -> dict[Entity, dict[str, str]] | None:
-    """What is set on each topic, on the broker and on all brokers; what is secret is left out."""
+    """The configs set on each topic, on the broker and on all brokers, without secret ones."""
     entities = [
         *(Entity(TOPICS, topic) for topic in topics),
         Entity(BROKERS, str(broker)),

@@ -1,4 +1,4 @@
-"""`ottla inspect`: znodes (what ZooKeeper has and what the brokers tell, side by side), and what lies on the disks."""
+"""`ottla inspect`: znodes (compares ZooKeeper with the brokers), and the contents of disks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tools.terminal import echo_lines
 
 ATTEMPTS = 4
 PAUSE_S = 0.5
-"""A change on its way from ZooKeeper to the brokers is no difference: only what stays is told."""
+"""Seconds between looks: a change on its way from ZooKeeper to the brokers is not reported, only lasting differences."""
 
 
 @click.group()
 def inspect() -> None:
-    """Look into a cluster from several sides."""
+    """Inspect a cluster: ZooKeeper, brokers and disks."""
 
 
 inspect.add_command(log_command)
@@ -43,20 +43,27 @@ inspect.add_command(verify)
 @click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT...]",
-    help="where a broker answers; default: the addresses that ZooKeeper has",
+    help="ask the brokers at these addresses; default: the addresses in ZooKeeper",
 )
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="only this one", shell_complete=complete_topics)
-@click.option("--differences-only", is_flag=True, help="only what is not the same on all sides")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="compare only this topic; may be repeated",
+    shell_complete=complete_topics,
+)
+@click.option("--differences-only", is_flag=True, help="show only differences")
 @format_option
 def znodes(
     zookeeper: str | None, bootstrap_server: str | None, topics: Sequence[str], differences_only: bool, output: str
 ) -> None:
-    """Compare ZooKeeper with what each broker tells. The exit code is 1 when they differ (marked !=)."""
+    """Compare ZooKeeper with each broker's answers. The exit code is 1 if they differ (marked !=)."""
     logging.getLogger("protocol.zk").setLevel(logging.CRITICAL)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     zookeeper = zookeeper or run_directory_zookeeper()
     if zookeeper is None:
-        raise click.UsageError("which ZooKeeper? Give --zookeeper: there is no cluster in ./ottla-cluster.")
+        raise click.UsageError("missing --zookeeper: there is no cluster in ./ottla-cluster.")
     with errors_in_one_line():
         view, rows = asyncio.run(look(zookeeper, bootstrap_server, topics or None))
     if output == "json":
@@ -70,7 +77,7 @@ def znodes(
 async def look(
     zookeeper: str, bootstrap_server: str | None, topics: Collection[str] | None
 ) -> tuple[ZooKeeperView, list[Row]]:
-    """Both sides, looked at again while they differ: a few times. Raises AdminError."""
+    """Both views; they are read again a few times while they differ. Raises AdminError."""
     reader = ZooKeeperReader(zookeeper)
     try:
         await reader.open()
@@ -95,7 +102,7 @@ async def look(
 
 
 def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[int, Address]:
-    """By id. Raises AdminError when there is none, or nobody answers at `bootstrap_server`."""
+    """Broker id -> address. Raises AdminError if there is none, or if `bootstrap_server` does not answer."""
     if bootstrap_server is None:
         found = {broker: client_address(info, DEFAULT_CONTROL_PLANE_LISTENER) for broker, info in view.brokers.items()}
         addresses = {broker: address for broker, address in found.items() if address is not None}
@@ -105,7 +112,7 @@ def brokers_to_ask(view: ZooKeeperView, bootstrap_server: str | None) -> dict[in
     for server in bootstrap_server.split(","):
         host, separator, port = server.strip().rpartition(":")
         if not separator or not is_plain_number(port):
-            raise AdminError(f"--bootstrap-server {server}: host:port is needed")
+            raise AdminError(f"--bootstrap-server {server}: expected host:port")
         told = live_brokers((host, int(port)))
         if told is not None:
             return told

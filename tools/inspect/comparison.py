@@ -1,6 +1,6 @@
 """ZooKeeper's view of a cluster and each broker's, side by side. Pure.
 
-A cell is text, or None where that side has nothing to say; a broker's cell that is said and is not ZooKeeper's is a difference.
+A cell is text, or None if that side does not have the fact; a broker's text that differs from ZooKeeper's is a difference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Row:
 
 
 def compare(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | None]) -> list[Row]:
-    """`brokers` are those asked, None for one that did not answer."""
+    """`brokers` has the views of the brokers that were asked, None for one that did not answer."""
     return [
         *_cluster_rows(zookeeper, brokers),
         *_topic_rows(zookeeper, brokers),
@@ -108,7 +108,7 @@ def _partition_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView |
 
 
 def _to_be_deleted(zookeeper: ZooKeeperView) -> set[str]:
-    """Topics that clients are told nothing of any more: they are pending, and no difference."""
+    """Topics that brokers no longer show to clients; this is pending work, not a difference."""
     parent = DeleteTopicZNode.path("")
     return {path.removeprefix(parent) for path in zookeeper.pending if path.startswith(parent)}
 
@@ -139,7 +139,7 @@ def _broker_facts(facts: PartitionFacts | None) -> dict[str, str]:
 
 
 def _config_rows(zookeeper: ZooKeeperView, brokers: Mapping[int, BrokerView | None]) -> Iterator[Row]:
-    """Where something is set anywhere. A broker's secrets are in ZooKeeper only: they are not compared."""
+    """Rows for configs that are set anywhere. A broker's secrets are only in ZooKeeper and are not compared."""
     entities = set(zookeeper.configs).union(*(view.configs or {} for view in brokers.values() if view is not None))
     for entity in sorted(entities):
         known = zookeeper.configs.get(entity, {})
@@ -167,7 +167,7 @@ def _id_text(broker: int | None) -> str:
 
 
 def comparison_lines(rows: list[Row], zookeeper: ZooKeeperView, *, differences_only: bool = False) -> Iterator[str]:
-    """A table with a column for each side, differences marked; what is pending and what cannot be read; the count."""
+    """A table with a column for each side and marked differences; then pending work, unreadable znodes and the count."""
     shown = [row for row in rows if row.is_different or not differences_only]
     if shown:
         brokers = list(shown[0].brokers)

@@ -1,7 +1,7 @@
-"""Whether what lies in a log directory agrees with itself (INV-19, INV-21): `ottla inspect verify`.
+"""Checks the consistency of a log directory (INV-19, INV-21): `ottla inspect verify`.
 
-A running broker writes meanwhile. So the checkpoints are read before the logs, which only grow after that; an unfinished
-last batch is no finding; and what is found is looked at again (`settled`): only what stays is told.
+A running broker writes meanwhile. Therefore checkpoints are read before the logs, which only grow after that; an unfinished
+last batch is not a finding; and findings are checked again (`settled`), so that only lasting ones are reported.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from tools.inspect.disk_files import BadFile, Damage
 LOOKS = 4
 PAUSE_S = 0.5
 
-TAIL = "the next start cuts it off"
-FOLLOWER_COPIES = "move the partition's directory away while the broker is stopped: it is copied from the leader again"
-INDEX_REMOVED = "stop the broker and remove the file: the next start makes it anew"
-CHECKPOINT_REMOVED = "stop the broker and remove the file: the next start makes it anew from the log"
+TAIL = "the next start truncates it"
+FOLLOWER_COPIES = (
+    "move the partition's directory away while the broker is stopped: the next start copies it from the leader"
+)
+INDEX_REMOVED = "stop the broker and remove the file: the next start rebuilds it"
+CHECKPOINT_REMOVED = "stop the broker and remove the file: the next start rebuilds it from the log"
 
 
 class Finding(NamedTuple):
@@ -43,7 +45,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class LogFacts:
-    """What the comparison of replicas needs of one replica. `digests`: base offset -> (last offset, epoch, CRC field, file, position)."""
+    """What comparing replicas needs of one. `digests`: base offset -> (last offset, epoch, CRC field, file, position)."""
 
     directory: Path
     topic_id: str | None = None
@@ -59,7 +61,7 @@ class LogFacts:
 
 
 class Checkpoints(NamedTuple):
-    """Of one log directory, read before its logs."""
+    """The checkpoints of one log directory, read before its logs."""
 
     recovery_points: Mapping[TopicPartition, int]
     high_watermarks: Mapping[TopicPartition, int]
@@ -81,7 +83,7 @@ def read_checkpoints(log_dir: Path) -> tuple[Checkpoints, list[Finding]]:
     try:
         disk_files.meta(log_dir)
     except BadFile as error:
-        advice = "write it again as the other log directories of this broker have it"
+        advice = "restore it from the other log directories of this broker"
         findings.append(Finding(str(log_dir / disk_files.META), "", str(error), advice))
     was_clean = (log_dir / disk_files.CLEAN_SHUTDOWN).exists()
     points, marks, starts, _ = found.values()
@@ -91,7 +93,7 @@ def read_checkpoints(log_dir: Path) -> tuple[Checkpoints, list[Finding]]:
 def settled(
     log_dir: Path, directories: Mapping[TopicPartition, Path]
 ) -> tuple[dict[TopicPartition, LogFacts], list[Finding]]:
-    """These partitions of a log directory; of a running broker what was found is looked at again. Raises OSError."""
+    """The facts of these partitions of a log directory; for a running broker, findings are checked again. Raises OSError."""
     known, findings = read_checkpoints(log_dir)
     facts = {tp: look(tp, path, known) for tp, path in directories.items()}
     for _ in range(LOOKS - 1):
@@ -103,7 +105,7 @@ def settled(
         findings = [finding for finding in again if finding in findings]
         for tp in doubtful:
             if not directories[tp].is_dir():
-                del facts[tp]  # deleted meanwhile
+                del facts[tp]  # deleted in the meantime
                 continue
             before = set(facts[tp].findings)
             facts[tp] = look(tp, directories[tp], known)
@@ -112,7 +114,7 @@ def settled(
 
 
 def look(tp: TopicPartition, directory: Path, known: Checkpoints) -> LogFacts:
-    """One replica. Raises OSError, but for files that are removed meanwhile."""
+    """The facts of one replica. Raises OSError, except for files that are removed meanwhile."""
     facts = LogFacts(directory)
     try:
         files = disk_files.segment_files(directory)
@@ -139,7 +141,7 @@ def _check_metadata(facts: LogFacts) -> None:
             disk_files.PARTITION_METADATA,
             "",
             str(error),
-            "stop the broker and remove it: the controller tells the id again",
+            "stop the broker and remove it: the controller sends the id again",
         )
 
 
@@ -158,7 +160,7 @@ def _epochs(facts: LogFacts) -> list[tuple[int, int]]:
 
 
 class _Scan:
-    """Goes once through the batches of a log."""
+    """Scans the batches of a log once."""
 
     def __init__(self, facts: LogFacts, known: Checkpoints, tp: TopicPartition, epochs: list[tuple[int, int]]) -> None:
         self.positions: dict[int, dict[int, BatchHeader]] = {}
@@ -183,13 +185,13 @@ class _Scan:
             if not found.is_intact:
                 facts.add(name, where, "the CRC does not match", FOLLOWER_COPIES)
             if header.base_offset < self._end or header.last_offset_delta < 0:
-                problem = f"a batch of {header.base_offset} to {header.last_offset}, {self._end} comes next"
+                problem = f"found a batch of {header.base_offset} to {header.last_offset}, expected {self._end}"
                 facts.add(name, where, problem, FOLLOWER_COPIES)
             if following is not None and header.last_offset >= following:
                 facts.add(
                     name,
                     where,
-                    f"it ends at {header.last_offset}, the next segment begins at {following}",
+                    f"it ends at {header.last_offset}, but the next segment starts at {following}",
                     FOLLOWER_COPIES,
                 )
             if header.partition_leader_epoch < self._epoch:
@@ -217,11 +219,11 @@ class _Scan:
         at = bisect.bisect_right(self._epochs, header.base_offset, key=lambda entry: entry[1]) - 1
         if at >= 0 and self._epochs[at][0] != header.partition_leader_epoch and not self._told_epoch:
             self._told_epoch = True
-            problem = f"it says epoch {self._epochs[at][0]}, the batch has {header.partition_leader_epoch}"
+            problem = f"it has epoch {self._epochs[at][0]}, but the batch has {header.partition_leader_epoch}"
             facts.add(disk_files.LEADER_EPOCHS, f"offset {header.base_offset}", problem, CHECKPOINT_REMOVED)
 
     def _damage(self, name: str, found: Damage, following: int | None) -> None:
-        """What was not written to its end is ordinary above the recovery point, unless the stop was clean."""
+        """Reports damage. An incomplete end is normal above the recovery point, unless the stop was clean."""
         below = self._end < self._known.recovery_points.get(self._tp, 0)
         if following is None and found.is_cut_off and not below and not self._known.was_clean:
             return
@@ -229,11 +231,11 @@ class _Scan:
         self._facts.add(name, f"position {found.position}", found.reason, advice)
 
     def may_be_torn(self, base: int) -> bool:
-        """The end of the last segment may be lost after an unclean stop, its indexes not: the next start makes them anew."""
+        """The end of the last segment may be lost in an unclean stop while its indexes remain: the next start rebuilds them."""
         return base == max(self.positions) and not self._known.was_clean
 
     def holds(self, offset: int) -> bool:
-        """True when there is a batch with that offset; False for one that compaction took. After all segments."""
+        """Whether a batch has that offset; False if compaction removed it. Call it after all segments."""
         bases = list(self._facts.digests)
         at = bisect.bisect_right(bases, offset) - 1
         return at >= 0 and offset <= self._facts.digests[bases[at]][0]
@@ -249,18 +251,20 @@ class _Scan:
             (disk_files.LOG_STARTS, self._known.log_starts),
         ):
             if offsets.get(tp, 0) > facts.end_offset:
-                problem = f"it says {offsets[tp]}, the log ends at {facts.end_offset}"
-                advice = "records are lost here: let the next start copy them from the leader, and look at the disk"
+                problem = f"it has {offsets[tp]}, but the log ends at {facts.end_offset}"
+                advice = "records are lost here: the next start copies them from the leader; check the disk"
                 facts.findings.append(Finding(str(facts.directory.parent / name), str(tp), problem, advice))
-        # The next start cuts it with the log, if the tail was lost that it was noted for.
+        # If the end of the log that it describes was lost, the next start truncates it with the log.
         is_sure = self._known.was_clean or self._known.is_running
         if self._epochs and self._epochs[-1][1] > facts.end_offset and is_sure:
-            problem = f"epoch {self._epochs[-1][0]} begins at {self._epochs[-1][1]}, the log ends at {facts.end_offset}"
+            problem = (
+                f"epoch {self._epochs[-1][0]} starts at {self._epochs[-1][1]}, but the log ends at {facts.end_offset}"
+            )
             facts.add(disk_files.LEADER_EPOCHS, "", problem, CHECKPOINT_REMOVED)
 
 
 def _check_companions(facts: LogFacts, base: int, suffixes: set[str], scan: _Scan) -> None:
-    """The indexes and the snapshot of a base offset."""
+    """Checks the indexes and the snapshot of a base offset."""
     checks: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
         "index": lambda: _wrong_positions(facts.directory, base, scan),
         "timeindex": lambda: _wrong_times(facts.directory, base, scan),
@@ -272,7 +276,7 @@ def _check_companions(facts: LogFacts, base: int, suffixes: set[str], scan: _Sca
         if suffix not in suffixes:
             continue
         if suffix != "snapshot" and base not in scan.positions:
-            facts.add(name, "", "there is no log of that base offset", INDEX_REMOVED)
+            facts.add(name, "", "there is no log file with that base offset", INDEX_REMOVED)
             continue
         try:
             for where, problem in itertools.islice(wrong(), 1):
@@ -290,11 +294,11 @@ def _wrong_positions(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[
         if offset <= before[0] or position < before[1]:
             yield f"offset {offset}", f"position {position} after {before[0]}@{before[1]}: not in order"
         elif position < end and position not in placed:
-            yield f"offset {offset}", f"no batch begins at position {position}"
+            yield f"offset {offset}", f"no batch starts at position {position}"
         elif position in placed and placed[position].base_offset > offset:
-            yield f"offset {offset}", f"the batch at position {position} begins at {placed[position].base_offset}"
+            yield f"offset {offset}", f"the batch at position {position} starts at {placed[position].base_offset}"
         elif position >= end and placed and not scan.may_be_torn(base):
-            yield f"offset {offset}", f"position {position}, the batches end at {end}"
+            yield f"offset {offset}", f"it has position {position}, but the batches end at {end}"
         before = entry
 
 
@@ -318,18 +322,18 @@ def _wrong_times(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[str,
 
 
 def _wrong_aborted(directory: Path, base: int, placed: Mapping[int, BatchHeader]) -> Iterator[tuple[str, str]]:
-    """Each entry names an abort marker of the segment, and where its transaction began."""
+    """Each entry must name an abort marker of the segment, and the start of its transaction."""
     markers = {header.base_offset: header.producer_id for header in placed.values() if header.is_control}
     for row in disk_files.transaction_index(directory / f"{base:020d}.txnindex") or ():
         where = f"offset {row.last_offset}"
         if markers.get(row.last_offset) != row.producer_id:
-            yield where, f"no marker of producer {row.producer_id} is there"
+            yield where, f"there is no marker of producer {row.producer_id}"
         elif row.first_offset > row.last_offset:
-            yield where, f"its transaction begins at {row.first_offset}, behind it"
+            yield where, f"its transaction starts at {row.first_offset}, after it"
 
 
 def _wrong_producers(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[str, str]]:
-    """The newest entry of each producer names its last batch below the snapshot's offset, unless compaction took that."""
+    """Each producer's newest entry must name its last batch below the snapshot's offset, unless compaction removed that."""
     newest = {}
     for row in disk_files.producer_snapshot(directory / f"{base:020d}.snapshot") or ():
         if row.last_offset >= base:
@@ -341,4 +345,4 @@ def _wrong_producers(directory: Path, base: int, scan: _Scan) -> Iterator[tuple[
             continue
         if batches[-1][0] >= row.last_offset or scan.holds(row.last_offset):
             told = f"sequence {row.last_sequence} at offset {row.last_offset}"
-            yield f"producer {producer_id}", f"it says {told}, the log has {batches[-1][1]} at {batches[-1][0]}"
+            yield f"producer {producer_id}", f"it has {told}, but the log has {batches[-1][1]} at {batches[-1][0]}"

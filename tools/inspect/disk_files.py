@@ -1,6 +1,6 @@
-"""The files of a broker's log directory, read as Kafka's formats say and not with the broker's code, which they are to check.
+"""Reads the files of a broker's log directory from Kafka's formats, without the broker's code, which this is to check.
 
-A running broker may append, roll and remove meanwhile: a file that is gone reads as None or nothing.
+A running broker may append, roll and remove meanwhile: a removed file reads as None or empty.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _ABORTED_ENTRY = struct.Struct(">hqqqq")
 _LOCK_KINDS = ("FLOCK", "OFDLCK", "POSIX")
-"""ottla takes the first two, Kafka the last."""
+"""ottla locks the first two, Kafka the last."""
 
 
 class BadFile(ValueError):
-    """It has not the form it should have; the message says what is wrong."""
+    """A file with a wrong format; the message says what is wrong."""
 
 
 class StoredBatch(NamedTuple):
-    """A batch of a log file: where it begins, its header, its bytes, and whether its CRC is right."""
+    """A batch in a log file: its position, its header, its bytes, and whether its CRC is right."""
 
     position: int
     header: BatchHeader
@@ -55,12 +55,12 @@ class StoredBatch(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """From `position` on the file is no whole batches."""
+    """From `position` on, the file does not contain whole batches."""
 
     position: int
     reason: str
     is_cut_off: bool
-    """It could be the begin of a batch that was not written to its end."""
+    """Whether it may be the start of a batch that was not written completely."""
 
 
 class ProducerRow(NamedTuple):
@@ -86,13 +86,13 @@ class AbortedRow(NamedTuple):
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """Of a directory's name; None for another directory (deleted, stray, future, not a log)."""
+    """The partition of a directory's name; None for other directories (deleted, stray, future, not a log)."""
     found = _PARTITION.fullmatch(name)
     return TopicPartition(found[1], int(found[2])) if found else None
 
 
 def is_log_directory(path: Path) -> bool:
-    """An entry of `log.dirs`."""
+    """Whether it is an entry of `log.dirs`."""
     return any((path / name).exists() for name in (META, LOCK, RECOVERY_POINTS, CLEAN_SHUTDOWN))
 
 
@@ -106,7 +106,7 @@ def partition_directories(log_dir: Path) -> dict[TopicPartition, Path]:
 
 
 def segment_files(directory: Path) -> dict[int, set[str]]:
-    """Base offset -> suffixes of the files that are there. Raises OSError."""
+    """Base offset -> suffixes of the existing files. Raises OSError."""
     found: dict[int, set[str]] = {}
     for path in directory.iterdir():
         match = SEGMENT_FILE.fullmatch(path.name)
@@ -116,7 +116,7 @@ def segment_files(directory: Path) -> dict[int, set[str]]:
 
 
 def read(path: Path) -> bytes | None:
-    """None when it is not there. Raises OSError for what cannot be read."""
+    """The content; None if the file does not exist. Raises OSError if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def read(path: Path) -> bytes | None:
 
 
 def batches(path: Path) -> Iterator[StoredBatch | Damage]:
-    """Of a log file as it is now, in order; at most one Damage, as the last. Raises OSError."""
+    """The current content of a log file, in order; at most one Damage, at the end. Raises OSError."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -133,20 +133,22 @@ def batches(path: Path) -> Iterator[StoredBatch | Damage]:
         position = 0
         while head := file.read(HEADER_SIZE):
             if len(head) < HEADER_SIZE:
-                yield Damage(position, f"{len(head)} bytes are no batch", True)
+                yield Damage(position, f"{len(head)} bytes are not a batch", True)
                 return
             header = parse_header(head)
             if header.magic != MAGIC or header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
                 is_empty = not any(head)
                 reason = (
-                    "zeros" if is_empty else f"length {header.batch_length}, magic {header.magic}: no batch of format 2"
+                    "zeros"
+                    if is_empty
+                    else f"length {header.batch_length}, magic {header.magic}: not a batch of format 2"
                 )
                 yield Damage(position, reason, is_empty)
                 return
-            # Before it is read: reading takes as much memory as the header says, up to 2 GB.
+            # Checked before reading, which allocates as much memory as the header says, up to 2 GB.
             left = os.fstat(file.fileno()).st_size - position
             if header.size_in_bytes > left:
-                yield Damage(position, f"a batch of {header.size_in_bytes} bytes, {left} are left", True)
+                yield Damage(position, f"a batch of {header.size_in_bytes} bytes, but only {left} are left", True)
                 return
             body = file.read(header.size_in_bytes - HEADER_SIZE)
             data = head + body
@@ -156,37 +158,37 @@ def batches(path: Path) -> Iterator[StoredBatch | Damage]:
 
 def _rows(data: bytes, columns: int) -> list[list[str]]:
     if not data:
-        return []  # as Kafka makes them, until there is something to note
+        return []  # Kafka creates these files empty
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError:
-        raise BadFile("it is no text") from None
+        raise BadFile("it is not text") from None
     if len(lines) < 3 or lines[0] != "0" or lines[-1]:
-        raise BadFile("it does not begin with version 0 and a count, or its last line is cut off")
+        raise BadFile("it does not start with version 0 and a count, or its last line is cut off")
     rows = [line.split(" ") for line in lines[2:-1]]
     if lines[1] != str(len(rows)):
         announced = lines[1][:20].encode("unicode_escape").decode()
-        raise BadFile(f"{len(rows)} rows, {announced} announced")
+        raise BadFile(f"expected {announced} rows, found {len(rows)}")
     if any(len(row) != columns or not all(map(_NUMBER.fullmatch, row[columns - 2 :])) for row in rows):
-        raise BadFile(f"a row has not {columns} columns, or no number in the last two")
+        raise BadFile(f"a row does not have {columns} columns, with numbers in the last two")
     return rows
 
 
 def offsets(path: Path) -> dict[TopicPartition, int]:
-    """Of a checkpoint; empty when it is not there. Raises BadFile, OSError."""
+    """The offsets in a checkpoint; empty if it does not exist. Raises BadFile, OSError."""
     data = read(path)
     rows = [] if data is None else _rows(data, 3)
     return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
 
 def leader_epochs(directory: Path) -> list[tuple[int, int]] | None:
-    """(epoch, first offset); None when the file is not there. Raises BadFile, OSError."""
+    """(epoch, first offset); None if the file does not exist. Raises BadFile, OSError."""
     data = read(directory / LEADER_EPOCHS)
     return None if data is None else [(int(epoch), int(start)) for epoch, start in _rows(data, 2)]
 
 
 def topic_id(directory: Path) -> str | None:
-    """None when the file is not there. Raises BadFile, OSError."""
+    """The id; None if the file does not exist. Raises BadFile, OSError."""
     data = read(directory / PARTITION_METADATA)
     if data is None:
         return None
@@ -197,7 +199,7 @@ def topic_id(directory: Path) -> str | None:
 
 
 def meta(log_dir: Path) -> dict[str, str]:
-    """Of meta.properties. Raises BadFile, OSError."""
+    """The content of meta.properties. Raises BadFile, OSError."""
     data = read(log_dir / META)
     if data is None:
         return {}
@@ -206,18 +208,18 @@ def meta(log_dir: Path) -> dict[str, str]:
         raise BadFile("a line is not key=value")
     found = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
     if found.get("version") != "0" or not is_plain_number(found.get("broker.id", "")):
-        raise BadFile("version=0 and a broker.id are needed")
+        raise BadFile("expected version=0 and a broker.id")
     return found
 
 
 def offset_index(path: Path, base_offset: int) -> list[tuple[int, int]] | None:
-    """(offset, position), without the zeros that Kafka keeps at the end; None: not there. Raises BadFile, OSError."""
+    """(offset, position), without Kafka's padding of zeros; None if the file does not exist. Raises BadFile, OSError."""
     rows = _entries(path, _OFFSET_ENTRY)
     return None if rows is None else [(base_offset + relative, position) for relative, position in rows]
 
 
 def time_index(path: Path, base_offset: int) -> list[tuple[int, int]] | None:
-    """(timestamp, offset), as `offset_index`."""
+    """(timestamp, offset), as in `offset_index`."""
     rows = _entries(path, _TIME_ENTRY)
     return None if rows is None else [(timestamp, base_offset + relative) for timestamp, relative in rows]
 
@@ -227,43 +229,43 @@ def _entries(path: Path, layout: struct.Struct) -> list[tuple[int, int]] | None:
     if data is None:
         return None
     if len(data) % layout.size:
-        raise BadFile(f"{len(data)} bytes are no whole entries of {layout.size}")
-    # A running or killed Kafka has 10 MB of zeros there. No entry is all zero: a segment's first batch gets none.
+        raise BadFile(f"{len(data)} bytes are not a multiple of {layout.size}")
+    # A running or killed Kafka has 10 MB of zeros there. No entry is all zero, because a segment's first batch gets none.
     used = len(data.rstrip(b"\0"))
     rows: list[tuple[int, int]] = list(layout.iter_unpack(data[: -(-used // layout.size) * layout.size]))
     return rows
 
 
 def transaction_index(path: Path) -> list[AbortedRow] | None:
-    """None when it is not there. Raises BadFile, OSError."""
+    """The entries; None if the file does not exist. Raises BadFile, OSError."""
     data = read(path)
     if data is None:
         return None
     if len(data) % _ABORTED_ENTRY.size:
-        raise BadFile(f"{len(data)} bytes are no whole entries of {_ABORTED_ENTRY.size}")
+        raise BadFile(f"{len(data)} bytes are not a multiple of {_ABORTED_ENTRY.size}")
     rows = list(_ABORTED_ENTRY.iter_unpack(data))
     if any(version != 0 for version, *_ in rows):
-        raise BadFile("an entry has not version 0")
+        raise BadFile("an entry does not have version 0")
     return [AbortedRow._make(row[1:]) for row in rows]
 
 
 def producer_snapshot(path: Path) -> list[ProducerRow] | None:
-    """None when it is not there. Raises BadFile, OSError."""
+    """The entries; None if the file does not exist. Raises BadFile, OSError."""
     data = read(path)
     if data is None:
         return None
     if len(data) < _SNAPSHOT_HEAD.size:
-        raise BadFile(f"{len(data)} bytes are no producer snapshot")
+        raise BadFile(f"{len(data)} bytes are not a producer snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != 1 or crc != crc32c(data[6:]):
-        raise BadFile(f"version {version}, or the CRC does not match")
+        raise BadFile(f"unknown version {version}, or the CRC does not match")
     if count * _SNAPSHOT_ENTRY.size != len(data) - _SNAPSHOT_HEAD.size:
-        raise BadFile(f"{count} producers announced, {len(data)} bytes")
+        raise BadFile(f"{count} producers do not fit into {len(data)} bytes")
     return [ProducerRow._make(row) for row in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])]
 
 
 def is_in_use(log_dir: Path) -> bool:
-    """A process has its lock, as far as Linux tells; the lock itself is not touched: a broker that starts must get it."""
+    """Whether a process holds its lock, as far as Linux shows it. Does not touch the lock, which a starting broker must get."""
     try:
         inode = (log_dir / LOCK).stat().st_ino
         rows = Path("/proc/locks").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""`ottla inspect log` and `ottla inspect verify`: what lies on the disks of brokers, stopped or running."""
+"""`ottla inspect log` and `ottla inspect verify`: the contents of brokers' disks, with the brokers stopped or running."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tools.inspect.replica_comparison import compare
 from tools.numbers import IntRange
 from tools.terminal import echo, echo_lines
 
-INSIDE = "a partition's directory, as DIR/orders-0, or one of its .log files"
+INSIDE = "a partition's directory, for example DIR/orders-0, or one of its .log files"
 
 
 @click.command("log")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--records", is_flag=True, help="the records of each batch: time, key, value, headers")
+@click.option("--records", is_flag=True, help="show the records of each batch: time, key, value, headers")
 @click.option(
-    "--from-offset", type=IntRange(min=0), default=0, metavar="OFFSET", help="from the batch on that holds it"
+    "--from-offset", type=IntRange(min=0), default=0, metavar="OFFSET", help="start at the batch with this offset"
 )
 @format_option
 def log_command(paths: Sequence[Path], records: bool, from_offset: int, output: str) -> None:
-    """Print what is in a partition's directory, or in one .log file: segments, batches, indexes, epochs, producers."""
+    """Print the contents of a partition's directory, or of one .log file: segments, batches, indexes, epochs, producers."""
     with errors_in_one_line():
         contents = [_content(path, records, from_offset) for path in paths]
     if output == "json":
@@ -48,7 +48,7 @@ def _content(path: Path, records: bool, from_offset: int) -> dict[str, object]:
             if disk_files.segment_files(path):
                 return log_dump.directory_content(path, records=records, from_offset=from_offset)
             partitions = ", ".join(str(tp) for tp in list(disk_files.partition_directories(path))[:5])
-            hint = f"it has {partitions}: name one of them" if partitions else f"give {INSIDE}"
+            hint = f"it has {partitions}: use one of them" if partitions else f"expected {INSIDE}"
             raise AdminError(f"{path} has no segments; {hint}")
         match = disk_files.SEGMENT_FILE.fullmatch(path.name)
         if match is None or match[2] != "log":
@@ -64,16 +64,16 @@ def _content(path: Path, records: bool, from_offset: int) -> dict[str, object]:
     "--cluster",
     type=click.Path(path_type=Path),
     metavar="RUN_DIR",
-    help="all brokers' log.dirs of a cluster made by `ottla cluster start`",
+    help="check all brokers' log.dirs of a cluster from `ottla cluster start`",
 )
 @format_option
 def verify(directories: Sequence[Path], cluster: Path | None, output: str) -> None:
-    """Check log directories (log.dirs) or partitions' directories, and compare the replicas that are in several of them.
+    """Check log directories (log.dirs) or partitions' directories, and compare replicas that are in several of them.
 
-    CRC, order, indexes, epochs, checkpoints and producer snapshots. The brokers may run. The exit code is 1 with findings.
+    Checks CRCs, order, indexes, epochs, checkpoints and producer snapshots. Brokers may run. The exit code is 1 with findings.
     """
     if not directories and cluster is None:
-        raise click.UsageError("which directories? Give some of log.dirs, or --cluster RUN_DIR.")
+        raise click.UsageError("missing directories: give entries of log.dirs, or --cluster RUN_DIR.")
     with errors_in_one_line():
         paths = [*directories, *(_log_dirs(cluster) if cluster is not None else ())]
         replicas, findings = _look(paths)
@@ -109,7 +109,7 @@ def _look(paths: Sequence[Path]) -> tuple[dict[TopicPartition, list[LogFacts]], 
         try:
             if not path.is_dir():
                 raise AdminError(
-                    f"{path} is no directory; give an entry of log.dirs, or a partition's directory in one"
+                    f"{path} is not a directory; expected an entry of log.dirs, or a partition's directory in one"
                 )
             tp = disk_files.partition_of(path.name)
             if tp is not None and not disk_files.is_log_directory(path) and disk_files.segment_files(path):
@@ -117,7 +117,9 @@ def _look(paths: Sequence[Path]) -> tuple[dict[TopicPartition, list[LogFacts]], 
             elif disk_files.is_log_directory(path) or disk_files.partition_directories(path):
                 logs, own = settled(path, disk_files.partition_directories(path))
             else:
-                raise AdminError(f"{path} has no logs; give an entry of log.dirs, or a partition's directory in one")
+                raise AdminError(
+                    f"{path} has no logs; expected an entry of log.dirs, or a partition's directory in one"
+                )
         except OSError as error:
             raise AdminError(f"{error.filename or path} cannot be read: {error.strerror}") from None
         findings += own
@@ -137,5 +139,5 @@ def _log_dirs(cluster: Path) -> list[Path]:
             raise AdminError(f"{broker.config_file} cannot be read: {error.strerror}") from None
         found += [Path(name.strip()) for name in settings.get("log.dirs", str(broker.data)).split(",")]
     if not found:
-        raise AdminError(f"{cluster} has no brokers; give the directory that `ottla cluster start --dir` made")
+        raise AdminError(f"{cluster} has no brokers; expected the --dir of `ottla cluster start`")
     return [path for path in found if path.is_dir()]

@@ -1,4 +1,4 @@
-"""What is in a partition's files, for people and as JSON: `ottla inspect log`."""
+"""The contents of a partition's files, as text and as JSON: `ottla inspect log`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def flags_of(header: BatchHeader) -> list[str]:
 
 
 def _marker(found: StoredBatch) -> list[str]:
-    """What a control batch says of its transaction."""
+    """The transaction markers in a control batch."""
     if not found.header.is_control:
         return []
     try:
@@ -53,11 +53,11 @@ def _marker(found: StoredBatch) -> list[str]:
     return [MARKERS.get(int.from_bytes(key[2:4], "big"), "other marker") for key in keys]
 
 
-# -- reading: plain values, as the JSON has them ------------------------------------------------------------------------
+# -- reading: plain values, as in the JSON -------------------------------------------------------------------------------
 
 
 def directory_content(directory: Path, *, records: bool, from_offset: int) -> dict[str, Any]:
-    """`{directory, topic_id, segments, leader_epochs, producer_snapshots}`; what is broken has `error` in its place."""
+    """`{directory, topic_id, segments, leader_epochs, producer_snapshots}`; a broken file has `error` instead."""
     files = disk_files.segment_files(directory)
     bases = [base for base, suffixes in files.items() if "log" in suffixes]
     shown = [
@@ -167,7 +167,7 @@ def _records(found: StoredBatch) -> Any:
 
 
 def text_of(data: bytes | None) -> str | None:
-    """UTF-8 as it is, other bytes as `\\x..`."""
+    """UTF-8 unchanged, other bytes as `\\x..`."""
     return None if data is None else data.decode("utf-8", errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""Replicas of a partition side by side, batch by batch, as far as they are committed (REP-7)."""
+"""Compares the replicas of a partition batch by batch, as far as they are committed (REP-7)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from protocol.types import TopicPartition
 from tools.inspect.disk_checks import FOLLOWER_COPIES, Finding, LogFacts
 
-SAME_TOPIC = "the topic was made again: the older one is removed once its broker hears of it"
+SAME_TOPIC = "the topic was created again: the broker removes the older log once it learns of that"
 
 
 def compare(replicas: Mapping[TopicPartition, Sequence[LogFacts]]) -> tuple[list[Finding], int]:
-    """The first difference of each pair, and how many partitions were compared."""
+    """The first difference of each pair, and the number of partitions compared."""
     findings: list[Finding] = []
     compared = 0
     for tp, facts in sorted(replicas.items()):
@@ -28,7 +28,7 @@ def compare(replicas: Mapping[TopicPartition, Sequence[LogFacts]]) -> tuple[list
 
 
 def committed(facts: Sequence[LogFacts]) -> int:
-    """Up to where all replicas have the same: the smallest LEO, and the highest HW that any of them noted."""
+    """The offset up to which all replicas must be equal: the smallest LEO, or the highest recorded HW if that is lower."""
     marks = [one.high_watermark for one in facts if one.high_watermark is not None]
     end = min(one.end_offset for one in facts)
     return min(end, max(marks)) if marks else end
@@ -45,10 +45,10 @@ def _difference(tp: TopicPartition, one: LogFacts, other: LogFacts, end: int) ->
         mine, theirs = one.digests.get(base), other.digests.get(base)
         if mine is None or theirs is None:
             if is_compacted:
-                continue  # the cleaners of two brokers do not go at the same time
+                continue  # the cleaners of two brokers run at different times
             has, lacks = (one, other) if theirs is None else (other, one)
             *_, name, position = has.digests[base]
-            problem = f"no batch begins there, one does in {has.directory}/{name} at position {position}"
+            problem = f"no batch starts there, but one does in {has.directory}/{name} at position {position}"
             return Finding(str(lacks.directory), f"offset {base}", problem, FOLLOWER_COPIES)
         if mine[:3] != theirs[:3] and not (is_compacted and mine[1] == theirs[1]):
             there = f"{one.directory}/{mine[3]}, position {mine[4]}"

@@ -1,4 +1,4 @@
-"""What ZooKeeper has of a cluster, read only: nothing is made there, a missing chroot neither."""
+"""Reads a cluster's znodes. Creates nothing, not even a missing chroot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class ZooKeeperView:
-    """The znodes of a cluster, or of some topics of it. `rubbish` names those that cannot be read, with the reason."""
+    """The znodes of a cluster, or of some of its topics. `rubbish` has the unreadable ones, with reasons."""
 
     controller: int | None = None
     controller_epoch: int | None = None
@@ -46,18 +46,18 @@ class ZooKeeperView:
 
 
 class ZooKeeperReader:
-    """Reads below a chroot. `open` it, `close` it."""
+    """Reads below a chroot. Call `open` first and `close` at the end."""
 
     def __init__(self, hosts: str) -> None:
         """`host:port[,host:port...][/chroot]`."""
         addresses, slash, chroot = hosts.partition("/")
         self._hosts = hosts
         self._root = (slash + chroot).rstrip("/")
-        # The session itself would make the chroot.
+        # The session would create the chroot.
         self._session = ZooKeeperSession(addresses, session_timeout_ms=SESSION_TIMEOUT_MS)
 
     async def open(self) -> None:
-        """Raises AdminError when no ZooKeeper answers, or has no Kafka there."""
+        """Raises AdminError if no ZooKeeper answers, or if it has no Kafka cluster there."""
         try:
             await self._session.start(CONNECT_TIMEOUT_S)
             found = await self._session.exists(self._root + BrokerIdZNode.PARENT)
@@ -65,14 +65,14 @@ class ZooKeeperReader:
             raise AdminError(f"--zookeeper {self._hosts}: {problem}") from None
         if found is None:
             raise AdminError(
-                f"--zookeeper {self._hosts}: no cluster is there (no {BrokerIdZNode.PARENT}); is the chroot right?"
+                f"--zookeeper {self._hosts}: found no cluster (no {BrokerIdZNode.PARENT}); is the chroot right?"
             )
 
     async def close(self) -> None:
         await self._session.close()
 
     async def read(self, topics: Collection[str] | None = None) -> ZooKeeperView:
-        """All, or of these topics only. Raises AdminError when the connection breaks."""
+        """Reads all topics, or these only. Raises AdminError if the connection breaks."""
         try:
             return await self._read(topics)
         except ZkError as problem:
@@ -124,7 +124,7 @@ class ZooKeeperReader:
             view.configs[entity] = _decoded(view, path, node, ConfigZNode.decode) or {}
 
     async def _read_pending(self, view: ZooKeeperView) -> None:
-        """Requests that the controller has not taken up yet, or is still at."""
+        """Reads the requests that the controller has not processed yet."""
         paths = [ReassignPartitionsZNode.PATH, PreferredElectionZNode.PATH]
         for path, node in zip(paths, await self._get(paths), strict=True):
             if node is not None:
@@ -145,7 +145,7 @@ class ZooKeeperReader:
 def _decoded(
     view: ZooKeeperView, path: str, node: tuple[bytes, Stat] | None, decode: Callable[[bytes], Value]
 ) -> Value | None:
-    """None for a node that is not there, or cannot be read: that is noted."""
+    """The decoded value; None for a missing or unreadable node, which is recorded."""
     if node is None:
         return None
     try:
@@ -156,7 +156,7 @@ def _decoded(
 
 
 def client_address(broker: BrokerInfo, control_plane_listener: str) -> tuple[str, int] | None:
-    """Where a broker answers clients without TLS or a password; None when it does not."""
+    """A broker's address for clients without TLS or a password; None if it has none."""
     usable: list[Any] = [e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"]
     usable.sort(key=lambda endpoint: endpoint.listener == control_plane_listener)
     return (usable[0].host, usable[0].port) if usable else None

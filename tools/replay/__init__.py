@@ -1,1 +1,1 @@
-"""Replays an event stream through any Kafka-compatible cluster with Spark, and says what it measured."""
+"""Replays an event stream through any Kafka-compatible cluster with Spark, and reports the measurements."""

@@ -1,8 +1,8 @@
-"""What a replay measured, by Spark SQL over its operations (RPL-3): tables as plain lists and dicts, ready for JSON.
+"""Analyses the operations of a replay with Spark SQL (RPL-3); returns lists and dicts, ready for JSON.
 
-Latency counts from when an operation was due. An **outage** of a partition is a window without an acknowledgement in
-which at least one operation was due and not acknowledged: it begins at the last acknowledgement before, or, if nothing
-was waiting then, when the oldest of the waiting operations became due; it ends with the next acknowledgement.
+Latency counts from when an operation was due. An **outage** of a partition is a window without an acknowledgement in which at
+least one operation was due and not acknowledged. It starts at the previous acknowledgement or, if nothing was waiting then, when
+the oldest waiting operation became due. It ends with the next acknowledgement.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DISTRIBUTION = [
     *(0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 0.9995, 0.9999, 1.0),
 ]
 
-# `windows` looks ahead by looking back in descending order: Spark's frames that end at UNBOUNDED FOLLOWING are computed
-# anew for each row, which would take time by the square of the operations.
+# `windows` looks ahead by looking back in descending order: Spark recomputes frames that end at UNBOUNDED FOLLOWING for each
+# row, which would take quadratic time.
 VIEWS = {
     "produced": """
         SELECT *, error IS NULL AS acknowledged, (answered - scheduled) * 1000 AS latency_ms
@@ -31,7 +31,7 @@ VIEWS = {
         SELECT *, (answered - scheduled) * 1000 AS latency_ms
         FROM operations WHERE op = 'fetch' AND answered IS NOT NULL
     """,
-    # The end of the measurement stands in for answers that never came.
+    # The end of the measurement replaces missing answers.
     "bounds": """
         SELECT min(scheduled) AS began, max(greatest(scheduled, coalesce(answered, scheduled))) AS ended
         FROM operations
@@ -101,8 +101,8 @@ def rows(session: SparkSession, text: str) -> list[dict[str, Any]]:
 
 
 def totals(session: SparkSession) -> dict[str, Any]:
-    """Counts of events. `lost`: acknowledged, never read. `duplicated`: further copies at other offsets that were
-    read. `read_again`: the same offset handed out more than once (the reader's doing, not the log's)."""
+    """Counts of events. `lost`: acknowledged, never read. `duplicated`: additional copies that were read at other
+    offsets. `read_again`: the same offset was read more than once, which is due to the reader, not the log."""
     return rows(
         session,
         """
@@ -128,7 +128,7 @@ def latencies(session: SparkSession, source: str) -> dict[str, float | None]:
 
 
 def quantiles(session: SparkSession, source: str, points: Sequence[float], names: Sequence[str]) -> dict[str, Any]:
-    """Exact percentiles of `latency_ms`, by name; None each when there is no row."""
+    """Exact percentiles of `latency_ms`, by name; all None without rows."""
     array = ", ".join(f"{point}D" for point in points)
     found = session.sql(f"SELECT percentile(latency_ms, array({array})) FROM {source}").first()
     values = found[0] if found is not None and found[0] is not None else [None] * len(points)
@@ -136,7 +136,7 @@ def quantiles(session: SparkSession, source: str, points: Sequence[float], names
 
 
 def distribution(session: SparkSession) -> list[dict[str, Any]]:
-    """Latency (ms) at growing quantiles, of acknowledgements and of reads."""
+    """Latency (ms) at increasing quantiles, for acknowledgements and reads."""
     names = [repr(point) for point in DISTRIBUTION]
     produced = quantiles(session, "produced WHERE acknowledged", DISTRIBUTION, names)
     read = quantiles(session, "reads", DISTRIBUTION, names)
@@ -147,7 +147,7 @@ def distribution(session: SparkSession) -> list[dict[str, Any]]:
 
 
 def by_second(session: SparkSession, began: float) -> list[dict[str, Any]]:
-    """Per second of the replay: events due, acknowledged and read in it, and the latency of those that were due."""
+    """Per second of the replay: events due, acknowledged and read in it, and the latency of those due."""
     return rows(
         session,
         f"""
@@ -168,7 +168,7 @@ def by_second(session: SparkSession, began: float) -> list[dict[str, Any]]:
 
 
 def partitions(session: SparkSession) -> list[dict[str, Any]]:
-    """Per partition: events, errors, its leaders in turn, and the longest window without an acknowledgement."""
+    """Per partition: events, errors, all its leaders, and the longest window without an acknowledgement."""
     return rows(
         session,
         """
@@ -184,10 +184,10 @@ def partitions(session: SparkSession) -> list[dict[str, Any]]:
 def fault_cost(
     session: SparkSession, plan: Plan, fault: Fault, began: float, next_at: float, ended: float
 ) -> dict[str, Any]:
-    """One fault and, per partition, the longest outage that touches the time from it to the next fault.
+    """One fault and, per partition, the longest outage that overlaps the time from it to the next fault.
 
-    An outage of a partition of this broker that lasted into the next fault counts whole. A partition without
-    traffic in that time has no window: its outage was not seen (`seconds` 0, `due` 0).
+    An outage of one of this broker's partitions that lasts into the next fault counts completely. A partition without traffic in
+    that time has no window, so its outage is unknown (`seconds` 0, `due` 0).
     """
     found = rows(
         session,

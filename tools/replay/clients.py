@@ -1,4 +1,4 @@
-"""The confluent-kafka clients of a replay, and what they are asked about a topic."""
+"""The confluent-kafka clients of a replay, and queries about its topic."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from confluent_kafka.admin import AdminClient
 ACKS_ALL = -1
 METADATA_TIMEOUT_S = 5.0
 SAMPLE_INTERVAL_S = 0.5
-# librdkafka's own log lines would tear the progress bar: brokers that go away are what a replay is about.
+# librdkafka's own log lines would break the progress bar; brokers going down are part of a replay.
 QUIET = {"log_level": 0}
 
 
 class ReplayError(Exception):
-    """A replay that cannot be done; the text says why and what to do, in one line."""
+    """A replay that cannot run; the text says in one line why and what to do."""
 
 
 class Clock:
-    """Wall-clock seconds since 1970 that never jump while a replay runs: the wall is read once."""
+    """Wall-clock seconds since 1970 that never jump during a replay: the wall clock is read once."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.perf_counter()
@@ -32,13 +32,13 @@ class Clock:
 
 
 def ignore_error(_: object) -> None:
-    """librdkafka's reports on connections: it goes on trying, and what matters comes back with the operations."""
+    """Ignores librdkafka's reports on connections: it retries, and the operations have the final results."""
 
 
 def new_producer(bootstrap_servers: str, acks: int, answer_timeout_s: float) -> Producer:
     """A producer that sends at once and retries until `answer_timeout_s` after the send.
 
-    With acks=all (-1) it is idempotent: what it repeats is in the log once, and in order.
+    With acks=all (-1) it is idempotent: retried records are written once, and in order.
     """
     return Producer(
         {
@@ -48,7 +48,7 @@ def new_producer(bootstrap_servers: str, acks: int, answer_timeout_s: float) -> 
             "acks": acks,
             "enable.idempotence": acks == ACKS_ALL,
             "linger.ms": 0,
-            # Under load records then wait for a free slot, and leave in batches.
+            # Under load, records then wait for a free slot and are sent in batches.
             "max.in.flight.requests.per.connection": 5,
             "message.timeout.ms": int(answer_timeout_s * 1000),
             "error_cb": ignore_error,
@@ -57,7 +57,7 @@ def new_producer(bootstrap_servers: str, acks: int, answer_timeout_s: float) -> 
 
 
 def new_consumer(bootstrap_servers: str, group: str = "ottla-replay") -> Consumer:
-    """A consumer for assigned partitions, or to ask about `group`; it joins none (the library demands a name)."""
+    """A consumer for assigned partitions, or for requests about `group`; it joins no group (the library requires a name)."""
     return Consumer(
         {
             **QUIET,
@@ -74,7 +74,7 @@ def new_consumer(bootstrap_servers: str, group: str = "ottla-replay") -> Consume
 
 
 def partition_leaders(client: Any, topic: str, timeout_s: float = METADATA_TIMEOUT_S) -> dict[int, int]:
-    """Partition -> the id of its leader (-1: none). Raises KafkaException; an unknown topic gives an empty dict."""
+    """Partition -> the id of its leader (-1: none); empty for an unknown topic. Raises KafkaException."""
     metadata = client.list_topics(topic, timeout=timeout_s).topics[topic]
     return {number: partition.leader for number, partition in metadata.partitions.items()}
 
@@ -88,7 +88,7 @@ def end_offsets(consumer: Consumer, topic: str, partitions: Sequence[int]) -> di
 
 
 class LeaderSampler:
-    """Knows each partition's leader, from a client of its own so that the measured ones learn nothing by it."""
+    """Tracks each partition's leader with a separate client, so that the measured clients learn nothing from it."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._client = AdminClient({**QUIET, "bootstrap.servers": bootstrap_servers, "error_cb": ignore_error})
@@ -114,7 +114,7 @@ class LeaderSampler:
             try:
                 self._leaders = partition_leaders(self._client, self._topic, timeout_s=1.0)
             except KafkaException:
-                # The broker asked was the one that died; the next sample asks another.
+                # The broker that was asked has died; the next sample asks another.
                 self._stop.wait(SAMPLE_INTERVAL_S / 5)
                 continue
             self._stop.wait(SAMPLE_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The commands `ottla demo` and `ottla replay`: flags, one line for each mistake, exit codes."""
+"""The commands `ottla demo` and `ottla replay`: options, one-line errors, exit codes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DAY = click.DateTime(formats=["%Y-%m-%d"])
 
 
 def guarded(work: Callable[[], int]) -> None:
-    """Does the work and exits with its code; what can go wrong becomes one line and exit code 1."""
+    """Runs `work` and exits with its code; an expected error becomes one line and exit code 1."""
     from tools.replay.interrupts import Interrupted, interruptible
 
     try:
         with interruptible():
             code = explained(work)
     except Interrupted as interrupt:
-        click.echo(f"\n{interrupt}: everything that was started is stopped.", err=True)
+        click.echo(f"\n{interrupt}: everything that was started has been stopped.", err=True)
         code = interrupt.exit_code
     sys.exit(code)
 
 
 def explained(work: Callable[[], int]) -> int:
-    """Does the work. Raises ClickException, one line, for what can go wrong."""
+    """Runs `work`. Raises ClickException with one line for an expected error."""
     try:
         from tools.admin.bootstrap import NoBootstrapServer
         from tools.cluster.java import JavaNotFound
@@ -42,7 +42,7 @@ def explained(work: Callable[[], int]) -> int:
         from tools.replay.trace import TraceError
     except ModuleNotFoundError as problem:
         raise click.ClickException(
-            f"the module {problem.name} is missing; a replay needs ottla's extra: pip install 'ottla[replay]'"
+            f"the module {problem.name} is missing; install what a replay needs: pip install 'ottla[replay]'"
         ) from None
     try:
         return work()
@@ -51,10 +51,10 @@ def explained(work: Callable[[], int]) -> int:
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags that choose a part of the year."""
+    """The options that choose a part of the year."""
     for option in (
-        click.option("--year", is_flag=True, help="The whole year 2013, 655,867 events."),
-        click.option("--days", type=IntRange(1, WHOLE_YEAR_DAYS), default=7, show_default=True, help="How many."),
+        click.option("--year", is_flag=True, help="Use the whole year 2013, 655,867 events."),
+        click.option("--days", type=IntRange(1, WHOLE_YEAR_DAYS), default=7, show_default=True, help="Number of days."),
         click.option("--start-day", type=DAY, default="2013-01-01", show_default="2013-01-01", help="The first day."),
     ):
         command = option(command)
@@ -66,15 +66,15 @@ speed_option = click.option(
     type=POSITIVE,
     default=WEEK_A_MINUTE,
     show_default=True,
-    help="How many times as fast as it happened; 10080 replays a week in a minute.",
+    help="Speed-up over real time; 10080 replays a week in a minute.",
 )
 
 
 @click.command()
 @trace_options
 @speed_option
-@click.option("--brokers", type=IntRange(1, 20), default=3, show_default=True, help="Brokers to start.")
-@click.option("--kill/--no-kill", default=True, show_default=True, help="Kill a leader in the middle.")
+@click.option("--brokers", type=IntRange(1, 20), default=3, show_default=True, help="Number of brokers to start.")
+@click.option("--kill/--no-kill", default=True, show_default=True, help="Kill a leader during the replay.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="demo-out", show_default=True, help="Results."
 )
@@ -82,9 +82,9 @@ speed_option = click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The cluster's run directory; one that holds a cluster is used as it is. [default: OUT/cluster, made anew]",
+    help="The cluster's run directory; an existing cluster is used unchanged. [default: OUT/cluster, created again]",
 )
-@click.option("--bootstrap-server", help="Use this cluster instead of starting one; nothing is killed there.")
+@click.option("--bootstrap-server", help="Use this cluster instead of starting one; no broker is killed.")
 @click.option("--zookeeper", help="Use this ZooKeeper (host:port[/chroot]) instead of starting one.")
 def demo(
     year: bool,
@@ -98,7 +98,7 @@ def demo(
     bootstrap_server: str | None,
     zookeeper: str | None,
 ) -> None:
-    """Start a cluster, replay flights through it, kill a leader, and say what was lost (nothing)."""
+    """Start a cluster, replay flights through it, kill a leader, and report what was lost (nothing)."""
 
     def work() -> int:
         from tools.replay.demo import DemoOptions, run_demo
@@ -122,19 +122,19 @@ def demo(
 
 @click.group()
 def replay() -> None:
-    """Replay recorded or synthesised event streams with Spark, and report what was measured."""
+    """Replay recorded or synthesised event streams with Spark, and report the measurements."""
 
 
 @replay.group()
 def trace() -> None:
-    """Make traces: Parquet tables of produce and fetch operations."""
+    """Create traces: Parquet tables of produce and fetch operations."""
 
 
 @trace.command("flights")
 @trace_options
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 def trace_flights(year: bool, days: int, start_day: datetime, out: Path) -> None:
-    """The flights that left New York in 2013: departures and arrivals at their own time."""
+    """Create a trace of the flights that left New York in 2013, with departures and arrivals at their times."""
 
     def work() -> int:
         from tools.replay.trace import write_flights_trace
@@ -149,10 +149,10 @@ def trace_flights(year: bool, days: int, start_day: datetime, out: Path) -> None
 @replay.command("run")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), required=True, help="The trace to replay.")
 @click.option("--bootstrap-server", help="The cluster. [default: $OTTLA_BOOTSTRAP_SERVER, else ./ottla-cluster]")
-@click.option("--topic", default="departures", show_default=True, help="An existing topic, which gets the events.")
+@click.option("--topic", default="departures", show_default=True, help="An existing topic for the events.")
 @speed_option
-@click.option("--producers", type=IntRange(1, 1000), default=2, show_default=True, help="Producing tasks.")
-@click.option("--readers", type=IntRange(1, 1000), default=2, show_default=True, help="Reading tasks.")
+@click.option("--producers", type=IntRange(1, 1000), default=2, show_default=True, help="Number of producing tasks.")
+@click.option("--readers", type=IntRange(1, 1000), default=2, show_default=True, help="Number of reading tasks.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="replay-out", show_default=True, help="Results."
 )
@@ -175,7 +175,7 @@ def run(
         finally:
             try:
                 ignore_from_now()
-            finally:  # an interrupt may be quicker
+            finally:  # an interrupt may come first
                 work_to_do.job.stop()
         print_summary(analysis, output)
         return exit_code(analysis)
@@ -186,7 +186,7 @@ def run(
 @replay.command("report")
 @click.argument("directory", type=click.Path(path_type=Path))
 def report(directory: Path) -> None:
-    """Analyse the operations of a replay again, and write its summary and report anew."""
+    """Analyse an earlier replay again, and rewrite its summary and report."""
 
     def work() -> int:
         from tools.replay.plan import OutputDirectory

@@ -1,4 +1,4 @@
-"""`ottla demo`: a real cluster, a real event stream through it, a killed leader, and what was measured."""
+"""`ottla demo`: a real cluster, a real event stream through it, a killed leader, and the measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ START_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The demo's flags. `bootstrap_servers`: an outside cluster, which is neither started nor killed nor stopped."""
+    """The demo's options. `bootstrap_servers`: another cluster, which is not started, killed or stopped."""
 
     start_day: date
     days: int
@@ -53,7 +53,7 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Runs it all and returns the exit code. Whatever was started is stopped, however it ends."""
+    """Runs the demo and returns the exit code. Everything that was started is stopped, however the demo ends."""
     began = time.monotonic()
     started = ExitStack()
     try:
@@ -61,9 +61,9 @@ def run_demo(options: DemoOptions) -> int:
     finally:
         try:
             ignore_from_now()
-        finally:  # an interrupt may be quicker
+        finally:  # an interrupt may come first
             started.close()
-    click.echo(f"\nEverything that was started is stopped. It took {time.monotonic() - began:.0f} s.")
+    click.echo(f"\nEverything that was started has been stopped. It took {time.monotonic() - began:.0f} s.")
     return code
 
 
@@ -80,7 +80,7 @@ def run_steps(options: DemoOptions, started: ExitStack) -> int:
     started.callback(replay.job.stop)
     click.echo(
         f"\nReplaying {options.days} day(s) of flights from {options.start_day}: {replay.summary.produces:,} events, "
-        f"{options.speed:,.0f} times as fast as they happened, so about {replay.plan.duration_s:.0f} s."
+        f"{options.speed:,.0f} times as fast as in reality, in about {replay.plan.duration_s:.0f} s."
     )
     if cluster is None or not options.kill:
         group = consumer_group(replay, is_new, None)
@@ -112,7 +112,7 @@ def timed(what: str) -> Iterator[None]:
 
 
 def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
-    """Starts ZooKeeper and the brokers and prints where they are."""
+    """Starts ZooKeeper and the brokers and prints their addresses."""
     directory = cluster_directory(options)
     if options.directory is None:
         remove_earlier_cluster(directory)
@@ -120,8 +120,8 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
     if running := cluster.running():
         names = ", ".join(process.name for process in running)
         raise ReplayError(
-            f"{directory} is in use by a running cluster ({names}): `ottla cluster stop --dir {directory}` stops it, and "
-            "--bootstrap-server in place of --dir lets the demo use it as it runs"
+            f"{directory} is in use by a running cluster ({names}): `ottla cluster stop --dir {directory}` stops it; "
+            "with --bootstrap-server instead of --dir, the demo uses it"
         )
     own_servers()
     started.callback(ClusterGuard(directory).stop)
@@ -136,14 +136,14 @@ def start_cluster(options: DemoOptions, started: ExitStack) -> LocalCluster:
 
 
 def remove_earlier_cluster(directory: Path) -> None:
-    """Removes the cluster of the last demo, which lies in a place of the demo's own: its log would hold its events."""
+    """Removes the cluster of the last demo from the demo's own directory, because its log has that demo's events."""
     if directory.exists():
         LocalCluster(directory).destroy()
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def own_chroot(zookeeper: str | None) -> str | None:
-    """An outside ZooKeeper without a chroot gets one: a new cluster must not find an old one's topics."""
+    """Adds a chroot to an outside ZooKeeper without one, so that the new cluster does not find old topics."""
     if zookeeper is None or "/" in zookeeper:
         return zookeeper
     return f"{zookeeper}/ottla-demo-{time.time_ns() // 1_000_000}"
@@ -159,12 +159,12 @@ def print_nodes(cluster: LocalCluster, directory: Path) -> None:
 
 
 def create_topic(bootstrap_servers: str, brokers: int) -> bool:
-    """Makes the topic through the public API; one that is there is used as it is: then False."""
+    """Creates the topic through the public API; returns False if it already exists and is used unchanged."""
     replication_factor = min(REPLICATION_FACTOR, brokers)
     min_insync = min(MIN_INSYNC_REPLICAS, replication_factor)
     try:
         admin = KafkaAdmin(bootstrap_servers)
-        admin.cluster()  # an address where nobody answers is found out in seconds
+        admin.cluster()  # fails within seconds if no broker answers
         admin.create_topic(
             TOPIC,
             partitions=PARTITIONS,
@@ -172,7 +172,7 @@ def create_topic(bootstrap_servers: str, brokers: int) -> bool:
             configs={"min.insync.replicas": str(min_insync)},
         )
     except TopicExists:
-        click.echo(f"Topic {TOPIC} exists and is used as it is; reading starts at its end.")
+        click.echo(f"Topic {TOPIC} exists and is used unchanged; reading starts at its end.")
         return False
     except AdminError as problem:
         raise ReplayError(str(problem)) from None
@@ -184,7 +184,7 @@ def create_topic(bootstrap_servers: str, brokers: int) -> bool:
 
 
 def leader_now(admin: AdminClient, partition: int) -> int | None:
-    """None: not known at the moment."""
+    """The leader's id; None if it is unknown at the moment."""
     try:
         return partition_leaders(admin, TOPIC).get(partition)
     except KafkaException:
@@ -192,13 +192,13 @@ def leader_now(admin: AdminClient, partition: int) -> int | None:
 
 
 def consumer_group(replay: Replay, is_new: bool, broker: int | None) -> GroupReader:
-    """The group that reads along. With `broker`, the one that is to be killed, that one coordinates it, if a name can do
-    it. An old topic may have had groups: this one's name is then new."""
+    """The group that reads along. `broker` (the one to be killed) coordinates it, if a suitable name is found. An existing
+    topic may have had groups; then the name is new."""
     plan = replay.plan
     base = GROUP if is_new else f"{GROUP}-{plan.run}"
     name, coordinator = choose_name(plan.bootstrap_servers, base, broker)
     click.echo(
-        f"Group {name}: {MEMBERS} consumers share the {plan.partition_count} partitions and commit how far they are; "
+        f"Group {name}: {MEMBERS} consumers share the {plan.partition_count} partitions and commit their offsets; "
         f"its coordinator is broker {coordinator}"
     )
     return GroupReader(name, coordinator, plan, replay.output)
@@ -207,7 +207,7 @@ def consumer_group(replay: Replay, is_new: bool, broker: int | None) -> GroupRea
 def leader_kill(
     cluster: LocalCluster, admin: AdminClient, partition: int, replay: Replay, group: GroupReader
 ) -> LeaderKill:
-    """The fault of the demo, at the partition where most happens."""
+    """The demo's fault, at the partition with the most events."""
     return LeaderKill(
         cluster,
         lambda: partition_leaders(admin, TOPIC),
@@ -228,11 +228,11 @@ def print_next_steps(bootstrap_servers: str, directory: Path, output: OutputDire
         (f"{command} topic describe {TOPIC} --bootstrap-server {bootstrap_servers}", "leaders and replicas"),
         (
             f"{command} group describe {group} --bootstrap-server {bootstrap_servers}",
-            "how far the consumer group was, by the cluster's own books; it has no members any more",
+            "the consumer group's committed offsets; it has no members any more",
         ),
         (f"kcat -C -e -b {bootstrap_servers} -t {TOPIC}", "the events, by any Kafka client"),
-        (f"{command} cluster kill 1 --dir {directory}", "your own fault; restart-broker 1 ends it"),
-        (f"{command} replay run --trace {output.trace} --bootstrap-server {bootstrap_servers}", "once more"),
-        (f"{command} cluster stop --dir {directory}", "stop it"),
+        (f"{command} cluster kill 1 --dir {directory}", "inject a fault yourself; restart-broker 1 ends it"),
+        (f"{command} replay run --trace {output.trace} --bootstrap-server {bootstrap_servers}", "the replay again"),
+        (f"{command} cluster stop --dir {directory}", "stop the cluster"),
     ):
         click.echo(f"  {line}\n      {what}")

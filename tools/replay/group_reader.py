@@ -1,4 +1,4 @@
-"""The demo's consumer group: a few members that read the topic and commit, while a replay writes to it."""
+"""The demo's consumer group: a few members that read the topic and commit during a replay."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Answer = TypeVar("Answer")
 
 
 class GroupReader:
-    """A group named `name`, and what its members do. Whoever starts it stops it, however the replay ends."""
+    """A group named `name` and its members. Whoever starts it must stop it, however the replay ends."""
 
     def __init__(self, name: str, coordinator: int | None, plan: Plan, output: OutputDirectory) -> None:
-        """`coordinator`: the id of the broker that coordinates it now."""
+        """`coordinator`: the id of its current coordinator."""
         self.name = name
         self.coordinator = coordinator
         self._plan = plan
@@ -49,7 +49,7 @@ class GroupReader:
         self._members: list[GroupMember] = []
 
     def start(self, members: int = MEMBERS) -> None:
-        """The group begins where the replay does. Raises ReplayError when the cluster does not take it."""
+        """Starts reading where the replay starts. Raises ReplayError if the cluster does not accept the group."""
         groups = KafkaGroups(self._plan.bootstrap_servers)
         starts = {
             GroupPartition(self._plan.topic, partition): offset
@@ -62,8 +62,8 @@ class GroupReader:
             member.start()
 
     def finish(self) -> None:
-        """Waits until the group has committed the end of every partition, at most half a minute, and writes down what
-        it did. The members leave with `stop`."""
+        """Waits, at most half a minute, until the group has committed the end of every partition, and writes its results.
+        `stop` makes the members leave."""
         lag = self._catch_up()
         members = self._members
         write_json(
@@ -97,8 +97,8 @@ class GroupReader:
             member.join(max(deadline - time.monotonic(), 0.0))
 
     def _catch_up(self) -> int | None:
-        """The group's lag behind the ends that the partitions have now, once it is 0 or time is up; None: not known."""
-        # Not by the AdminClient: when the coordinator that it knew is none any more, its library (librdkafka 2.16) crashes.
+        """The group's lag behind the current ends, once it is 0 or the time is over; None if unknown."""
+        # Not with the AdminClient: its library (librdkafka 2.16) crashes if the coordinator that it knew no longer is one.
         consumer = new_consumer(self._plan.bootstrap_servers, self.name)
         deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
         partitions = range(self._plan.partition_count)
@@ -113,7 +113,7 @@ class GroupReader:
                     committed = consumer.committed(places, timeout=METADATA_TIMEOUT_S)
                     lag = sum(max(ends[each.partition] - max(each.offset, 0), 0) for each in committed)
                 except KafkaException:
-                    lag = None  # a leader or the coordinator is away
+                    lag = None  # a leader or the coordinator is unavailable
                 if lag != 0:
                     time.sleep(ASK_AGAIN_S)
         finally:
@@ -128,14 +128,14 @@ class GroupReader:
 
 
 def coordinator_of(groups: KafkaGroups, names: list[str]) -> dict[str, int | None]:
-    """Name -> the id of the broker that coordinates a group of that name, also if there is none yet. Raises AdminError."""
+    """Name -> the id of the broker that coordinates a group of that name, existing or not. Raises AdminError."""
     return {
         view.group: None if view.coordinator is None else view.coordinator.id for view in groups.describe_groups(names)
     }
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """Its answer, also from coordinators that are just being made: those say for a moment that they load. Raises
+    """The answer; retries while new coordinators report that they are loading. Raises
     ReplayError."""
     deadline = time.monotonic() + COORDINATOR_TIMEOUT_S
     while True:
@@ -148,8 +148,8 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 def choose_name(bootstrap_servers: str, base: str, broker: int | None) -> tuple[str, int | None]:
-    """A name for a group that `broker` coordinates, since the name decides that: `base`, or with a number behind it;
-    and who coordinates it. None, or a broker that coordinates none of those: just `base`. Raises ReplayError."""
+    """A name of a group that `broker` coordinates (the name decides that): `base`, or `base` with a number; and the
+    coordinator. Just `base` if `broker` is None or coordinates none of those names. Raises ReplayError."""
     names = [base] if broker is None else [base, *(f"{base}-{number}" for number in range(2, NAMES_TRIED + 1))]
     groups = KafkaGroups(bootstrap_servers)
     coordinators = patiently(lambda: coordinator_of(groups, names))
@@ -158,7 +158,7 @@ def choose_name(bootstrap_servers: str, base: str, broker: int | None) -> tuple[
 
 
 def read_group(output: OutputDirectory) -> tuple[dict[str, Any], list[GroupRead]] | None:
-    """What `finish` wrote, None when no group read along."""
+    """What `finish` wrote; None if no group read along."""
     if not (output.group.exists() and output.group_reads.exists()):
         return None
     facts: dict[str, Any] = json.loads(output.group.read_text())

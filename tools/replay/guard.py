@@ -1,8 +1,8 @@
-"""Stops a cluster when the process that started it is gone, also when that crashed or was killed.
+"""Stops a cluster when the process that started it has ended, even by a crash or a kill.
 
-`python -m tools.replay.guard RUN_DIRECTORY`: its standard input is a pipe of which the starter holds the other end, and
-which closes with it. Linux needs no guard (`tools.cluster.ownership`); elsewhere brokers and ZooKeeper run on without whoever
-started them, as `ottla cluster start` needs.
+`python -m tools.replay.guard RUN_DIRECTORY`: its standard input is a pipe whose other end the starter holds, so it closes when
+the starter ends. Linux needs no guard (`tools.cluster.ownership`). Elsewhere brokers and ZooKeeper outlive their starter, as
+`ottla cluster start` needs it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ STANDARD_INPUT = 0
 
 
 class ClusterGuard:
-    """Guards the cluster of a run directory, which need not be there yet, from its making until `stop`."""
+    """Guards the cluster of a run directory, which need not exist yet, until `stop`."""
 
     def __init__(self, directory: Path) -> None:
-        """In a session of its own: a Ctrl-C or the end of a terminal is for the starter."""
+        """Starts the guard in its own session: a Ctrl-C or the end of a terminal is for the starter."""
         paths = [str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tools.replay.guard", str(directory.absolute())],
@@ -34,7 +34,7 @@ class ClusterGuard:
         )
 
     def stop(self) -> None:
-        """Ends it. The cluster is stopped before: what of it still ran would now be left alone."""
+        """Ends the guard. Stop the cluster first: processes that still run are no longer guarded."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None

@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM and a closed terminal become one exception, so that what was started is stopped in `finally`.
+"""Turns Ctrl-C, SIGTERM and a closed terminal into one exception, so that `finally` stops what was started.
 
-Python drops an exception that comes up in a callback of a garbage collection, or inside some C code. So it is raised
-again each `AGAIN_S` until cleaning up has begun.
+Python drops an exception that is raised in a callback of garbage collection, or inside some C code. Therefore it is raised
+again every `AGAIN_S` until cleaning up has started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AGAIN_S = 2.0
 
 
 class Interrupted(BaseException):
-    """Somebody wants us to end. No Exception: nothing that handles errors may swallow it."""
+    """The program must end. Not an Exception, so that no error handler swallows it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,7 +25,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it the signals raise Interrupted in the main thread."""
+    """Inside this context the signals raise Interrupted in the main thread."""
     before = {number: signal.signal(number, raise_interrupted) for number in SIGNALS}
     before[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
     try:
@@ -43,7 +43,7 @@ def raise_interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def ignore_from_now() -> None:
-    """Called when cleaning up begins: a second Ctrl-C must not leave processes behind."""
+    """Call it when cleaning up starts: a second Ctrl-C must not leave processes behind."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,10 +1,10 @@
 """The Spark job: `python -m tools.replay.job replay|analyse OUTPUT_DIRECTORY`, or the same by spark-submit (RPL-4).
 
-`replay` carries out `plan.json`, writes `operations.parquet` and goes on with `analyse`, which writes `analysis.json`.
+`replay` carries out `plan.json`, writes `operations.parquet` and then does `analyse`, which writes `analysis.json`.
 
-All tasks are one barrier stage, so Spark starts them together or not at all: tasks 0..P-1 produce, the others read.
-They agree on the start (the latest of their clocks plus a moment), and meet once more when the producing ones are done,
-to hand over how far each partition must be readable. On a cluster of machines the clocks must be in step (NTP).
+All tasks are one barrier stage, so Spark starts them together or not at all: tasks 0..P-1 produce, the others read. They agree
+on the start (the latest of their clocks plus a moment), and synchronise again when the producing tasks are done, to exchange the
+offsets up to which each partition must be readable. On several machines the clocks must be synchronised (NTP).
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def main(arguments: list[str]) -> int:
 
 def die_with_parent() -> None:
     """Ends the whole process group (this driver and its JVM, whose workers follow) once standard input closes:
-    the parent holds the other end, and may be killed without a chance to clean up."""
-    # Not sys.stdin, whose lock would be held by this thread when the interpreter ends.
+    the parent holds the other end, and may be killed before it can clean up."""
+    # Not sys.stdin, whose lock this thread would hold when the interpreter ends.
     while os.read(STANDARD_INPUT, 1):
         pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def new_session(task_count: int) -> SparkSession:
-    """The session; without a master from spark-submit it is local, with a slot for every task: they mostly wait."""
+    """The session; without a master from spark-submit it is local, with a slot for every task, because tasks mostly wait."""
     configuration = SparkConf()
     if not configuration.contains("spark.master"):
         configuration.setMaster(f"local[{task_count}]")
@@ -76,7 +76,7 @@ def new_session(task_count: int) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.enabled": "false",
-        # A stage that is tried again would send everything again.
+        # A retried stage would send everything again.
         "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
     }
@@ -111,9 +111,9 @@ def count_by_client(operations: DataFrame) -> dict[str, int]:
 
 
 def route(row: Any, plan: Plan, task_of_client: Mapping[str, int]) -> Iterator[tuple[int, Operation]]:
-    """The task of an operation of the trace, and the operation with its partition and its due moment decided.
+    """The task of an operation in the trace, and the operation with its partition and due time.
 
-    A fetch goes to the task that reads the partition its event is produced to.
+    A fetch goes to the task that reads the partition to which its event is produced.
     """
     key = None if row["key"] is None else bytes(row["key"])
     recorded = int(row["partition"])
@@ -155,7 +155,7 @@ def run_task(task: int, operations: list[Operation], plan: Plan) -> list[Operati
 
 
 def agree_on_start(context: Any, progress: ProgressSender) -> float:
-    """The moment at which all tasks start, in seconds since 1970."""
+    """The time at which all tasks start, in seconds since 1970."""
     clocks = context.allGather(repr(Clock().now()))
     progress.progress.started = max(map(float, clocks)) + START_LEAD_S
     progress.send(at_once=True)
@@ -163,9 +163,9 @@ def agree_on_start(context: Any, progress: ProgressSender) -> float:
 
 
 def meet_in_background(context: Any) -> Callable[[], Mapping[int, int] | None]:
-    """Waits for the producing tasks in a thread, since reading goes on meanwhile.
+    """Waits for the producing tasks in a thread, because reading continues meanwhile.
 
-    Returns a function that gives the acknowledged ends (partition -> offset) once all have come, None before.
+    Returns a function that returns the acknowledged ends (partition -> offset) once all tasks are there, None before.
     """
     met: list[str] = []
     thread = threading.Thread(target=lambda: met.extend(context.allGather("{}")), name="meet", daemon=True)

@@ -1,4 +1,4 @@
-"""The demo's fault: SIGKILL to the leader of a partition in the middle of a replay, and its return later."""
+"""The demo's fault: SIGKILL to a partition's leader during a replay, and its restart later."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tools.replay.plan import Fault, OutputDirectory
 
 KILL_AT = 0.45
 RETURN_AT = 0.70
-"""Both as parts of the replay's duration: in the default week that is a busy morning, and an evening later."""
+"""Fractions of the replay's duration: in the default week, a busy morning and an evening later."""
 
 
 class Cluster(Protocol):
-    """What is needed of `tools.cluster.local_cluster.LocalCluster`."""
+    """The part of `tools.cluster.local_cluster.LocalCluster` that is needed here."""
 
     def kill(self, broker_id: int) -> object: ...
 
@@ -24,7 +24,7 @@ class Cluster(Protocol):
 
 
 class LeaderKill:
-    """Kills the leader of one partition when `KILL_AT` of the duration has passed, and starts it again."""
+    """Kills the leader of one partition after `KILL_AT` of the duration, and restarts it."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class LeaderKill:
         say: Callable[[str], None],
         also: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """`leaders` asks the cluster for each partition's leader. Faults go to `output`, words to `say`; `also` has what
-        else is to be said of the broker that is killed."""
+        """`leaders` returns each partition's current leader. Faults go to `output`, text to `say`; `also` returns what else
+        to say about the killed broker."""
         self._cluster = cluster
         self._leaders = leaders
         self._partition = partition
@@ -72,7 +72,7 @@ class LeaderKill:
     def _bring_back(self) -> None:
         broker = self.faults[0].broker
         self._note(Fault("return", broker, time.time(), []))
-        self._say(f"broker {broker} is started again")
+        self._say(f"broker {broker} restarts")
         self._cluster.start_broker(broker)
 
     def _note(self, fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""What a replay is told to do (`plan.json`), the rows it writes, and the files of its output directory."""
+"""A replay's plan (`plan.json`), the rows it writes, and the files of its output directory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ OPERATIONS_DDL = (
     "bytes int, error string, topic string, partition int, offset bigint, leader int"
 )
 PARENT_PIPE_VARIABLE = "OTTLA_REPLAY_PARENT_PIPE"
-"""Set in the job's environment when its standard input is a pipe that its parent holds open as long as it lives."""
+"""Set in the job's environment if its standard input is a pipe that its parent holds open while it lives."""
 
 
 class OperationRow(NamedTuple):
-    """One operation as it went (RPL-2). Times are seconds since 1970 UTC; None where it did not come to that.
+    """The result of one operation (RPL-2). Times are seconds since 1970 UTC, None if they do not exist.
 
-    A produce is `sent` when the client library took the record and `answered` when the cluster's answer was handed
-    back; a fetch is `sent` when the poll that brought the record began and `answered` when it returned. A failed one
-    has its `error`; one that was never answered has an error and no `answered`. `leader` is the partition's leader by
-    the newest metadata at the time (sampled every half second, by a connection of its own).
+    A produce is `sent` when the client library accepted the record and `answered` when the library returned the cluster's answer.
+    A fetch is `sent` when the poll that returned the record started and `answered` when it returned. A failed operation has an
+    `error`; one that was never answered has an error and no `answered`. `leader` is the partition's leader in the newest metadata
+    at the time (sampled every half second over a separate connection).
     """
 
     op: str
@@ -43,7 +43,7 @@ class OperationRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that the Spark job needs. `first_time_us` is the trace's time that is due at the replay's start."""
+    """Everything that the Spark job needs. `first_time_us` is the trace's time that is due at the replay's start."""
 
     run: str
     trace: str
@@ -51,7 +51,7 @@ class Plan:
     bootstrap_servers: str
     topic: str
     start_offsets: list[int]
-    """The end of each partition before the replay: reading starts there."""
+    """The end of each partition before the replay, where reading starts."""
     first_time_us: int
     last_time_us: int
     speed: float
@@ -60,11 +60,11 @@ class Plan:
     answer_timeout_s: float
     """How long the producing tasks wait for answers after the last operation was due."""
     read_timeout_s: float
-    """How long the reading tasks go on after that until all that was acknowledged is read."""
+    """How long the reading tasks continue after that, until all acknowledged records are read."""
     read_everything: bool
-    """The trace has no fetch operations: every event that it produces is fetched when it is due."""
+    """The trace has no fetch operations: every produced event is fetched when it is due."""
     progress_address: str | None
-    """host:port to which tasks send UDP datagrams about their progress; None: nobody listens."""
+    """host:port to which tasks send UDP datagrams about their progress; None for no one."""
 
     @property
     def partition_count(self) -> int:
@@ -81,18 +81,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something done to the cluster during the replay: `kind` is `kill` or `return`, `at` seconds since 1970 UTC."""
+    """A fault during the replay: `kind` is `kill` or `return`, `at` is in seconds since 1970 UTC."""
 
     kind: str
     broker: int
     at: float
     partitions: list[int]
-    """The partitions that the broker led just before."""
+    """The partitions that the broker led immediately before."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDirectory:
-    """Where everything about one replay lies."""
+    """The directory with all files of one replay."""
 
     path: Path
 
@@ -114,7 +114,7 @@ class OutputDirectory:
 
     @property
     def group(self) -> Path:
-        """What the consumer group that read along did, if there was one; its reads are in `group_reads`."""
+        """What the consumer group did, if one read along; its reads are in `group_reads`."""
         return self.path / "group.json"
 
     @property
@@ -135,7 +135,7 @@ class OutputDirectory:
 
     @property
     def scratch(self) -> Path:
-        """What Spark needs while it runs; removed when it is stopped."""
+        """Spark's temporary files, removed when it stops."""
         return self.path / "spark-scratch"
 
     @property
@@ -158,6 +158,6 @@ class OutputDirectory:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes all of it or nothing: a reader never sees half a file."""
+    """Writes atomically: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_anew(path, json.dumps(content, indent=2) + "\n")

@@ -18,8 +18,8 @@ RUN_HEADER = "ottla-run"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a trace as a task gets it: `due_s` is counted from the start, `partition` is decided,
-    `size` is that of key and value together in bytes."""
+    """One operation of a trace for a task: `due_s` counts from the start, `partition` is already decided,
+    `size` is key plus value in bytes."""
 
     due_s: float
     client: str
@@ -32,8 +32,8 @@ class Operation:
 
 
 class ProduceTask:
-    """Replays produce operations. Latency counts from when an operation was due, so a stall is not hidden: the task
-    never waits for an answer before the next send, and what is late by the library's full queue counts as late."""
+    """Replays produce operations. Latency counts from when an operation was due, so stalls are visible: the task never
+    waits for an answer before the next send, and delays by the library's full queue count."""
 
     def __init__(self, task: int, plan: Plan, operations: Sequence[Operation], progress: ProgressSender) -> None:
         self._task = task
@@ -49,12 +49,12 @@ class ProduceTask:
         self._producers = {acks: new_producer(plan.bootstrap_servers, acks, timeout_s) for acks in sorted(acks_used)}
 
     def connect(self) -> None:
-        """Learns the topic before the clock runs, so that the first operations do not measure the handshake."""
+        """Fetches the topic's metadata before the start, so that the first operations do not include the handshake."""
         for producer in self._producers.values():
             producer.list_topics(self._plan.topic, timeout=METADATA_TIMEOUT_S)
 
     def run(self, start: float) -> list[OperationRow]:
-        """Replays everything; returns a row for each operation, also those never answered."""
+        """Replays everything; returns a row for each operation, including those never answered."""
         with self._leaders:
             for operation in self._operations:
                 self._wait_until(start + operation.due_s)
@@ -65,7 +65,7 @@ class ProduceTask:
         return self._rows
 
     def _wait_until(self, moment: float) -> None:
-        """Serves answers until `moment` has come, and those that are there already in any case."""
+        """Handles answers until `moment`, and in any case those that have already arrived."""
         self._progress.send()
         self._poll(0)
         while (remaining := moment - self._clock.now()) > 0:
@@ -152,7 +152,7 @@ class ProduceTask:
 
 
 def acknowledged_ends(rows: Sequence[OperationRow]) -> dict[int, int]:
-    """Partition -> the offset after the last acknowledged record: up to there everything must be readable."""
+    """Partition -> the offset after the last acknowledged record; everything before it must be readable."""
     ends: dict[int, int] = {}
     for row in rows:
         if row.offset is not None:

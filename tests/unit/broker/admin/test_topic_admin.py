@@ -207,6 +207,6 @@ def test_there_are_not_more_replicas_than_the_brokers_may_have() -> None:
     with pytest.raises(KafkaError) as raised:
         make("four", 4)
     assert raised.value.code is ErrorCode.POLICY_VIOLATION
-    assert "max.broker.partitions is 4, and 3 brokers live" in raised.value.message
+    assert "max.broker.partitions is 4, with 3 live brokers" in raised.value.message
     assert TopicZNode.path("four") not in world.zk.nodes
     assert asyncio.run(world.admin.create_automatically(["one"])) == {"one": ErrorCode.LEADER_NOT_AVAILABLE}

@@ -92,15 +92,15 @@ def test_every_field_of_a_response_is_checked() -> None:
         ("leader and isr", (2,), math.nan, "controller epoch"),
         ("metadata", (2,), True, "controller epoch"),
         ("metadata", (3,), 2**63, "broker epoch"),
-        ("stop", (4, 1, 0), "../../x", "legal name"),
-        ("leader and isr", (4, 1, 0), "x" * 250, "legal name"),
+        ("stop", (4, 1, 0), "../../x", "legal topic name"),
+        ("leader and isr", (4, 1, 0), "x" * 250, "legal topic name"),
         ("leader and isr", (4, 1, 1), -1, "a partition is not"),
         ("leader and isr", (4, 1, 2), 8, "controller epoch of a partition"),
         ("leader and isr", (4, 1, 5), [True], "broker id"),
         ("metadata", (4, 2, 7), [1, 2.0, 3], "broker id"),
         ("metadata", (5,), {"orders": "../../../../../../../../x"}, "topic id"),
         ("metadata", (6, 0, 2, 0, 2), 65_536, "port"),
-        ("metadata", (9,), {"..": 1}, "legal name"),
+        ("metadata", (9,), {"..": 1}, "legal topic name"),
         ("stop", (4, 0, 3), 1, "true nor false"),
         ("stop", (4, 0), ["orders", 0, -2], "row"),
         ("shutdown", (1,), -1, "broker id"),
@@ -117,14 +117,14 @@ def test_one_wrong_value_among_many_equal_ones_is_found() -> None:
     rows = [list(SAMPLE_STATES[0]._replace(partition=n)) for n in range(500)]
     for column in (2, 3, 4, 6):
         for wrong in (True, float(rows[0][column])):
-            with pytest.raises(ValueError, match="no whole number"):
+            with pytest.raises(ValueError, match="not a whole number"):
                 list(parsing._states(7, [tuple(row) for row in changed(rows, (250, column), wrong)]))
     for column in (5, 7, 8, 9, 11):
         ids = rows[0][column]
         for wrong in (True, 1.0):
             bad = [tuple(row) for row in rows]
             bad[250] = (*bad[250][:column], (*ids[:-1], wrong), *bad[250][column + 1 :])
-            with pytest.raises(ValueError, match="no whole number"):
+            with pytest.raises(ValueError, match="not a whole number"):
                 list(parsing._states(7, bad))
 
 
@@ -139,7 +139,7 @@ def test_all_names_at_once_are_judged_as_each_is(name: str) -> None:
     if is_valid_topic_name(name):
         parsing._check_topics([name, "orders"])
     else:
-        with pytest.raises(ValueError, match="legal name"):
+        with pytest.raises(ValueError, match="legal topic name"):
             parsing._check_topics(["orders", name])
 
 

@@ -48,10 +48,10 @@ def test_parse_additions(texts: list[str], additions: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a", "write KEY=VALUE"),
-        ("", "write KEY=VALUE"),
-        ("=1", "write KEY=VALUE"),
-        ("a=1,b", "'b': write KEY=VALUE"),
+        ("a", "expected KEY=VALUE"),
+        ("", "expected KEY=VALUE"),
+        ("=1", "expected KEY=VALUE"),
+        ("a=1,b", "'b': expected KEY=VALUE"),
         ("a=1,a=2", "a is given twice"),
         ("a=[x,y", "brackets"),
         ("a=x],b=1", "brackets"),
@@ -104,9 +104,9 @@ def test_lines_are_kafkas() -> None:
     [
         (["describe"], USAGE, "--entity-type"),
         (["describe", "--entity-type", "users"], USAGE, "--entity-type"),
-        (["describe", "--entity-type", "topics", "--entity-default"], USAGE, "--entity-default is of brokers"),
-        (["describe", "--entity-type", "brokers", "--entity-name", "x"], USAGE, "a broker id is needed"),
-        (["describe", "--entity-type", "brokers", "--entity-name", "9"], FAILURE, "broker 9 is not live"),
+        (["describe", "--entity-type", "topics", "--entity-default"], USAGE, "--entity-default is only for brokers"),
+        (["describe", "--entity-type", "brokers", "--entity-name", "x"], USAGE, "'x' is not a broker id"),
+        (["describe", "--entity-type", "brokers", "--entity-name", "9"], FAILURE, "broker 9 is down"),
         (["describe", "--entity-type", "topics", "--entity-name", "no"], FAILURE, "topic 'no' does not exist"),
         (["alter", "--entity-type", "brokers", "--add-config", "a=1"], USAGE, "--entity-name or --entity-default"),
         (["alter", "--entity-type", "topics", "--entity-name", "orders"], USAGE, "nothing to change"),
@@ -124,7 +124,7 @@ def test_lines_are_kafkas() -> None:
         (
             ["alter", "--entity-type", "brokers", "--entity-name", "1", "--entity-default", "--add-config", "a=1"],
             USAGE,
-            "exclude each other",
+            "cannot be used together",
         ),
     ],
 )

@@ -70,12 +70,12 @@ def test_no_replica_lives(fake: FakeCluster) -> None:
     [
         (["--all-topic-partitions"], USAGE, "--election-type"),
         (["--election-type", "best", "--all-topic-partitions"], USAGE, "--election-type"),
-        (PREFERRED, USAGE, "give one of"),
-        ([*PREFERRED, "--all-topic-partitions", "--path-to-json-file", "-"], USAGE, "give one of"),
-        ([*PREFERRED, "--topic", "orders"], USAGE, "--topic and --partition go together"),
-        ([*PREFERRED, "--partition", "0"], USAGE, "--topic and --partition go together"),
-        ([*PREFERRED, "--topic", "orders", "--partition", "9"], FAILURE, "there is no partition orders-9"),
-        ([*PREFERRED, "--path-to-json-file", "-"], FAILURE, "standard input: line 1, column 1: no JSON"),
+        (PREFERRED, USAGE, "use one of"),
+        ([*PREFERRED, "--all-topic-partitions", "--path-to-json-file", "-"], USAGE, "use one of"),
+        ([*PREFERRED, "--topic", "orders"], USAGE, "--topic and --partition must be used together"),
+        ([*PREFERRED, "--partition", "0"], USAGE, "--topic and --partition must be used together"),
+        ([*PREFERRED, "--topic", "orders", "--partition", "9"], FAILURE, "partition orders-9 does not exist"),
+        ([*PREFERRED, "--path-to-json-file", "-"], FAILURE, "standard input: line 1, column 1: not JSON"),
         ([*PREFERRED, "--path-to-json-file", "/no/such"], FAILURE, "/no/such: No such file or directory"),
     ],
 )

@@ -16,7 +16,7 @@ from tools.admin.topic_views import PartitionView
 
 T0 = TopicPartition("t", 0)
 ELECT = (
-    ". Bring back a member that has the records, or give up what is lost: "
+    ". Bring back a member that has the records, or accept the loss: "
     "ottla elect --election-type unclean --topic t --partition 0"
 )
 
@@ -46,7 +46,7 @@ class Directories:
             "broker 2 is down" + ELECT,
         ),
         ([1, 3], [1], "no leader: of the ISR 1,2 broker 2 is down"),
-        ([1, 2, 3], [1, 2], "no leader: of the ISR 1,2 somebody may lead soon"),
+        ([1, 2, 3], [1, 2], "no leader: of the ISR 1,2 a leader may be elected soon"),
         ([1, 3], None, "no leader: of the ISR 1,2 broker 2 is down"),
     ],
 )

@@ -59,10 +59,10 @@ def test_generate(fake: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("brokers", "exit_code", "says"),
     [
-        ("1,x", USAGE, "broker ids like 1,2,3 are needed"),
-        ("", USAGE, "broker ids like 1,2,3 are needed"),
+        ("1,x", USAGE, "expected broker ids like 1,2,3"),
+        ("", USAGE, "expected broker ids like 1,2,3"),
         ("1,1", USAGE, "names a broker twice"),
-        ("1,9", FAILURE, "no broker 9 is live; --broker-list can name 1,2,3"),
+        ("1,9", FAILURE, "broker 9 is not live; --broker-list can name 1,2,3"),
         ("1", FAILURE, "name more brokers in --broker-list"),
     ],
 )
@@ -76,7 +76,7 @@ def test_generate_refuses_an_unknown_topic(fake: FakeCluster) -> None:
     result = run("generate", '{"topics":[{"topic":"nope"}]}', "--broker-list", "1,2")
     assert (result.exit_code, result.output) == (
         FAILURE,
-        "Error: topic 'nope' does not exist; `ottla topic list` shows those that do\n",
+        "Error: topic 'nope' does not exist; `ottla topic list` shows the topics\n",
     )
 
 
@@ -111,9 +111,9 @@ def test_throttles_are_set_before_the_move(fake: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        ("{", "Error: standard input: line 1, column 2: no JSON"),
+        ("{", "Error: standard input: line 1, column 2: not JSON"),
         (plan(), "the list of partitions is empty"),
-        (plan((0, [1, 1])), "broker 1 is doubled"),
+        (plan((0, [1, 1])), "broker 1 is listed twice"),
         (plan((0, [1, 2])), "nothing to move"),
         (plan((0, [9, 2])), "broker 9 is unknown (live: 1,2,3)"),
         (plan((7, [1, 2])), "orders-7 does not exist"),
@@ -131,7 +131,7 @@ def test_execute_refuses_in_one_line_and_starts_nothing(fake: FakeCluster, file:
 def test_execute_refuses_a_dead_broker(fake: FakeCluster) -> None:
     del fake.live[3]
     result = run("execute", plan((0, [3, 1])))
-    assert "broker 3 is dead and cannot get a replica" in result.output
+    assert "broker 3 is down and cannot get a replica" in result.output
     assert fake.calls == []
 
 
@@ -145,7 +145,7 @@ def test_execute_wants_additional_beside_another_move(fake: FakeCluster) -> None
     run("execute", plan((0, [3, 1])))
     refused = run("execute", plan((1, [1, 2])))
     assert refused.exit_code == FAILURE
-    assert "give --additional" in refused.output
+    assert "use --additional" in refused.output
     added = run("execute", plan((1, [1, 2])), "--additional", "--throttle", "500")
     assert added.exit_code == 0
     configs = fake.configs[Entity("topics", "orders")]
@@ -205,7 +205,7 @@ def test_watch_gives_up_when_nobody_answers_and_says_that_the_move_goes_on(
     fake.silent_looks = 10_000
     result = run("execute", BOTH, "--watch")
     assert result.exit_code == FAILURE
-    assert "the move goes on: see `ottla reassign list`" in result.output
+    assert "the move continues: see `ottla reassign list`" in result.output
 
 
 def test_watch_names_the_dead_broker_that_it_waits_for(fake: FakeCluster) -> None:
@@ -228,7 +228,7 @@ def test_interrupt_leaves_the_move_running_and_says_how_to_look_again(fake: Fake
     file.write_text(BOTH)
     result = CliRunner().invoke(reassign, ["execute", "--watch", "--reassignment-json-file", str(file)])
     assert result.exit_code == INTERRUPTED
-    assert "The move goes on without this command." in result.stderr
+    assert "The move continues without this command." in result.stderr
     assert f"ottla reassign verify --reassignment-json-file {file}" in result.stderr
     assert set(fake.under_way) == {ORDERS_0, ORDERS_1}
 
@@ -250,7 +250,7 @@ def test_verify_in_progress_completed_failed(fake: FakeCluster) -> None:
     said = json.loads(done.stdout)
     assert [row["state"] for row in said["partitions"]] == ["completed", "failed", "failed"]
     assert said["throttles_removed"] == {"topics": ["orders"], "brokers": [1, 2, 3]}
-    assert "2 of 3 partitions are not where the file says" in done.stderr
+    assert "2 of 3 partitions do not have the replicas in the file" in done.stderr
 
 
 def test_verify_preserves_throttles_when_told(fake: FakeCluster) -> None:

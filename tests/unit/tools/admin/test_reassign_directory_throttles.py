@@ -39,7 +39,7 @@ def test_it_is_set_on_the_brokers_concerned_before_anything_moves(fake: FakeClus
     assert [call[0] for call in fake.calls] == ["configs", "directories", "directories"]
     assert fake.calls[0] == ("configs", str(Entity("brokers", "1")), RATE)
     lines = result.output.splitlines()
-    assert "Warning: run `ottla reassign verify` when all is done: it removes the throttle." in lines
+    assert "Warning: run `ottla reassign verify` when all moves are done: it removes the throttle." in lines
     assert "The replica-alter-dir throttle limit was set to 700 B/s" in lines
     assert not any("inter-broker" in line for line in lines)
 

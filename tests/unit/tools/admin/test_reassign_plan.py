@@ -44,27 +44,27 @@ def test_parse_plan_keeps_the_order_and_needs_neither_version_nor_log_dirs() -> 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "f: line 1, column 1: no JSON"),
-        ('{"version":1,\n "partitions": [}', "f: line 2, column 17: no JSON"),
-        ("[" * 100_000, "f: no JSON: nested too deeply"),
-        ("[]", 'f: {"version": 1, "partitions": ['),
-        ("{}", 'f: {"version": 1, "partitions": ['),
-        ('{"partitions": 5}', 'f: {"version": 1, "partitions": ['),
-        (plan_file(row([1]), version=2), "f: version 2 is not known: write 1"),
-        (plan_file(row([1]), version=True), "f: version true is not known"),
+        ("", "f: line 1, column 1: not JSON"),
+        ('{"version":1,\n "partitions": [}', "f: line 2, column 17: not JSON"),
+        ("[" * 100_000, "f: not JSON: nested too deeply"),
+        ("[]", 'f: expected {"version": 1, "partitions": ['),
+        ("{}", 'f: expected {"version": 1, "partitions": ['),
+        ('{"partitions": 5}', 'f: expected {"version": 1, "partitions": ['),
+        (plan_file(row([1]), version=2), "f: unknown version 2: use 1"),
+        (plan_file(row([1]), version=True), "f: unknown version true"),
         (plan_file(), "f: the list of partitions is empty"),
-        ('{"partitions": [5]}', "f: partitions[0] is no object"),
+        ('{"partitions": [5]}', "f: partitions[0] is not an object"),
         (plan_file(row([1], topic="")), 'partitions[0]: topic must be a name, found ""'),
         (plan_file(row([1], topic=None)), "partitions[0]: topic must be a name, found null"),
-        (plan_file(row([1], partition=-1)), "partitions[0]: partition must be a whole number from 0, found -1"),
+        (plan_file(row([1], partition=-1)), "partitions[0]: partition must be a whole number of at least 0, found -1"),
         (plan_file(row([1], partition="0")), 'found "0"'),
         (plan_file(row([1], partition=True)), "found true"),
         (plan_file(row([])), "partitions[0] (orders-0): replicas must be a list of broker ids, found []"),
         (plan_file(row(None)), "replicas must be a list of broker ids, found null"),
-        (plan_file(row([1, "2"])), '"2" is no broker id'),
-        (plan_file(row([1, -2])), "-2 is no broker id"),
-        (plan_file(row([1, 2, 1])), "partitions[0] (orders-0): broker 1 is doubled in the replicas 1,2,1"),
-        (plan_file(row([1]), row([2])), "partitions[1]: orders-0 is there twice"),
+        (plan_file(row([1, "2"])), '"2" is not a broker id'),
+        (plan_file(row([1, -2])), "-2 is not a broker id"),
+        (plan_file(row([1, 2, 1])), "partitions[0] (orders-0): broker 1 is listed twice in the replicas 1,2,1"),
+        (plan_file(row([1]), row([2])), "partitions[1]: orders-0 is listed twice"),
         (plan_file(row([1, 2], log_dirs=["any"])), "log_dirs must have one entry for each of the 2 replicas"),
         (plan_file(row([1], log_dirs=["data"])), '"data" in log_dirs is neither "any" nor an absolute path'),
         (plan_file(row([1], log_dirs=[7])), '7 in log_dirs is neither "any" nor an absolute path'),
@@ -81,8 +81,8 @@ def test_parse_topics() -> None:
     assert parse_topics('{"topics":[{"topic":"b"},{"topic":"a"}]}', "f") == ["b", "a"]
     for text, says in (
         ('{"topics":[]}', "the list of topics is empty"),
-        ('{"topics":["b"]}', "topics[0] is no object"),
-        ('{"topics":[{"topic":"b"},{"topic":"b"}]}', "topic b is there twice"),
+        ('{"topics":["b"]}', "topics[0] is not an object"),
+        ('{"topics":[{"topic":"b"},{"topic":"b"}]}', "topic b is listed twice"),
         ('{"partitions":[]}', '{"version": 1, "topics": ['),
     ):
         with pytest.raises(PlanError) as refusal:
@@ -92,7 +92,7 @@ def test_parse_topics() -> None:
 
 def test_parse_partitions_of_an_election() -> None:
     assert parse_partitions('{"partitions":[{"topic":"orders","partition":1}]}', "f") == [ORDERS[1]]
-    with pytest.raises(PlanError, match="orders-1 is there twice"):
+    with pytest.raises(PlanError, match="orders-1 is listed twice"):
         parse_partitions('{"partitions":[{"topic":"orders","partition":1},{"topic":"orders","partition":1}]}', "f")
 
 
@@ -126,7 +126,7 @@ def test_propose_puts_replicas_on_different_racks() -> None:
 
 def test_propose_refuses_half_of_the_racks_and_too_few_brokers() -> None:
     half = [(1, "a"), (2, None), (3, "b")]
-    with pytest.raises(PlanError, match="brokers 2 have no rack, others have: give --disable-rack-aware"):
+    with pytest.raises(PlanError, match="brokers 2 have no rack, but others do: use --disable-rack-aware"):
         propose(current(2), half, {"orders": 0})
     assert len(propose(current(2), half, {"orders": 0}, rack_aware=False)) == 4
     with pytest.raises(PlanError, match=r"topic orders: replication factor 3 .* name more brokers in --broker-list"):
@@ -145,7 +145,7 @@ VIEWS = {
         ({NEW: (1,)}, "topic new does not exist"),
         ({ORDERS[3]: (1,)}, "orders-3 does not exist"),
         ({ORDERS[0]: (1, 7)}, r"orders-0: broker 7 is unknown \(live: 1,2,3\)"),
-        ({ORDERS[0]: (1, 9)}, "orders-0: broker 9 is dead and cannot get a replica"),
+        ({ORDERS[0]: (1, 9)}, "orders-0: broker 9 is down and cannot get a replica"),
         ({ORDERS[0]: (1, 2)}, "nothing to move"),
         ({ORDERS[0]: (4, 5, 6, 7)}, "and 1 more"),
     ],

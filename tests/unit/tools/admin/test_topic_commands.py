@@ -40,23 +40,23 @@ def test_parse_configs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "says"),
     [
-        (["create"], USAGE, "which topic?"),
-        (["create", "t", "--topic", "t"], USAGE, "name the topic once"),
+        (["create"], USAGE, "missing topic name"),
+        (["create", "t", "--topic", "t"], USAGE, "give the topic once"),
         (["create", "t", "--partitions", "0"], USAGE, "--partitions"),
         (["create", "t", "--replication-factor", "x"], USAGE, "--replication-factor"),
-        (["create", "t", "--replica-assignment", "1:2", "--partitions", "1"], USAGE, "leave the others out"),
+        (["create", "t", "--replica-assignment", "1:2", "--partitions", "1"], USAGE, "cannot be combined"),
         (["create", "t", "--config", "x"], USAGE, "KEY=VALUE"),
         (["describe", "--under-replicated-partitions", "--unavailable-partitions"], USAGE, "one filter"),
         (["describe", "--at-min-isr-partitions", "--topics-with-overrides"], USAGE, "one filter"),
-        (["describe", "["], USAGE, "no regular expression"),
+        (["describe", "["], USAGE, "not a regular expression"),
         (["list", "--format", "xml"], USAGE, "--format"),
-        (["alter", "--partitions", "3"], USAGE, "which topic?"),
+        (["alter", "--partitions", "3"], USAGE, "missing topic name"),
         (["alter", "t"], USAGE, "nothing to change"),
         (["alter", "t", "--partitions", "0"], USAGE, "--partitions"),
-        (["alter", "t", "--partitions", "3", "--replica-assignment", "1,2"], USAGE, "is of 2 partitions"),
+        (["alter", "t", "--partitions", "3", "--replica-assignment", "1,2"], USAGE, "has 2 partitions"),
         (["alter", "t", "--config", "a=1", "--delete-config", "a"], USAGE, "a is both set and deleted"),
-        (["delete"], USAGE, "which topics?"),
-        (["list"], FAILURE, "Error: no cluster to talk to: give --bootstrap-server"),
+        (["delete"], USAGE, "missing topic names"),
+        (["list"], FAILURE, "Error: no cluster given: use --bootstrap-server"),
         (["list", "--bootstrap-server", "h:1", "--command-config", "missing"], FAILURE, "No such file"),
         (["list", "--bootstrap-server", "h:1", "--command-config", "bad"], FAILURE, "bad: No such configuration"),
     ],
@@ -88,8 +88,8 @@ def test_alter_adds_partitions_and_changes_configs(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["orders", "--partitions", "1"], "has 2 partitions and can only get more: choose --partitions of at least 3"),
-        (["orders", "--partitions", "2"], "has already 2 partitions"),
+        (["orders", "--partitions", "1"], "has 2 partitions and cannot get fewer: use --partitions of at least 3"),
+        (["orders", "--partitions", "2"], "already has 2 partitions"),
         (["nope", "--partitions", "2"], "topic 'nope' does not exist"),
         (["orders", "--partitions", "9", "--config", "x.y=1"], "Unknown topic config name: x.y"),
     ],
@@ -113,7 +113,7 @@ def test_delete_several(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(topic, ["delete", "orders", "--topic", "nope,orders"])
     assert result.exit_code == FAILURE
     assert result.stdout == "Deleted topic orders.\n"
-    assert result.stderr == "Error: no such topic: nope; `ottla topic list` shows the topics\n"
+    assert result.stderr == "Error: topic nope does not exist; `ottla topic list` shows the topics\n"
     assert fake.calls == [("delete", "orders"), ("delete", "nope")]
     again = CliRunner().invoke(topic, ["delete", "orders", "--if-exists", "--format", "json"])
     assert again.exit_code == 0

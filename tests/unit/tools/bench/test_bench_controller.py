@@ -75,9 +75,9 @@ def test_requests_are_acknowledged_however_they_arrive(piece: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--partitions", "0"], "whole numbers from 1"),
-        (["--partitions", "1000,x"], "whole numbers from 1"),
-        (["--brokers", "2", "--replication-factor", "3"], "3 replicas need as many brokers, not 2"),
+        (["--partitions", "0"], "whole numbers of at least 1"),
+        (["--partitions", "1000,x"], "whole numbers of at least 1"),
+        (["--brokers", "2", "--replication-factor", "3"], "3 replicas need at least as many brokers, found 2"),
     ],
 )
 def test_bad_input_is_told(arguments: list[str], reason: str) -> None:

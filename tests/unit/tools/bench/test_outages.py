@@ -21,8 +21,8 @@ from tools.bench.outages import Row, main, table
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--faults", "kill,earthquake"], "earthquake: known are kill, "),
-        (["--faults", ","], "nothing: known are kill, "),
+        (["--faults", "kill,earthquake"], "unknown fault earthquake: the faults are kill, "),
+        (["--faults", ","], "unknown fault (none given): the faults are kill, "),
         (["--samples", "0"], "x>=1"),
         (["--seed", "soon"], "not a valid integer"),
     ],
@@ -90,7 +90,7 @@ def test_a_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(KafkaException):
         scene_of(Admin(KafkaError.POLICY_VIOLATION)).make_topic([[1]], min_insync=1)
     monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
-    with pytest.raises(TimeoutError, match=r"topic t: .*said so"):
+    with pytest.raises(TimeoutError, match=r"topic t was not created within .*said so"):
         scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9)).make_topic([[1]], min_insync=1)
 
 

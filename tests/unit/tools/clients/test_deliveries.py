@@ -32,7 +32,7 @@ def test_summaries() -> None:
     assert deliveries.summary() == "Produced 1 record to orders."
     deliveries = Deliveries("orders", lambda _: None)
     deliveries.add(Delivery.SENT, 1)
-    assert "nobody says whether they were written" in deliveries.summary()
+    assert "it is unknown whether they were written" in deliveries.summary()
 
 
 def test_a_million_bad_lines_fill_no_screen() -> None:

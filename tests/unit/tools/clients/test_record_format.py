@@ -38,7 +38,7 @@ def test_templates(template: str, full: bytes, nulls: bytes) -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("%z", "unknown token '%z': there are %s, %S"),
+        ("%z", "unknown token '%z': the tokens are %s, %S"),
         ("%", "unknown token '%'"),
         ("%s%", "unknown token '%'"),
         ("%\n", "unknown token"),

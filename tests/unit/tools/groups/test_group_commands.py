@@ -79,27 +79,36 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeGroups:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["describe"], "which group? Give its name, or --all-groups"),
-        (["describe", "g", "--all-groups"], "not both"),
-        (["describe", ""], "a group's name is not empty"),
+        (["describe"], "missing group name, or --all-groups"),
+        (["describe", "g", "--all-groups"], "cannot be used together"),
+        (["describe", ""], "a group name must not be empty"),
         (["describe", "g", "--state", "--members"], "one of --offsets, --members and --state"),
-        (["list", "--state", "sleepy"], "--state 'sleepy': choose from PreparingRebalance"),
-        (["list", "--type", "share"], "--type 'share': choose from Classic, Consumer"),
-        (["delete"], "which group?"),
+        (["list", "--state", "sleepy"], "--state 'sleepy' is unknown: use PreparingRebalance"),
+        (["list", "--type", "share"], "--type 'share' is unknown: use Classic, Consumer"),
+        (["delete"], "missing group name"),
         (["delete-offsets", "g"], "--topic"),
-        (["delete-offsets", "g", "h", "--topic", "t"], "one group at a time"),
-        (["reset-offsets", "--to-latest"], "which group?"),
-        (["reset-offsets", "g", "--topic", "t"], "where to? Give one of --to-earliest"),
-        (["reset-offsets", "g", "--topic", "t", "--to-latest", "--to-earliest"], "where to? Give one of"),
-        (["reset-offsets", "g", "--to-latest"], "which partitions? Give one of --topic, --all-topics"),
-        (["reset-offsets", "g", "--to-latest", "--topic", "t", "--all-topics"], "which partitions?"),
-        (["reset-offsets", "g", "--from-file", "f", "--topic", "t"], "which partitions?"),
-        (["reset-offsets", "g", "--topic", "t", "--to-latest", "--dry-run", "--execute"], "not both"),
+        (["delete-offsets", "g", "h", "--topic", "t"], "only one group"),
+        (["reset-offsets", "--to-latest"], "missing group name"),
+        (["reset-offsets", "g", "--topic", "t"], "use exactly one of --to-earliest"),
+        (["reset-offsets", "g", "--topic", "t", "--to-latest", "--to-earliest"], "use exactly one of"),
+        (["reset-offsets", "g", "--to-latest"], "missing partitions: use --topic, --all-topics"),
+        (["reset-offsets", "g", "--to-latest", "--topic", "t", "--all-topics"], "missing partitions"),
+        (["reset-offsets", "g", "--from-file", "f", "--topic", "t"], "missing partitions"),
+        (["reset-offsets", "g", "--topic", "t", "--to-latest", "--dry-run", "--execute"], "cannot be used together"),
         (["reset-offsets", "g", "--topic", "t", "--to-offset", "-1"], "--to-offset"),
         (["reset-offsets", "g", "--topic", "t", "--shift-by", "x"], "--shift-by"),
-        (["reset-offsets", "g", "--topic", "t", "--to-datetime", "now"], "'now' is no point in time: write 2026-"),
-        (["reset-offsets", "g", "--topic", "t", "--by-duration", "1w"], "'1w' is no duration: write P1DT2H30M"),
-        (["reset-offsets", "g", "--topic", "t", "--to-latest", "--export", "--format", "json"], "leave --format json"),
+        (
+            ["reset-offsets", "g", "--topic", "t", "--to-datetime", "now"],
+            "'now' is not a point in time: expected for example 2026-",
+        ),
+        (
+            ["reset-offsets", "g", "--topic", "t", "--by-duration", "1w"],
+            "'1w' is not a duration: expected for example P1DT2H30M",
+        ),
+        (
+            ["reset-offsets", "g", "--topic", "t", "--to-latest", "--export", "--format", "json"],
+            "cannot be combined with --format json",
+        ),
     ],
 )
 def test_refusals(arguments: list[str], says: str) -> None:
@@ -146,14 +155,14 @@ def test_describe_tells_what_is_missing_after_what_is_there(fake: FakeGroups) ->
     assert result.exit_code == FAILURE
     (described,) = json.loads(result.stdout)
     assert [(row["current_offset"], row["lag"]) for row in described["offsets"]] == [(5, END - 5)]
-    assert result.stderr == "Error: Consumer group 'gone' does not exist; `ottla group list` shows those that do\n"
+    assert result.stderr == "Error: Consumer group 'gone' does not exist; `ottla group list` shows the groups\n"
 
 
 def test_a_silent_broker_is_no_missing_group(fake: FakeGroups) -> None:
     """What would act on all groups does not act on some; a list shows what it has, and says that it may lack some."""
     fake.problems = ["broker 2: timed out"]
     result = CliRunner().invoke(group, ["delete", "--all-groups"])
-    assert (result.exit_code, "not all brokers told their groups" in result.output) == (FAILURE, True)
+    assert (result.exit_code, "not all brokers listed their groups" in result.output) == (FAILURE, True)
     result = CliRunner().invoke(group, ["list"])
     assert (result.exit_code, result.stdout) == (FAILURE, "idle\nother\nbusy\n")
     assert "groups may be missing" in result.stderr

@@ -56,12 +56,12 @@ def test_durations(text: str, milliseconds: int) -> None:
 def test_no_durations(text: str) -> None:
     with pytest.raises(NoTime) as refused:
         parse_duration_ms(text)
-    assert "write P1DT2H30M or 1d2h30m" in str(refused.value)
+    assert "expected for example P1DT2H30M or 1d2h30m" in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["P9999999999D", "99999999999999h", "P" + "9" * 5000 + "D"])
 def test_too_long_durations(text: str) -> None:
-    with pytest.raises(NoTime, match="too long a duration"):
+    with pytest.raises(NoTime, match="is too long: at most"):
         parse_duration_ms(text)
 
 
@@ -97,7 +97,7 @@ def test_points_in_time(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "gestern", "10:15", "2026-13-01T00:00", "2026-02-30", "1700000000000"])
 def test_no_points_in_time(text: str) -> None:
-    with pytest.raises(NoTime, match="write 2026-11-21T10"):
+    with pytest.raises(NoTime, match="expected for example 2026-11-21T10"):
         parse_datetime_ms(text)
 
 

@@ -99,7 +99,7 @@ def test_selections(text: str, selection: TopicSelection) -> None:
 
 @pytest.mark.parametrize("text", ["", ":", ":1", "orders:", "orders:a", "orders:-1", "orders:0,", "orders:1:2"])
 def test_no_selections(text: str) -> None:
-    with pytest.raises(AdminError, match="write TOPIC, or TOPIC:0,1"):
+    with pytest.raises(AdminError, match="expected TOPIC, or TOPIC:0,1"):
         parse_selection(text)
 
 
@@ -129,15 +129,15 @@ def test_files(text: str, groups: list[str], offsets: dict[str, dict[TopicPartit
 @pytest.mark.parametrize(
     ("text", "groups", "says"),
     [
-        ("", ["g"], "plan.csv: no offsets of 'g' in it"),
+        ("", ["g"], "plan.csv has no offsets of 'g'"),
         ("h,orders,0,1", ["g"], "no offsets of 'g'"),
-        ("orders,0,5\norders,0\n", ["g"], "plan.csv, line 2: TOPIC,PARTITION,OFFSET"),
-        ("orders,0,5", ["g", "h"], "line 1: with several groups"),
-        ("orders,0,-5", ["g"], "line 1: partition and offset are numbers"),
-        ("orders,x,5", ["g"], "line 1: partition and offset are numbers"),
-        ("orders,0,9223372036854775808", ["g"], "line 1: partition and offset are numbers"),
-        ("orders,0,5\norders,0,6", ["g"], "line 2: partition orders-0 is there twice"),
-        ('orders,0,"5' + "x" * 200_000, ["g"], "no csv"),
+        ("orders,0,5\norders,0\n", ["g"], "plan.csv, line 2: expected TOPIC,PARTITION,OFFSET"),
+        ("orders,0,5", ["g", "h"], "line 1: expected GROUP,TOPIC"),
+        ("orders,0,-5", ["g"], "line 1: partition and offset must be numbers"),
+        ("orders,x,5", ["g"], "line 1: partition and offset must be numbers"),
+        ("orders,0,9223372036854775808", ["g"], "line 1: partition and offset must be numbers"),
+        ("orders,0,5\norders,0,6", ["g"], "line 2: partition orders-0 is listed twice"),
+        ('orders,0,"5' + "x" * 200_000, ["g"], "not csv"),
     ],
 )
 def test_bad_files(text: str, groups: list[str], says: str) -> None:

@@ -111,18 +111,18 @@ def test_log_of_one_file_shows_damage(log_dir: Path) -> None:
         file.write(b"rest")
     lines = ottla("log", path).stdout.splitlines()
     assert lines[3].endswith("CRC IS WRONG")
-    assert lines[-1].endswith("4 bytes are no batch")
+    assert lines[-1].endswith("4 bytes are not a batch")
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (("log", "{}/nothing"), "is not a partition's directory"),
-        (("log", "{}"), "it has orders-0: name one of them"),
+        (("log", "{}"), "it has orders-0: use one of them"),
         (("log", "{}/meta.properties"), "is not a partition's directory"),
-        (("verify", "{}/nothing"), "is no directory"),
+        (("verify", "{}/nothing"), "is not a directory"),
         (("verify", "--cluster", "{}"), "has no brokers"),
-        (("verify",), "Give some of log.dirs"),
+        (("verify",), "give entries of log.dirs"),
     ],
 )
 def test_bad_input_is_told_in_one_line(log_dir: Path, arguments: tuple[str, ...], problem: str) -> None:
@@ -143,15 +143,15 @@ def test_verify_has_nothing_to_say_of_a_good_directory(tmp_path: Path, is_clean:
     ("name", "position", "problem"),
     [
         (f"{FIRST}.log", 97 + 80, "the CRC does not match"),
-        (f"{FIRST}.log", 97 + 7, "comes next"),
-        (f"{FIRST}.log", 97 + 16, "no batch of format 2"),
-        (f"{FIRST}.index", 7, "no batch begins at position"),
+        (f"{FIRST}.log", 97 + 7, "found a batch of "),
+        (f"{FIRST}.log", 97 + 16, "not a batch of format 2"),
+        (f"{FIRST}.index", 7, "no batch starts at position"),
         (f"{FIRST}.timeindex", 6, "not in order"),
         (f"{'12'.zfill(20)}.snapshot", 14, "CRC"),
         ("leader-epoch-checkpoint", 4, "follows epoch"),
-        ("leader-epoch-checkpoint", 10, "it says epoch"),
+        ("leader-epoch-checkpoint", 10, "it has epoch"),
         ("partition.metadata", 4, "topic_id"),
-        ("../recovery-point-offset-checkpoint", 0, "does not begin with version 0"),
+        ("../recovery-point-offset-checkpoint", 0, "does not start with version 0"),
         ("../replication-offset-checkpoint", -3, "the log ends at 40"),
         ("../meta.properties", 3, "broker.id"),
     ],

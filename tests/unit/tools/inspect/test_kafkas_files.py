@@ -92,11 +92,11 @@ def test_transactions_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (ABORTED.pack(0, PRODUCER, 0, 3, 3), "no marker of producer 7 is there"),
-        (ABORTED.pack(0, PRODUCER + 1, 0, 2, 3), "no marker of producer 8 is there"),
-        (ABORTED.pack(0, PRODUCER, 4, 2, 3), "behind it"),
+        (ABORTED.pack(0, PRODUCER, 0, 3, 3), "there is no marker of producer 7"),
+        (ABORTED.pack(0, PRODUCER + 1, 0, 2, 3), "there is no marker of producer 8"),
+        (ABORTED.pack(0, PRODUCER, 4, 2, 3), "after it"),
         (ABORTED.pack(1, PRODUCER, 0, 2, 3), "version 0"),
-        (b"torn", "no whole entries"),
+        (b"torn", "not a multiple of"),
     ],
 )
 def test_a_wrong_transaction_index_is_found(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -115,9 +115,9 @@ def test_a_snapshot_may_name_a_batch_that_compaction_took(tmp_path: Path) -> Non
     assert ottla("verify", tmp_path / "taken-0").stdout.endswith(": 0 findings\n")
     of_another = build_batch([(b"k", b"v", (), 1_000)] * 2, base_offset=2, leader_epoch=0)
     write_log(tmp_path / "wrong-0", [first, of_another, third], [first, second])
-    assert "it says sequence 3 at offset 3" in ottla("verify", tmp_path / "wrong-0").stdout
+    assert "it has sequence 3 at offset 3" in ottla("verify", tmp_path / "wrong-0").stdout
     write_log(tmp_path / "old-0", [first, second, third], [first, data_batch(4, 6)])
-    assert "it says sequence 7 at offset 5" in ottla("verify", tmp_path / "old-0").stdout
+    assert "it has sequence 7 at offset 5" in ottla("verify", tmp_path / "old-0").stdout
 
 
 def test_zeros_at_the_end_of_an_index_are_no_entries(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_checkpoint_in_which_kafka_has_noted_nothing_yet(tmp_path: Path) -> No
         (tmp_path / name).touch()
     assert ottla("verify", tmp_path).exit_code == 0
     (tmp_path / disk_files.CLEANED).write_bytes(b"0\n2\nt 0 5\n")
-    assert "1 rows, 2 announced" in ottla("verify", tmp_path).stdout
+    assert "expected 2 rows, found 1" in ottla("verify", tmp_path).stdout
 
 
 def test_a_partition_that_is_just_made(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_exit_code_tells_the_signal(number: signal.Signals, capsys: pytest.C
     with pytest.raises(SystemExit) as end:
         guarded(lambda: signal.raise_signal(number) or 0)
     assert end.value.code == 128 + number
-    assert capsys.readouterr().err == f"\n{number.name}: everything that was started is stopped.\n"
+    assert capsys.readouterr().err == f"\n{number.name}: everything that was started has been stopped.\n"
     assert signal.getsignal(number) is before
 
 

@@ -42,7 +42,7 @@ def test_kills_the_leader_in_the_middle_and_brings_it_back(tmp_path: Path) -> No
     ]
     assert faults == kill.faults
     assert faults[0].at <= faults[1].at
-    assert said == ["SIGKILL to broker 2, the leader of partitions 1, 3", "broker 2 is started again"]
+    assert said == ["SIGKILL to broker 2, the leader of partitions 1, 3", "broker 2 restarts"]
 
 
 def test_waits_until_the_leader_is_known(tmp_path: Path) -> None:

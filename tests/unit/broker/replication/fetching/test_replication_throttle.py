@@ -43,7 +43,7 @@ def test_lists_of_throttled_replicas(text: str, expected: set[tuple[int, int]] |
 @pytest.mark.parametrize("text", ["none", "x", "1", "1:", ":1", "-1:2", "1:2:3", "*,0:1", "1:b", "１:1"])
 def test_what_is_no_list_of_replicas_is_refused(text: str) -> None:
     """As Kafka 3.9.1, which answers INVALID_CONFIG to all of them."""
-    with pytest.raises(ConfigError, match="allowed are"):
+    with pytest.raises(ConfigError, match="expected"):
         throttled_replicas(text)
 
 
