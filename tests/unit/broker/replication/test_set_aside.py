@@ -14,7 +14,7 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following.followed_partitions import FollowedPartition, Phase
-from broker.replication.following.follower_session import NEWS_AT_ONCE
+from broker.replication.following.follower_session import ADDED_AT_ONCE
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
@@ -238,15 +238,15 @@ def test_while_partitions_are_to_join_no_fetch_waits_long() -> None:
         asked: list[tuple[int, bool]] = []
 
         async def fetch(positions: Any, *, is_short: bool = False) -> dict[Any, Any]:
-            asked.append((len(positions), is_short or positions.has_more_news))
+            asked.append((len(positions), is_short or positions.has_more_changes))
             return {}
 
         world.leader.fetch = fetch  # type: ignore[method-assign]
-        for number in range(3 * NEWS_AT_ONCE):
+        for number in range(3 * ADDED_AT_ONCE):
             partition: Any = FollowingPartition(TopicPartition("many", number))
             world.fetcher.add(FollowedPartition(partition, uuid.UUID(int=2), 0, 0))
         await world.rounds(10)
-        everything = 3 * NEWS_AT_ONCE + 2
+        everything = 3 * ADDED_AT_ONCE + 2
         assert asked[-1] == (everything, False)
         assert all(is_quick for placed, is_quick in asked if placed < everything)
 

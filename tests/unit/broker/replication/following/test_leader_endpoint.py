@@ -137,7 +137,7 @@ def test_a_session_of_very_many_is_built_up_by_several_requests(
     session_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
-    monkeypatch.setattr(follower_session, "NEWS_AT_ONCE", 1000)
+    monkeypatch.setattr(follower_session, "ADDED_AT_ONCE", 1000)
     seen: list[FetchRequest] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
