@@ -356,7 +356,7 @@ class ReplicaFetcher:
 
     async def _take_data(self, followed: FollowedPartition, fetch_offset: int, data: FetchPartitionData) -> None:
         partition_log = followed.log()
-        if not self._followed.holds(followed) or not followed.is_copied or partition_log is None:
+        if not self._followed.holds(followed) or partition_log is None:
             return
         if partition_log.log_end_offset != fetch_offset:
             return
