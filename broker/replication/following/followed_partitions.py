@@ -1,9 +1,9 @@
 """The phases of a followed partition, the allowed moves between them, and the partitions of one fetcher by phase. Pure.
 
-    added --> TRUNCATING --> WAITING --> CATCHING_UP <--> IN_SYNC      WAITING --> IN_SYNC too
-                  ^             ^             |              |
-                  |             '-------------+--------------'
-                  '---------------------------+--------------'
+    added --> TRUNCATING --> WAITING --> { CATCHING_UP <--> IN_SYNC }    in the fetch session, as one or the other
+                  ^             ^                    |
+                  |             '--------------------+                   an error, the throttle, or a single cut
+                  '----------------------------------'                   the leader has to be asked where to cut
 
 A partition starts in TRUNCATING in every leader epoch, even when the leader stays the same (BUG-13). It stays there until
 an answer of the leader shows that the two logs agree (BUG-14). It can be removed in any phase.
@@ -61,11 +61,11 @@ MOVES: Mapping[tuple[Phase, Phase], str] = MappingProxyType(
         (_WAITING, _IN_SYNC): "it is due, and in sync",
         #
         (_CATCHING_UP, _IN_SYNC): "it has everything below the leader's high watermark",
-        (_CATCHING_UP, _WAITING): "an error or the throttle; or the logs diverged, and agree after one cut",
+        (_CATCHING_UP, _WAITING): "an error or the throttle; or the logs diverged, and agree after a single cut",
         (_CATCHING_UP, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
         #
         (_IN_SYNC, _CATCHING_UP): "it lacks records below the leader's high watermark",
-        (_IN_SYNC, _WAITING): "an error; or the logs diverged, and agree after one cut",
+        (_IN_SYNC, _WAITING): "an error; or the logs diverged, and agree after a single cut",
         (_IN_SYNC, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
     }
 )
