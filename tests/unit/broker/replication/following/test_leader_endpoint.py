@@ -170,7 +170,7 @@ def test_a_session_of_very_many_is_built_up_by_several_requests(
 
 
 def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
-    """Its followers were told before the leader's metadata: all the others would have to be named again."""
+    """Followers hear of a topic before the leader's metadata has it. A new session would have to name all the others again."""
     seen: list[tuple[int, int]] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
