@@ -1,1 +1,1 @@
-"""The follower's side: fetchers, where a log is cut, who leads."""
+"""The follower's side of replication: fetchers that copy partitions from their leaders, and where a log is cut."""

@@ -1,9 +1,9 @@
 """The phases of a followed partition, the allowed moves between them, and the partitions of one fetcher by phase. Pure.
 
-    added --> TRUNCATING --> WAITING --> CATCHING_UP <--> IN_SYNC      WAITING --> IN_SYNC too
-                  ^             ^             |              |
-                  |             '-------------+--------------'
-                  '---------------------------+--------------'
+    added --> TRUNCATING --> WAITING --> { CATCHING_UP <--> IN_SYNC }    in the fetch session, as one or the other
+                  ^             ^                    |
+                  |             '--------------------+                   an error, the throttle, or a single cut
+                  '----------------------------------'                   the leader has to be asked where to cut
 
 A partition starts in TRUNCATING in every leader epoch, even when the leader stays the same (BUG-13). It stays there until
 an answer of the leader shows that the two logs agree (BUG-14). It can be removed in any phase.
@@ -41,8 +41,8 @@ class Phase(Enum):
     TRUNCATING = "finding where the logs agree"
     """The log may contain records that the leader's does not. The fetcher asks the leader where epochs end, and cuts."""
     WAITING = "waiting to be fetched"
-    """The logs agree, but no fetch names the partition: it was set aside after an error, the throttle slows it, or it is new
-    and the next requests have no room for it yet."""
+    """The logs agree, but the partition is not in the fetch session: it waits for the end of a pause after an error, for the
+    throttle, or for room in a request."""
     CATCHING_UP = "catching up"
     """Each fetch copies more of it. After its last fetch it did not have everything below the leader's high watermark. The
     throttle may slow it (KIP-73)."""
@@ -61,11 +61,11 @@ MOVES: Mapping[tuple[Phase, Phase], str] = MappingProxyType(
         (_WAITING, _IN_SYNC): "it is due, and in sync",
         #
         (_CATCHING_UP, _IN_SYNC): "it has everything below the leader's high watermark",
-        (_CATCHING_UP, _WAITING): "an error or the throttle; or the logs diverged, and agree after one cut",
+        (_CATCHING_UP, _WAITING): "an error or the throttle; or the logs diverged, and agree after a single cut",
         (_CATCHING_UP, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
         #
         (_IN_SYNC, _CATCHING_UP): "it lacks records below the leader's high watermark",
-        (_IN_SYNC, _WAITING): "an error; or the logs diverged, and agree after one cut",
+        (_IN_SYNC, _WAITING): "an error; or the logs diverged, and agree after a single cut",
         (_IN_SYNC, _TRUNCATING): "the logs diverged further; or the leader's log does not have its end offset",
     }
 )
@@ -94,7 +94,7 @@ class FollowedPartition:
 
     @property
     def is_copied(self) -> bool:
-        """Fetches name it."""
+        """It is in the fetch session."""
         return self.phase is Phase.IN_SYNC or self.phase is Phase.CATCHING_UP
 
     def log(self) -> Log | None:
@@ -123,7 +123,7 @@ class FollowedPartitions:
         return len(self._all)
 
     def __iter__(self) -> Iterator[FollowedPartition]:
-        """A snapshot: partitions may be added and removed while the caller works on it."""
+        """A copy: partitions may be added and removed while the caller goes through it."""
         return iter(list(self._all.values()))
 
     def __contains__(self, tp: TopicPartition) -> bool:

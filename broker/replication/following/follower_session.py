@@ -3,7 +3,7 @@
 `FetchPositions` has what the follower wants, and what of it changed. `FollowerSession` has what the leader knows of it: the
 id and epoch of the session at the leader (`fetching/fetch_sessions.py`).
 
-1. A request names the partitions whose position changed, those to forget, and at most NEWS_AT_ONCE new ones. A session of
+1. A request names the partitions whose position changed, those to forget, and at most ADDED_AT_ONCE to add. A session of
    very many partitions is therefore built up by several requests.
 2. The answer contains only partitions that have news.
 3. After an error, or when the leader refuses to keep a session, the next request is whole: it starts from nothing.
@@ -22,8 +22,8 @@ from protocol.types import TopicPartition
 NO_SESSION = 0
 FIRST_EPOCH = 0
 LAST_EPOCH = 2**31 - 1
-NEWS_AT_ONCE = 100
-"""New partitions in a request, at most: the leader looks at each of them, and both ends have other work."""
+ADDED_AT_ONCE = 100
+"""Most partitions that a request adds to the session. The leader looks at each of them, and both ends have other work."""
 
 SessionKey = tuple[uuid.UUID, int]
 """(topic id, partition): a topic that is created again is another topic."""
@@ -39,23 +39,22 @@ class FetchPosition(NamedTuple):
 class FetchPositions(dict[TopicPartition, FetchPosition]):
     """The position of every partition that is fetched, and what changed since the last request.
 
-    For the last request: `news` are the partitions that it names, `forgotten` those that it ends.
+    The last request: `named` are the partitions in it, `forgotten` those that it ends.
 
-    For the requests after it:
-    `moved`: positions that changed. They go into the next request, all of them: a leader's high watermark waits for them.
-    `gone`: partitions that are no longer fetched. They go into the next request too, or the leader would read them again and
-    again.
-    `new`: partitions that the session does not have, or has in an earlier leader epoch. After a failover these may be
-    thousands; each request takes NEWS_AT_ONCE.
+    The requests after it:
+    `moved`: positions that changed. The next request has all of them: a leader's high watermark waits for them.
+    `dropped`: partitions that are no longer fetched. The next request has all of them, or the leader would go on reading them.
+    `added`: partitions that the session does not have, or has in an earlier leader epoch. After a failover these may be
+    thousands; each request has ADDED_AT_ONCE.
     """
 
     def __init__(self, positions: Mapping[TopicPartition, FetchPosition] | None = None) -> None:
         super().__init__()
-        self.news: dict[TopicPartition, None] = {}
+        self.named: dict[TopicPartition, None] = {}
         self.forgotten: dict[SessionKey, None] = {}
         self.moved: dict[TopicPartition, None] = {}
-        self.new: dict[TopicPartition, None] = {}
-        self.gone: dict[SessionKey, None] = {}
+        self.added: dict[TopicPartition, None] = {}
+        self.dropped: dict[SessionKey, None] = {}
         for tp, position in (positions or {}).items():
             self[tp] = position
 
@@ -66,46 +65,46 @@ class FetchPositions(dict[TopicPartition, FetchPosition]):
         super().__setitem__(tp, position)
         if before is None or before.topic_id != position.topic_id:
             if before is not None:
-                self.gone[before.topic_id, tp.partition] = None
+                self.dropped[before.topic_id, tp.partition] = None
                 self.moved.pop(tp, None)
-            self.new[tp] = None
-        elif tp not in self.new:
+            self.added[tp] = None
+        elif tp not in self.added:
             self.moved[tp] = None
 
     def drop(self, tp: TopicPartition) -> None:
         """The partition is no longer fetched."""
         position = self.pop(tp, None)
         if position is not None:
-            self.gone[position.topic_id, tp.partition] = None
+            self.dropped[position.topic_id, tp.partition] = None
             self.moved.pop(tp, None)
-            self.new.pop(tp, None)
+            self.added.pop(tp, None)
 
     def begin_request(self) -> None:
-        """Moves the changes into the next request: all but the new partitions that have no room in it."""
-        self.news, self.moved = self.moved, {}
-        for tp in list(islice(self.new, NEWS_AT_ONCE)):
-            del self.new[tp]
-            self.news[tp] = None
+        """Moves the changes into the next request: all but the added partitions for which it has no room."""
+        self.named, self.moved = self.moved, {}
+        for tp in list(islice(self.added, ADDED_AT_ONCE)):
+            del self.added[tp]
+            self.named[tp] = None
             # No need to forget it first: the leader replaces its old position.
-            self.gone.pop((self[tp].topic_id, tp.partition), None)
-        self.forgotten, self.gone = self.gone, {}
+            self.dropped.pop((self[tp].topic_id, tp.partition), None)
+        self.forgotten, self.dropped = self.dropped, {}
 
     def begin_whole_request(self, *, is_unlimited: bool) -> None:
         """Like `begin_request`, for a leader that has no session. `is_unlimited`: it will not keep one either."""
-        self.moved, self.new, self.gone = {}, dict.fromkeys(self), {}
+        self.moved, self.added, self.dropped = {}, dict.fromkeys(self), {}
         self.begin_request()
         if is_unlimited:
-            self.news |= self.new
-            self.new = {}
+            self.named |= self.added
+            self.added = {}
 
     @property
-    def has_more_news(self) -> bool:
+    def has_more_changes(self) -> bool:
         """Some change is left for the request after this one."""
-        return bool(self.moved or self.new or self.gone)
+        return bool(self.moved or self.added or self.dropped)
 
     def is_as_asked(self, tp: TopicPartition) -> bool:
         """Whether the answer to the last request fits what is wanted now."""
-        return tp in self and tp not in self.moved and tp not in self.new
+        return tp in self and tp not in self.moved and tp not in self.added
 
 
 class SessionRequest(NamedTuple):
@@ -132,7 +131,7 @@ class FollowerSession:
             self._names = {}
             positions.begin_whole_request(is_unlimited=self._is_refused)
         topics: dict[TopicKey, list[FetchRequestPartition]] = {}
-        for tp in positions.news:
+        for tp in positions.named:
             topic_id, wanted = positions[tp]
             topics.setdefault(topic_id, []).append(wanted)
             self._names[topic_id] = tp.topic

@@ -153,7 +153,7 @@ class NetworkLeaderEndpoint:
         request = FetchRequest(
             replica_id=settings.own_id,
             replica_epoch=settings.own_broker_epoch(),
-            max_wait_ms=0 if positions.has_more_news else min(settings.max_wait_ms, wait_ms),
+            max_wait_ms=0 if positions.has_more_changes else min(settings.max_wait_ms, wait_ms),
             min_bytes=settings.min_bytes,
             max_bytes=settings.max_bytes,
             isolation_level=READ_UNCOMMITTED,

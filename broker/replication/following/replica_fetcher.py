@@ -27,7 +27,7 @@ from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following import truncation
 from broker.replication.following.followed_partitions import FollowedPartition, FollowedPartitions, Phase
-from broker.replication.following.follower_session import NEWS_AT_ONCE, FetchPosition
+from broker.replication.following.follower_session import ADDED_AT_ONCE, FetchPosition
 from broker.replication.following.leader_endpoint import (
     EARLIEST,
     LATEST,
@@ -177,7 +177,7 @@ class ReplicaFetcher:
             partition_log.config, followed.partition.tp.partition
         )
 
-    def _are_more_to_come(self) -> bool:
+    def _will_more_join(self) -> bool:
         """Some partition will be fetched in a moment. A fetch without it that the leader parks would delay it."""
         return any(followed.failures <= FAILURES_IN_PASSING for followed in self._followed.truncating.values())
 
@@ -277,7 +277,7 @@ class ReplicaFetcher:
         if not self._positions:
             return
         self._positions.begin_request()
-        is_short = not all_are_placed or self._are_more_to_come()
+        is_short = not all_are_placed or self._will_more_join()
         answers = await self._endpoint.fetch(self._positions, is_short=is_short)
         # Producers wait for the partitions in sync: these come before the many that catch up after a failover.
         in_order = sorted(answers, key=self._followed.unsettled.__contains__)
@@ -294,15 +294,16 @@ class ReplicaFetcher:
     async def _place_unsettled(self) -> bool:
         """Adds the WAITING partitions that are due to the fetch, and takes out those that the throttle slows.
 
-        False: some were not checked. A request has room for NEWS_AT_ONCE new partitions, so the fetch of the others does not
+        False: some were not checked. A request has room for ADDED_AT_ONCE more partitions, so the fetch of the others does not
         wait until all are checked. The next round continues where this one ended.
         """
         now = self._clock.monotonic()
         free_at = now + self._throttle.free_in()
         for at, (tp, followed) in enumerate(list(self._followed.unsettled.items())):
+            is_full = len(self._positions.added) > ADDED_AT_ONCE
             if not self._positions:
                 await self._budget.pause()
-            elif len(self._positions.new) > NEWS_AT_ONCE or (at >= TAKEN_WITHOUT_A_PAUSE and self._budget.is_spent()):
+            elif is_full or (at >= TAKEN_WITHOUT_A_PAUSE and self._budget.is_spent()):
                 return False
             if not self._followed.holds(followed):
                 continue
@@ -347,7 +348,7 @@ class ReplicaFetcher:
 
     async def _take_data(self, followed: FollowedPartition, fetch_offset: int, data: FetchPartitionData) -> None:
         partition_log = followed.log()
-        if not self._followed.holds(followed) or not followed.is_copied or partition_log is None:
+        if not self._followed.holds(followed) or partition_log is None:
             return
         if partition_log.log_end_offset != fetch_offset:
             return

@@ -1,16 +1,18 @@
 """Where a follower cuts its log so that it agrees with the leader's (REP-6, INV-19). Pure.
 
-Every record carries the leader epoch in which it was appended, and no two leaders share an epoch (INV-7). So two logs
-that both have records of epoch e agree up to the lower end of e in either. The steps:
+Every record carries the leader epoch in which it was appended, and no two leaders share an epoch (INV-7). Two logs that
+both have records of epoch e therefore agree up to the lower of their two ends of e. The steps:
 
 1. The follower asks the leader: where does my last epoch end in your log?
-2. The leader answers with the largest epoch it has that is not above, and that epoch's end offset.
-3. The same epoch: cut at the lower of the two ends; done.
-4. A lower epoch, that the follower has too: the same; done.
-5. A lower epoch that the follower does not have: cut what is above the follower's end of the epochs below, ask again.
+2. The leader answers with its largest epoch that is not above the asked one, and with that epoch's end offset.
+3. If it is the same epoch, the follower cuts at the lower of the two ends. The logs agree.
+4. If it is a lower epoch that the follower has too: the same.
+5. If it is a lower epoch that the follower does not have, the follower cuts at its own end of the epochs below, and asks
+   again for the epoch that is its last one now.
 
-Worked example: follower has epochs 1@0, 3@50 and LEO 80; the leader has 1@0, 2@40 and LEO 90. Asked for 3, the leader
-answers (2, 90). The follower has no 2; its epoch 1 ends at 50: cut to 50, ask for 1. Answer (1, 40): cut to 40, done.
+Worked example: the follower has epochs 1@0, 3@50 and log end offset 80. The leader has 1@0, 2@40 and log end offset 90.
+Asked for epoch 3, the leader answers (2, 90). The follower has no epoch 2, and its epoch 1 ends at 50: it cuts to 50 and asks
+for epoch 1. The leader answers (1, 40): the follower cuts to 40. The logs agree.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ UNDEFINED_OFFSET = -1
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch and the offset after its last record; both -1: the log knows no such epoch."""
+    """A leader epoch and the offset after its last record. Both are -1 if the log has no such epoch."""
 
     epoch: int
     end_offset: int
@@ -33,7 +35,7 @@ UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 class Truncation(NamedTuple):
-    """Cut the log to `offset` (its own end: cut nothing); `is_complete` False: then ask the leader again."""
+    """Where to cut the log; its own end: nowhere. `is_complete`: the logs agree then. Otherwise the leader is asked again."""
 
     offset: int
     is_complete: bool
@@ -46,10 +48,10 @@ def decide(
     high_watermark: int,
     local_end_of: Callable[[int], EpochEnd],
 ) -> Truncation:
-    """What to do with the leader's answer. `local_end_of(epoch)` is the follower's own answer to the same question.
+    """Where to cut, after the leader's answer. `local_end_of(epoch)` is the follower's own answer to the same question.
 
-    `high_watermark` is the fallback for a leader that knows nothing at or below the asked epoch: its log starts
-    later, or it has no epochs at all.
+    The high watermark is the fallback for a leader that has no epoch at or below the asked one: its log starts later, or it has
+    no epochs at all.
     """
     if leader.end_offset == UNDEFINED_OFFSET:
         return Truncation(min(high_watermark, log_end_offset), True)
@@ -64,8 +66,8 @@ def decide(
 
 
 def has_diverged(asked_epoch: int, fetch_offset: int, leader: EpochEnd) -> bool:
-    """The leader's check of a fetch that continues records of `asked_epoch` at `fetch_offset`: do they agree so far?
+    """The leader's check of a fetch at `fetch_offset`, whose follower's last epoch is `asked_epoch`: do the logs differ?
 
-    `leader` is the leader's end of that epoch. To be asked before the high watermark is touched (BUG-19).
+    `leader` is the leader's end of that epoch. The check comes before the fetch may move the high watermark (BUG-19).
     """
     return leader.epoch < asked_epoch or leader.end_offset < fetch_offset

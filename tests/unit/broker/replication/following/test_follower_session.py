@@ -60,7 +60,7 @@ def test_partitions_in_a_new_leader_epoch_are_forgotten_until_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the leader answers for the old epoch again and again until then."""
-    monkeypatch.setattr(follower_session, "NEWS_AT_ONCE", 2)
+    monkeypatch.setattr(follower_session, "ADDED_AT_ONCE", 2)
     tps = [TopicPartition("t", n) for n in range(3)]
     positions = FetchPositions({tp: position(0) for tp in tps})
     positions.begin_request()
@@ -69,10 +69,10 @@ def test_partitions_in_a_new_leader_epoch_are_forgotten_until_there_is_room(
         positions.drop(tp)
         positions[tp] = position(0)
     positions.begin_request()
-    assert (list(positions.news), list(positions.forgotten)) == (tps[:2], [(TOPIC_ID, 2)])
-    assert (positions.has_more_news, positions.is_as_asked(tps[2])) == (True, False)
+    assert (list(positions.named), list(positions.forgotten)) == (tps[:2], [(TOPIC_ID, 2)])
+    assert (positions.has_more_changes, positions.is_as_asked(tps[2])) == (True, False)
     positions.begin_request()
-    assert (list(positions.news), list(positions.forgotten)) == (tps[2:], [])
+    assert (list(positions.named), list(positions.forgotten)) == (tps[2:], [])
 
 
 def test_a_partition_that_is_copied_does_not_wait_for_those_that_are_new() -> None:
@@ -86,9 +86,9 @@ def test_a_partition_that_is_copied_does_not_wait_for_those_that_are_new() -> No
         positions[hot] = position(offset)
         assert not positions.is_as_asked(hot)
         positions.begin_request()
-        assert hot in positions.news
+        assert hot in positions.named
         assert positions.is_as_asked(hot)
-        assert positions.has_more_news
+        assert positions.has_more_changes
 
 
 def test_the_session_epoch_wraps() -> None:

@@ -137,7 +137,7 @@ def test_a_session_of_very_many_is_built_up_by_several_requests(
     session_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
-    monkeypatch.setattr(follower_session, "NEWS_AT_ONCE", 1000)
+    monkeypatch.setattr(follower_session, "ADDED_AT_ONCE", 1000)
     seen: list[FetchRequest] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
@@ -170,7 +170,7 @@ def test_a_session_of_very_many_is_built_up_by_several_requests(
 
 
 def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
-    """Its followers were told before the leader's metadata: all the others would have to be named again."""
+    """Followers hear of a topic before the leader's metadata has it. A new session would have to name all the others again."""
     seen: list[tuple[int, int]] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:

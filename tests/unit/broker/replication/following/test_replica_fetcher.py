@@ -1,4 +1,4 @@
-"""The fetcher's own loops, running by themselves against a leader that parks fetches (REP-1, REP-6, REP-9)."""
+"""The fetcher's own loops, against a leader that parks fetches (REP-1, REP-6, REP-9)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.replica_cluster import TP, Cluster, ParkingEndpoint
 
 
 async def until(cluster: Cluster, condition: Callable[[], bool]) -> None:
-    """Lets everything run until the condition holds; by turns of the loop, not by time."""
+    """Lets the loop turn until the condition holds. Turns are counted, not seconds."""
     for _ in range(500):
         if condition():
             return
         cluster.time.turn()
         await asyncio.sleep(0)
-    raise AssertionError("it did not come to that")
+    raise AssertionError("the condition never held")
 
 
 def test_the_loops_truncate_copy_and_acknowledge(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_fetcher_without_partitions_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_fetcher_is_closed_also_when_something_was_added_just_before(tmp_path: Path) -> None:
-    """As in a shutdown whose last LeaderAndIsr gives it a partition: Python 3.11's wait_for lost the cancellation."""
+    """As in a shutdown whose last LeaderAndIsr adds a partition: wait_for of Python 3.11 lost the cancellation."""
 
     async def scenario() -> None:
         cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1, 2)

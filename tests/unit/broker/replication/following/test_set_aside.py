@@ -1,4 +1,4 @@
-"""REP-9: a partition that cannot be copied is set aside with a pause that grows; the others of its fetcher go on."""
+"""REP-9: a partition that cannot be copied is set aside, with a pause that grows. The others of its fetcher go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.following.followed_partitions import FollowedPartition, Phase
-from broker.replication.following.follower_session import NEWS_AT_ONCE
+from broker.replication.following.follower_session import ADDED_AT_ONCE
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
@@ -69,7 +69,7 @@ class FollowingPartition(LogListener):
 
 
 class ScriptedLeader:
-    """One batch for each partition at its offset; `answer` may change what is said of one."""
+    """Answers with one batch for each partition, at its offset. `change` may change the answer of a partition."""
 
     def __init__(self) -> None:
         self.asked: list[set[TopicPartition]] = []
@@ -161,11 +161,11 @@ def test_the_others_go_on_and_the_pause_grows(change: Any) -> None:
         pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
         assert pauses[0] <= 3
         assert pauses == sorted(pauses)
-        assert 95 <= pauses[-1] <= 105, "replica.fetch.backoff.ms at the most"
+        assert 95 <= pauses[-1] <= 105, "at most replica.fetch.backoff.ms"
         assert len(tries) < 12
         world.leader.change = lambda tp, data: data
         await world.rounds(110, seconds=0.01)
-        assert world.ends()[BAD] > 2, "it is tried again, and goes on when it can"
+        assert world.ends()[BAD] > 2, "it is retried, and copied again"
         assert {GOOD, BAD} == world.leader.asked[-1]
 
     run(scenario)
@@ -190,7 +190,7 @@ def out_of_range(tp: TopicPartition, data: FetchPartitionData) -> FetchPartition
 
 @pytest.mark.parametrize(("start", "end", "expected"), [(50, 90, 50), (0, 1, 1)], ids=["behind", "ahead"])
 def test_a_log_that_is_not_in_the_leaders_range(start: int, end: int, expected: int) -> None:
-    """Below its log start: emptied, and on from there. Beyond its end: cut."""
+    """Below the leader's log start, the log is emptied and starts there. Above the leader's log end, it is cut."""
 
     async def scenario(world: World) -> None:
         await world.rounds(3)
@@ -240,21 +240,21 @@ def test_one_that_is_removed_while_its_answer_is_under_way() -> None:
 
 
 def test_while_partitions_are_to_join_no_fetch_waits_long() -> None:
-    """More of them than one request takes: a long poll in between would make each hundred wait half a second."""
+    """There are more than one request adds. A long poll between two requests would delay each hundred by half a second."""
 
     async def scenario(world: World) -> None:
         asked: list[tuple[int, bool]] = []
 
         async def fetch(positions: Any, *, is_short: bool = False) -> dict[Any, Any]:
-            asked.append((len(positions), is_short or positions.has_more_news))
+            asked.append((len(positions), is_short or positions.has_more_changes))
             return {}
 
         world.leader.fetch = fetch  # type: ignore[method-assign]
-        for number in range(3 * NEWS_AT_ONCE):
+        for number in range(3 * ADDED_AT_ONCE):
             partition: Any = FollowingPartition(TopicPartition("many", number), world.disk_failed)
             world.fetcher.add(FollowedPartition(partition, uuid.UUID(int=2), 0, 0))
         await world.rounds(10)
-        everything = 3 * NEWS_AT_ONCE + 2
+        everything = 3 * ADDED_AT_ONCE + 2
         assert asked[-1] == (everything, False)
         assert all(is_quick for placed, is_quick in asked if placed < everything)
 
