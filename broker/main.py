@@ -149,11 +149,11 @@ class Broker:
             self._lease,
             self._events,
             own_broker_epoch=self._broker_epoch,
+            on_leadership_change=lambda tp: self._groups.leadership_changed(tp),
         )
         self._groups = GroupCoordinator(
             GroupSurroundings(config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease)
         )
-        self._replicas.on_leadership_change = self._groups.leadership_changed
         self._metadata.on_deletion(self._groups.topics_deleted)
         self._log_dir_events = LogDirEvents(self._zk, config.broker_id)
         self._replicas.failures.on_failure = self._log_dir_events.announce

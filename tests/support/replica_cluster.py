@@ -244,10 +244,14 @@ class Cluster:
             own_broker_epoch=lambda: self.nodes[broker].epoch,
             timers=self.time,
             make_endpoint=lambda leader: self.endpoint(self, broker, leader),
+            on_leadership_change=lambda tp: self.leadership_changed(broker, tp),
         )
         self.nodes[broker] = Node(broker, life, manager, logs, metadata, lease)
         self.tell_metadata()
         return self.nodes[broker]
+
+    def leadership_changed(self, broker: int, tp: TopicPartition) -> None:
+        """The broker's role for the partition has changed. For subclasses."""
 
     def kill(self, broker: int) -> None:
         """It is gone, with nothing written that was not written."""
