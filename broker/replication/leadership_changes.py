@@ -84,7 +84,7 @@ class Waiters(Protocol):
 
 
 class LeadershipChanges:
-    """Applies the requests. `disk_failed` is told of a log that failed on the way."""
+    """Carries out the requests. `disk_failed` is called with a partition whose log fails on the way."""
 
     def __init__(
         self,
