@@ -254,7 +254,7 @@ class Cluster:
         """The broker's role for the partition has changed. For subclasses."""
 
     def kill(self, broker: int) -> None:
-        """It is gone, with nothing written that was not written."""
+        """The broker dies: nothing more is written."""
         _abandon(self.nodes.pop(broker).logs)
         self.tell_metadata()
 
@@ -285,7 +285,7 @@ class Cluster:
         overrides: dict[str, str] | None = None,
         is_new: bool = True,
     ) -> dict[int, ControlResponse]:
-        """The controller writes the state and tells it to all its replicas that live (or to `to` only)."""
+        """The controller writes the state and sends it to all live replicas (or only to `to`)."""
         old = self.isr.states.get(self.tp)
         version = old.zk_version + 1 if old is not None else 0
         self.isr.states[self.tp] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
