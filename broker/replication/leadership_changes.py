@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.event_log import EventLog
@@ -75,16 +74,11 @@ class Lookup:
         return bool(self.unknown) and (state.topic in self.unknown or state.topic_partition in self.unknown)
 
 
-class Waiters(Protocol):
-    """Requests that are parked in the purgatories."""
-
-    def leadership_changed(self, tp: TopicPartition) -> None:
-        """Answers producers and fetches that can no longer succeed (BUG-10)."""
-        ...
-
-
 class LeadershipChanges:
-    """Carries out the requests. `disk_failed` is called with a partition whose log fails on the way."""
+    """Carries out the requests. `leadership_changed` answers parked requests that can no longer succeed (BUG-10).
+
+    `disk_failed` is called with a partition whose log fails on the way.
+    """
 
     def __init__(
         self,
@@ -92,7 +86,7 @@ class LeadershipChanges:
         hosted: HostedPartitions,
         log_manager: LogManager,
         fetchers: FetcherManager,
-        waiters: Waiters,
+        leadership_changed: Callable[[TopicPartition], None],
         events: EventLog,
         disk_failed: Callable[[Partition, LogDirFailed], None],
         metadata: MetadataCache,
@@ -102,7 +96,7 @@ class LeadershipChanges:
         self._hosted = hosted
         self._log_manager = log_manager
         self._fetchers = fetchers
-        self._waiters = waiters
+        self._leadership_changed = leadership_changed
         self._events = events
         self._disk_failed = disk_failed
         self._checkpointed: dict[TopicPartition, int] | None = None
@@ -277,7 +271,7 @@ class LeadershipChanges:
             partition.make_leader(state)
         else:
             partition.make_follower(state)
-        self._waiters.leadership_changed(partition.tp)
+        self._leadership_changed(partition.tp)
         if partition.role is Role.FOLLOWER and state.leader != NO_LEADER and partition.topic_id is not None:
             followed = FollowedPartition(
                 partition,
@@ -450,7 +444,7 @@ class LeadershipChanges:
         partition = self._hosted.get(tp)
         if partition is not None and partition.role is not Role.OFFLINE:
             partition.stop()
-            self._waiters.leadership_changed(tp)
+            self._leadership_changed(tp)
 
     def _forget(self, tp: TopicPartition) -> None:
         self._halt(tp)

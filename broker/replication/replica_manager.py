@@ -180,7 +180,7 @@ class ReplicaManager:
             self.partitions,
             log_manager,
             self._fetchers,
-            self,
+            self.leadership_changed,
             event_log,
             self._disk_failed,
             metadata_cache,
