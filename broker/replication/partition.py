@@ -48,7 +48,7 @@ class LeaderHint(NamedTuple):
     leader_epoch: int
 
 
-class Forgiveness:
+class Standstill:
     """When this process last stood still. Followers could not fetch then, so their lag time starts again at `at` (FLT-5)."""
 
     __slots__ = ("at",)
@@ -71,7 +71,7 @@ class PartitionContext:
     high_watermark_moved: Callable[[TopicPartition], None]
     log_start_moved: Callable[[TopicPartition], None]
     refused: RefusedBatches = field(default_factory=RefusedBatches)
-    forgiveness: Forgiveness = field(default_factory=Forgiveness)
+    standstill: Standstill = field(default_factory=Standstill)
 
 
 class Partition:
@@ -347,7 +347,7 @@ class Partition:
             leader_end_offset=self.log.log_end_offset,
             now=self._context.clock.monotonic(),
             lag_time_max_s=self._context.lag_time_max_s,
-            forgiven_at=self._context.forgiveness.at,
+            stood_still_at=self._context.standstill.at,
         )
         if not lagging:
             return False

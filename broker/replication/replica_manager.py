@@ -442,7 +442,7 @@ class ReplicaManager:
 
     def _stood_still(self, seconds: float) -> None:
         self._events.write("stood_still", seconds=round(seconds, 3))
-        self._partition_context.forgiveness.at = self._clock.monotonic()
+        self._partition_context.standstill.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
         for tp in self._produces.watched():

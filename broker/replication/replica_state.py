@@ -129,20 +129,20 @@ def lagging_members(
     leader_end_offset: int,
     now: float,
     lag_time_max_s: float,
-    forgiven_at: float = NEVER,
+    stood_still_at: float = NEVER,
 ) -> tuple[int, ...]:
     """The members of the ISR that have not been caught up for the lag time. Never the leader itself (INV-4).
 
-    All members count as caught up at `forgiven_at`. A member that is no longer assigned (no state) counts as lagging.
+    All members count as caught up at `stood_still_at`. A member that is no longer assigned (no state) counts as lagging.
     """
-    is_forgiven = now - forgiven_at <= lag_time_max_s
+    has_just_stood_still = now - stood_still_at <= lag_time_max_s
     return tuple(
         member
         for member in isr
         if member != own_id
         and (
             member not in followers
-            or not (is_forgiven or followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
+            or not (has_just_stood_still or followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
         )
     )
 
