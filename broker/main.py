@@ -149,13 +149,13 @@ class Broker:
             self._lease,
             self._events,
             own_broker_epoch=self._broker_epoch,
+            on_leadership_change=lambda tp: self._groups.leadership_changed(tp),
             on_directory_failure=self._log_dir_events.announce,
             on_all_directories_failed=self._all_log_directories_failed,
         )
         self._groups = GroupCoordinator(
             config, clock, asyncio.get_running_loop(), self._metadata, self._replicas, self._lease
         )
-        self._replicas.on_leadership_change = self._groups.leadership_changed
         self._metadata.on_deletion(self._groups.topics_deleted)
         self._controller = Controller(
             ControllerSettings(

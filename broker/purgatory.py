@@ -1,13 +1,12 @@
-"""Where operations wait for something to happen to one of their keys (REP-5).
+"""Where operations wait for an event on one of their keys (REP-5; Kafka: DelayedOperationPurgatory).
 
-A handler parks an operation and returns; it never waits (BUG-26). What happens to a key (an append, a move of the high
-watermark, a leadership change) checks the operations that watch it. Each is completed exactly once: by a check, by its
-time-out, or by `complete_now`; then it is gone from all its keys and its timer is cancelled.
+A handler parks an operation and returns; it never waits (BUG-26). An event on a key (an append, a move of the high watermark,
+a leadership change) checks the operations that watch the key. Each operation is completed exactly once: by a check, by its
+time-out, or by `complete_now`. It is then removed from all its keys, and its timer is cancelled.
 
-However many wait, one turn of the loop asks AT_ONCE of them, and for no longer than SLICE_S: to ask a fetch may be to read megabytes.
-The others are asked in the next ones. And they are not many
-without end: who comes when there are too many is answered at once, as at its time-out, and nobody waits longer than
-WAIT_MAX_S, whatever its client asks for.
+One turn of the loop checks at most AT_ONCE operations, for at most SLICE_S, because to check a fetch may mean to read
+megabytes. Later turns check the others. The number of parked operations is bounded: an operation that is too many is answered
+at once, as at its time-out. No operation waits longer than WAIT_MAX_S, whatever its client asks for.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 AT_ONCE = 256
-"""Operations: to ask so many takes some milliseconds, and to answer all of them some more."""
+"""Operations checked in one turn: some milliseconds to check, and some more to answer all of them."""
 SLICE_S = 0.005
 WAIT_MAX_S = 300.0
 KEYS_MAX = 200_000
-"""Keys that all operations of a purgatory watch together; each takes half a kilobyte in its operation."""
+"""Keys that all operations of one purgatory watch together. Each key takes half a kilobyte of memory."""
 
 
 class TimerHandle(Protocol):
@@ -40,11 +39,11 @@ class Timers(Protocol):
 
 
 class CheckResult(Enum):
-    """What an operation says when it is checked."""
+    """The answer of an operation to a check."""
 
     DONE = "it can be answered now"
     WAIT = "not yet"
-    WAIT_LIKE_ALL_LATER = "not yet, and those that began to watch the key after it need not be asked"
+    WAIT_LIKE_ALL_LATER = "not yet, and operations that started to watch the key later need not be checked"
 
 
 class DelayedOperation(ABC, Generic[Key]):
@@ -60,14 +59,14 @@ class DelayedOperation(ABC, Generic[Key]):
 
     @abstractmethod
     def try_complete(self, keys: Collection[Key]) -> CheckResult:
-        """Looks again at what `keys` (all that were touched) mean for it. Changes nothing outside of itself."""
+        """Checks again what `keys` mean for the operation: all its keys with an event. Changes nothing but the operation."""
 
     @abstractmethod
     def on_complete(self, *, expired: bool) -> None:
         """Answers; called exactly once."""
 
     def complete_now(self) -> bool:
-        """Completes it in any case, with what there is. False when it was completed before."""
+        """Completes it in any case, with the results so far. False if it was completed before."""
         return self._finish(expired=False)
 
     def _finish(self, *, expired: bool) -> bool:
@@ -90,7 +89,7 @@ class Purgatory(Generic[Key]):
     def __init__(
         self, timers: Timers, monotonic: Callable[[], float] | None = None, *, keys_max: int = KEYS_MAX
     ) -> None:
-        """`monotonic` is the machine's clock; without it only the number that is asked in a turn is bounded."""
+        """`monotonic` is the machine's clock. Without it only the number of checks in a turn is bounded, not their time."""
         self._timers = timers
         self._monotonic = monotonic
         self._keys_max = keys_max
@@ -98,9 +97,9 @@ class Purgatory(Generic[Key]):
         self._count = 0
         self._watched = 0
         self._left = AT_ONCE
-        """How many may still be asked in this turn; counts only while there are more than AT_ONCE of them."""
+        """Checks left in this turn. It counts only while more than AT_ONCE operations wait."""
         self._spent_s = 0.0
-        """How long it took to ask and answer, since there was a turn's end last."""
+        """Time spent in checks and answers since the last end of a turn."""
         self._is_next_turn_scheduled = False
         self._keys_due: dict[Key, None] = {}
         self._operations_due: dict[DelayedOperation[Key], dict[Key, None]] = {}
@@ -113,7 +112,7 @@ class Purgatory(Generic[Key]):
         return len(self._watchers)
 
     def try_complete_else_watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
-        """Completes the operation if it can be, else parks it under `keys` for at most `timeout_s`. True: completed."""
+        """Completes the operation if that is possible, else parks it under `keys` for at most `timeout_s`. True: completed."""
         watched = tuple(dict.fromkeys(keys))
         if operation.try_complete(watched) is CheckResult.DONE or not watched:
             return operation.complete_now()
@@ -122,7 +121,7 @@ class Purgatory(Generic[Key]):
         return not self.watch(operation, watched, timeout_s)
 
     def watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
-        """Parks an operation of which the caller just saw that it cannot be completed yet. False: there are too many."""
+        """Parks an operation that the caller has just found incomplete. False if there are too many: it is answered."""
         operation._keys = dict.fromkeys(keys)
         if self._watched + len(operation._keys) > self._keys_max:
             operation._keys = {}
@@ -137,29 +136,29 @@ class Purgatory(Generic[Key]):
         return True
 
     def watch_also(self, operation: DelayedOperation[Key], key: Key) -> None:
-        """One more key for an operation that is parked here."""
+        """Adds a key to an operation that is parked here."""
         if not operation.is_completed and key not in operation._keys:
             operation._keys[key] = None
             self._watched += 1
             self._watchers.setdefault(key, {})[operation] = None
 
     def check(self, key: Key) -> int:
-        """Asks those that watch `key`, the longest waiting first. Returns how many were completed, of very many the first ones."""
+        """Checks the operations that watch `key`, oldest first. Returns how many were completed in this turn."""
         completed = 0
         for operation in list(self._watchers.get(key, ())):
             if operation.is_completed:
                 continue
-            if not self._may_ask():
+            if not self._may_check():
                 self._keys_due[key] = None
                 break
-            result = self._ask(operation, (key,))
+            result = self._check_one(operation, (key,))
             if result is CheckResult.DONE:
                 completed += 1
             elif result is CheckResult.WAIT_LIKE_ALL_LATER:
                 break
         return completed
 
-    def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> CheckResult:
+    def _check_one(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> CheckResult:
         began = self._monotonic() if self._monotonic is not None else 0.0
         self._left -= 1
         result = operation.try_complete(keys)
@@ -170,27 +169,27 @@ class Purgatory(Generic[Key]):
         return result
 
     def check_all(self, keys: Iterable[Key]) -> int:
-        """As `check` for many keys, but each operation is asked once, with all of its keys that were touched."""
+        """As `check` for many keys, but each operation is checked once, with all of its keys among them."""
         touched = self._operations_due
         for key in keys:
             for operation in self._watchers.get(key, ()):
                 touched.setdefault(operation, {})[key] = None
-        return self._ask_those_due()
+        return self._check_due()
 
-    def _ask_those_due(self) -> int:
+    def _check_due(self) -> int:
         completed = 0
         due = self._operations_due
         while due:
-            if not self._may_ask():
+            if not self._may_check():
                 break
             operation = next(iter(due))
             its_keys = tuple(due.pop(operation))
             if not operation.is_completed:
-                completed += self._ask(operation, its_keys) is CheckResult.DONE
+                completed += self._check_one(operation, its_keys) is CheckResult.DONE
         return completed
 
-    def _may_ask(self) -> bool:
-        """In this turn. Else the next one is seen to."""
+    def _may_check(self) -> bool:
+        """Whether another check may be made in this turn. If not, the next turn is scheduled."""
         if self._spent_s < SLICE_S and self._count <= AT_ONCE:
             return True
         if not self._is_next_turn_scheduled:
@@ -205,7 +204,7 @@ class Purgatory(Generic[Key]):
         keys, self._keys_due = self._keys_due, {}
         for key in keys:
             self.check(key)
-        self._ask_those_due()
+        self._check_due()
 
     def watched(self) -> tuple[Key, ...]:
         return tuple(self._watchers)

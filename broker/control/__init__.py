@@ -1,1 +1,1 @@
-"""The control plane of one broker: what the controller tells it."""
+"""The control plane of one broker: it carries out the controller's requests."""

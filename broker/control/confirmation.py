@@ -1,19 +1,19 @@
-"""Is what a control request says of its sender true? ZooKeeper is asked before it is believed (INV-8, INV-9, STA-3).
+"""Confirms the sender of a control request: asks ZooKeeper before the broker believes it (INV-8, INV-9, STA-3).
 
-Whoever reaches the control listener can claim to be the controller of an epoch to come. Were it believed, the true controller's
-requests would be refused until the restart. So a broker believes a controller epoch that it has not heard of only when
-`/controller_epoch` has it, and `/controller` the sender: two reads in one round trip, once for each new controller. A sync goes
-before them, so that a server of the ensemble which lags behind does not make the true controller look forged.
+Anybody who reaches the control listener can claim to be the controller of a later epoch. If the broker believed that, it would
+refuse the true controller's requests until the restart. So a broker believes a new controller epoch only if `/controller_epoch`
+has it and `/controller` names the sender: two reads in one round trip, once for each new controller. A sync precedes them, so
+that a lagging server of the ensemble does not make the true controller look forged.
 
-    higher than ZooKeeper's                    NotConfirmed: the connection is closed
-    ZooKeeper's, but of another controller     NotConfirmed
-    ZooKeeper cannot be asked                  the request waits HELD_MAX_S; then NotConfirmed, and the controller sends it again
-    lower than ZooKeeper's                     a deposed controller's: it is noted, and whoever applies requests refuses it
+    epoch higher than ZooKeeper's                NotConfirmed: the connection is closed
+    ZooKeeper's epoch, but another controller    NotConfirmed
+    ZooKeeper cannot be asked                    the request waits HELD_MAX_S, then NotConfirmed; the controller sends it again
+    epoch lower than ZooKeeper's                 a deposed controller: ZooKeeper's epoch is noted, and the request is refused later
 
-It waits, and is not refused at once, because a controller that was elected a moment ago has done so through ZooKeeper: this
-broker will reach it soon, or lose its session. Until then nobody can tell who speaks.
+The request waits because a controller that was just elected has reached ZooKeeper. This broker will reach ZooKeeper soon too,
+or lose its session. Until then nobody can tell whether the sender is the controller.
 
-What is not seen: somebody who knows the epochs of the controller and of this broker. Against that helps a secret
+A sender that knows the epochs of the controller and of this broker is not detected. That needs a secret
 (`ControlConnections.is_welcome`).
 """
 
@@ -31,17 +31,17 @@ from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZN
 log = logging.getLogger(__name__)
 
 HELD_MAX_S = 30.0
-"""As long as a controller waits for an answer (`controller.socket.timeout.ms`)."""
+"""How long a controller waits for an answer (`controller.socket.timeout.ms`)."""
 RETRY_S = 0.05
 NOBODY = -1
 
 
 class NotConfirmed(ValueError):
-    """The sender is not who it says it is, as far as ZooKeeper can tell; the text says why."""
+    """ZooKeeper does not confirm the sender's claim. The text says why."""
 
 
 class ZooKeeper(Protocol):
-    """What is asked of a ZooKeeperSession."""
+    """The part of the ZooKeeper session that is used here."""
 
     async def heartbeat(self) -> None: ...
 
@@ -49,7 +49,7 @@ class ZooKeeper(Protocol):
 
 
 class Confirmation:
-    """`deposed_below(epoch)` is told which controllers' requests are to be refused from now on."""
+    """Calls `deposed_below(epoch)` when ZooKeeper has a new controller epoch: requests of earlier ones must be refused."""
 
     def __init__(self, zk: ZooKeeper, own_id: int, deposed_below: Callable[[int], None]) -> None:
         self._zk = zk
@@ -61,7 +61,7 @@ class Confirmation:
         self._reading: asyncio.Task[None] | None = None
 
     async def of_controller(self, controller_id: int, controller_epoch: int) -> None:
-        """Returns at once for the known controller, and for those before it. Raises NotConfirmed."""
+        """Returns at once for the known controller and earlier ones. Raises NotConfirmed."""
         if controller_epoch > self._epoch:
             await self._read_until_answered()
         if controller_epoch > self._epoch:
@@ -71,11 +71,11 @@ class Confirmation:
         if controller_epoch == self._epoch and controller_id != self._controller:
             who = "nobody" if self._controller == NOBODY else f"broker {self._controller}"
             raise NotConfirmed(
-                f"broker {controller_id} says that it is the controller of epoch {controller_epoch}, for ZooKeeper {who} is"
+                f"broker {controller_id} says that it is the controller of epoch {controller_epoch}, but ZooKeeper says that {who} is"
             )
 
     async def of_broker_epoch(self, broker_epoch: int) -> None:
-        """This broker's own epoch may be known to the controller before it is known here. Raises NotConfirmed."""
+        """The controller may know this broker's own epoch before the broker does. Raises NotConfirmed."""
         if broker_epoch != self._broker_epoch:
             await self._read_until_answered()
         if broker_epoch != self._broker_epoch:
@@ -86,37 +86,37 @@ class Confirmation:
             self._reading.cancel()
 
     async def _read_until_answered(self) -> None:
-        is_told = False
+        is_logged = False
         try:
             async with asyncio.timeout(HELD_MAX_S):
                 while True:
                     try:
                         await self._read_from_now_on()
                     except (ConnectionLoss, SessionExpired) as error:
-                        if not is_told:
+                        if not is_logged:
                             log.info("a control request waits until ZooKeeper can be asked about its sender: %s", error)
-                        is_told = True
+                        is_logged = True
                         await asyncio.sleep(RETRY_S)
                     except ZkError as error:
-                        raise NotConfirmed(f"ZooKeeper does not tell who its sender is: {error}") from None
+                        raise NotConfirmed(f"ZooKeeper cannot say who its sender is: {error}") from None
                     else:
                         return
         except TimeoutError:
             raise NotConfirmed(f"ZooKeeper could not be asked about its sender for {HELD_MAX_S:g} s") from None
 
     async def _read_from_now_on(self) -> None:
-        """All who ask share one read, however many they are; but none takes the answer to one that began before it asked."""
+        """Waits for a read that starts after this call. Callers that wait at the same time share one read."""
         earlier = self._reading
         if earlier is not None and not earlier.done():
             await asyncio.wait((earlier,))
         if self._reading is None or self._reading is earlier:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="who is controller?")
             self._reading.add_done_callback(_noted)
-        # Shielded: the connection that asked first may end, the others wait on.
+        # Shielded: the connection that asked first may end while the others still wait.
         await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
-        # Of one session, so the reads are answered after the sync.
+        # One session: the reads are answered after the sync.
         paths = (ControllerEpochZNode.PATH, ControllerZNode.PATH, self._own_path)
         _, (epoch, controller, own) = await asyncio.gather(self._zk.heartbeat(), self._zk.get_many(paths))
         self._broker_epoch = own[1].czxid if own is not None else NO_EPOCH
@@ -131,6 +131,6 @@ class Confirmation:
 
 
 def _noted(read: asyncio.Task[None]) -> None:
-    """Whoever asked may be gone: then nobody looks at the error."""
+    """Retrieves the error, which nobody else does if all connections that asked have ended."""
     if not read.cancelled():
         read.exception()

@@ -2,15 +2,15 @@
 
     int32 length | int32 correlation id | msgpack body            (both directions)
 
-Whoever reaches the address can connect, so all that a connection can take is bounded (BAD-4, BAD-28):
+Anybody who reaches the address can connect, so everything that a connection can use is bounded (BAD-4, BAD-28):
 
-* a frame is at most FRAME_BYTES_MAX, and there FRAME_TIMEOUT_S after its first bytes;
-* all frames together, begun or waiting, take BYTES_MAX. Who is above that makes room: see `_victim`;
-* there are at most `connections_max`, as the limit of open files allows. One more takes the place of another;
-* an answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read when it has left.
+* A frame has at most FRAME_BYTES_MAX, and must be complete FRAME_TIMEOUT_S after its first bytes.
+* All frames together, partly read or waiting, take at most BYTES_MAX. Above that a connection is closed: see `_victim`.
+* There are at most `connections_max` connections, as the limit of open files allows. One more replaces another.
+* An answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read after the answer is written.
 
-A connection that has brought a request of the confirmed controller, for this life of the broker, is *trusted*: the others give way first.
-Connections that bring nothing at all are welcome: by these other brokers see that this process lives (`connection_watch`).
+A connection that has brought a request of the confirmed controller, for this life of the broker, is *trusted*: others are
+closed first. Idle connections are welcome: with them other brokers watch whether this process lives (`connection_watch`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 32 * 1024**2
-"""A hundred thousand partitions of topics with the longest names; of the usual ones a million."""
+"""A hundred thousand partitions of topics with the longest names, or a million with usual names."""
 FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
 CONNECTIONS_MAX = 256
-"""Of each other broker there are three or four: the controller's, and those that watch whether this process lives."""
+"""Each other broker has three or four: the controller's, and those that watch whether this process lives."""
 BACKLOG = 128
 READ_BYTES = 256 * 1024
 
 
 class Connection:
-    """One connection. `is_busy`: its request is being carried out, which must not be broken off."""
+    """One connection. `is_busy`: its request is being carried out and must not be cancelled."""
 
     def __init__(self, number: int, address: str, task: asyncio.Task[None]) -> None:
         self.number = number
@@ -54,7 +54,7 @@ class Connection:
 
 
 class Answer(Protocol):
-    """Gets a frame without its length, gives one with it. Raises ValueError for one that ends the connection."""
+    """Takes a frame without its length and returns one with it. Raises ValueError for a frame that ends the connection."""
 
     def __call__(self, connection: Connection, frame: bytearray) -> Awaitable[bytes]: ...
 
@@ -87,7 +87,7 @@ class ControlConnections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def is_welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """The one place where a peer is let in: whoever reaches the address is; a shared secret, or mTLS, is to be asked for here."""
+        """The one place where a peer is admitted. Everybody is admitted now; a shared secret or mTLS belongs here."""
         return not writer.is_closing()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,11 +106,11 @@ class ControlConnections:
         except (ConnectionError, asyncio.IncompleteReadError):
             log.debug("control connection of %s ended", peer)
         except asyncio.CancelledError:
-            # Not raised on: only `close` and `end` cancel, and asyncio's streams would log it as an error.
+            # Swallowed: only `close` and `end` cancel, and asyncio's streams would log it as an error.
             if connection.reason:
                 log.warning("control connection of %s closed: %s", peer, connection.reason)
         except Exception:
-            # The connection's boundary: the controller asks again on another one.
+            # The boundary of the connection: the controller repeats the request on another one.
             log.exception("a control request of %s failed", peer)
         finally:
             self._connections.pop(connection, None)
@@ -134,7 +134,7 @@ class ControlConnections:
                 await writer.drain()
 
     async def _read_frame(self, connection: Connection, reader: asyncio.StreamReader) -> bytearray | None:
-        """A frame after its length; None at the end. The buffer grows as bytes arrive (BAD-4). Raises ValueError."""
+        """The next frame without its length; None at the end. The buffer grows as bytes arrive (BAD-4). Raises ValueError."""
         first = await reader.read(LENGTH_BYTES)
         if not first:
             return None
@@ -157,7 +157,7 @@ class ControlConnections:
     # -- the limits ---------------------------------------------------------------------------------------------------
 
     def _has_place(self) -> bool:
-        """For one connection more, after another has gone if there are too many."""
+        """Whether one more connection is possible. Closes another one if there are too many."""
         if len(self._connections) < self.connections_max:
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]
@@ -172,7 +172,7 @@ class ControlConnections:
         return True
 
     def _hold(self, connection: Connection, size: int) -> None:
-        """Raises ValueError when the connection itself has to make room."""
+        """Counts the bytes. Closes other connections above the limit; raises ValueError if this one must be closed."""
         connection.held_bytes += size
         self.held_bytes += size
         while self.held_bytes > BYTES_MAX:
@@ -182,7 +182,7 @@ class ControlConnections:
             self._end(victim, f"unfinished control requests take {BYTES_MAX} bytes, and this one is the oldest")
 
     def _victim(self) -> Connection | None:
-        """Of the connections with a frame begun, or one that waits: an untrusted one before the others, then the oldest frame."""
+        """The connection to close, among those with a partly read or waiting frame: untrusted ones first, then the oldest frame."""
         waiting = (c for c in self._connections if c.held_bytes and not c.is_busy)
         return min(waiting, key=lambda c: (c.is_trusted, c.frame_number), default=None)
 

@@ -19,7 +19,7 @@ class HostedPartitions:
         self._partitions: dict[TopicPartition, Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
-        """A snapshot: partitions may come and go while the caller works on it."""
+        """A snapshot: partitions may be added and removed while the caller iterates."""
         return iter(list(self._partitions.values()))
 
     def __len__(self) -> int:
@@ -27,18 +27,18 @@ class HostedPartitions:
 
     @property
     def by_key(self) -> Mapping[tuple[str, int], Partition]:
-        """For a look at very many: (topic, number) -> partition."""
+        """(topic, number) -> partition, for lookups of very many partitions."""
         return self._partitions  # type: ignore[return-value]
 
     def get(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
 
     def exists(self, tp: TopicPartition) -> bool:
-        """Here, or on another broker."""
+        """Whether the partition exists, here or on another broker."""
         return tp in self._partitions or self._metadata.partition(tp) is not None
 
     def find(self, tp: TopicPartition) -> Partition:
-        """The partition, or KafkaError: not here, or nowhere."""
+        """The partition. Raises KafkaError if it is not here, or does not exist."""
         partition = self._partitions.get(tp)
         if partition is None:
             known = self._metadata.partition(tp) is not None
@@ -55,7 +55,7 @@ class HostedPartitions:
         return self._partitions.pop(tp, None)
 
     def leader_hint(self, tp: TopicPartition) -> LeaderHint:
-        """Who leads, as far as this broker knows, in the newest epoch that it has heard of."""
+        """The leader in the newest epoch that this broker knows of."""
         hosted = self._partitions.get(tp)
         cached = self._metadata.partition(tp)
         hints = [hosted.hint] if hosted is not None else []

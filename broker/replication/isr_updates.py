@@ -1,15 +1,16 @@
 """The leader's writes of the ISR to ZooKeeper (REP-3, INV-10, BUG-2, BUG-5, BUG-6, INV-14).
 
-A proposal is a conditional write of the partition's state znode. Its answer is one of `IsrOutcome`; until it is there the
-leader counts both the old and the proposed members as in sync. A leader has one proposal under way per partition.
+A proposal is a conditional write of the partition's state znode. Its answer is one of `IsrOutcome`. Until the answer arrives,
+the leader counts both the old and the proposed members as in sync. A leader has at most one proposal per partition under way.
 
-1. Proposals that come while a round is under way wait and form the next round: many partitions, few round trips.
-2. For an expansion the newcomer's znode is read: its czxid must be the broker epoch that fetched, else the broker has
-   died or started again since, perhaps with an empty disk (BUG-23). The write is a multi with a check that it is there.
-3. Connection lost: nobody knows whether the write was applied. The znode is read again (BUG-5): mine -> its version is
-   adopted; untouched -> the write is repeated; another leader epoch -> the controller has decided otherwise: conflict.
-4. After an expansion the newcomer's znode is read once more; if it changed meanwhile, the leader is told at once.
-5. What was written is announced in `/isr_change_notification`, some partitions together (CTL-13).
+1. Proposals that arrive during a round form the next round: many partitions in few round trips.
+2. Before an expansion the znode of each newcomer is read. Its czxid must be the broker epoch that fetched, or else the broker
+   has died or restarted since then, perhaps with an empty disk (BUG-23). The write is a multi that checks that znode too.
+3. After a lost connection nobody knows whether the write was applied, so the znode is read again (BUG-5). If it has this
+   leader's write, its version is adopted. If it is unchanged, the write is repeated. If it has another leader epoch, the
+   controller has decided otherwise: conflict.
+4. After an expansion the newcomer's znode is read again. If it has changed, the result says so to the leader.
+5. Written changes are announced in `/isr_change_notification`, several partitions in one node (CTL-13).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ log = logging.getLogger(__name__)
 ROUND_SIZE_MAX = 500
 ANNOUNCE_AFTER_S = 0.05
 ANNOUNCED_AT_ONCE = 1000
-"""Partitions named in a znode: with the longest topic names 0.3 MB. ZooKeeper refuses more than `jute.maxbuffer`, 1 MB."""
+"""Partitions in one znode: 0.3 MB with the longest topic names. ZooKeeper refuses more than `jute.maxbuffer`, 1 MB."""
 FINISHED_IN_A_SLICE = 50
-"""Answers to partitions, each with its events and log lines, in one turn of the loop."""
+"""Results delivered in one turn of the loop, each with its event and log line."""
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 
@@ -54,12 +55,12 @@ class IsrOutcome(Enum):
 
     COMMITTED = "ZooKeeper has the state in the result"
     REFUSED = "nothing was written: a newcomer is not the live broker that fetched"
-    CONFLICT = "somebody else wrote: no more ISR changes until the next LeaderAndIsr"
+    CONFLICT = "another process wrote: no more ISR changes until the next LeaderAndIsr"
 
 
 @dataclass(frozen=True, slots=True)
 class IsrResult:
-    """`state` is what ZooKeeper has now, with its version (COMMITTED only); `doubtful` are newcomers that bounced meanwhile."""
+    """`state` is what ZooKeeper has now, with its version (COMMITTED only). `doubtful` are newcomers that have bounced since."""
 
     outcome: IsrOutcome
     state: LeaderAndIsr
@@ -70,7 +71,7 @@ class IsrResult:
 class IsrProposal:
     """Write `state` if the znode's version is `state.zk_version`. `newcomers`: broker id -> broker epoch that fetched.
 
-    `is_wanted` is asked before every attempt: False once the leadership that proposed is over.
+    `is_wanted` is called before every attempt. It is False once the leadership that proposed has ended.
     """
 
     topic_partition: TopicPartition
@@ -81,7 +82,7 @@ class IsrProposal:
 
 
 class IsrWriter(Protocol):
-    """What a partition needs: results come through the proposal's `on_result`, on the loop, not from inside `propose`."""
+    """What a partition needs. Results come through the proposal's `on_result`, on the loop, never from inside `propose`."""
 
     def propose(self, proposal: IsrProposal) -> None: ...
 
@@ -99,7 +100,7 @@ class IsrZooKeeper(Protocol):
 
 
 class IsrUpdates:
-    """The IsrWriter that writes to ZooKeeper, in one task while there is something to write."""
+    """The IsrWriter that writes to ZooKeeper, in one task that ends when there is nothing to write."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class IsrUpdates:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancels writes and announcements that are under way."""
         tasks = [task for task in (self._writer, self._announcer) if task is not None]
         for task in tasks:
             task.cancel()
@@ -156,7 +157,7 @@ class IsrUpdates:
             self._writer = None
 
     async def _write_round(self, batch: Sequence[IsrProposal]) -> list[IsrProposal]:
-        """Writes each once. Returns those of which nobody knows whether they were applied."""
+        """Writes each proposal once. Returns those that may or may not have been applied."""
         stats = await self._broker_stats(batch)
         writable: list[tuple[IsrProposal, list[Op]]] = []
         for proposal in batch:
@@ -221,13 +222,13 @@ class IsrUpdates:
             self._finish(proposal, IsrOutcome.COMMITTED, state, doubtful)
 
     async def _resolve_front(self, count: int) -> None:
-        """After a lost connection: finds out what became of the first `count` waiting proposals."""
+        """After a lost connection: finds out which of the first `count` waiting proposals were applied."""
         front, rest = self._waiting[:count], self._waiting[count:]
         try:
             untouched = await self._read_again([p for p in front if p.is_wanted()], keep_untouched=True)
         except ZkError:
             return
-        # `propose` may have added some at the end meanwhile.
+        # `propose` may have added some at the end during the await.
         self._waiting = untouched + rest + self._waiting[count + len(rest) :]
 
     async def _read_again(self, proposals: Sequence[IsrProposal], *, keep_untouched: bool) -> list[IsrProposal]:
@@ -244,7 +245,7 @@ class IsrUpdates:
             elif keep_untouched and state.zk_version == mine.zk_version:
                 untouched.append(proposal)
             else:
-                # Only the leader of this epoch writes without raising the epoch: whatever is there is mine.
+                # Only the leader of this epoch writes without raising the epoch, so this is our own write.
                 self._finish(proposal, IsrOutcome.COMMITTED, state)
         return untouched
 
@@ -293,7 +294,7 @@ def _with_version(state: LeaderAndIsr, version: int) -> LeaderAndIsr:
 
 
 def _decoded(node: tuple[bytes, Stat] | None) -> LeaderAndIsr | None:
-    """The znode's state; None when it is gone or nobody can read it, which stops ISR changes as a conflict does."""
+    """The znode's state. None if there is no znode or it is unreadable, which stops ISR changes as a conflict does."""
     if node is None:
         return None
     data, stat = node

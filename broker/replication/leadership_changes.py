@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.event_log import EventLog
@@ -43,13 +42,13 @@ Pause = Callable[[], Awaitable[None]]
 """Lets others have their turn of the loop. Raises if the request is void afterwards: the rest of it is not carried out."""
 
 YOUNGEST = 2**63
-"""Created after every disk: of a partition that ZooKeeper does not know any more, nothing can be lost."""
+"""A creation zxid after every disk. A partition that ZooKeeper no longer knows has no records to lose."""
 
 PARTITIONS_IN_A_SLICE = 1
 """Changes between two pauses. To make or delete a log takes up to a millisecond."""
 
 WORK_OF_A_CHANGE = 20
-"""How much more a change of a replica costs than finding that there is none."""
+"""How many times longer a change of a replica takes than to find that nothing changes."""
 
 WORK_IN_A_SLICE = PARTITIONS_IN_A_SLICE * WORK_OF_A_CHANGE
 
@@ -61,10 +60,10 @@ TOPIC_DELETED_EPOCH = -2
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What ZooKeeper says of partitions whose log is to be opened.
+    """What ZooKeeper says about partitions whose log must be opened.
 
-    `overrides` are the settings of their topics. `created` has the zxid at which the state of a partition whose log is missing
-    was created. `unknown` are the topics and partitions of which it could not be read.
+    `overrides` are the settings of their topics. `created` has, for a partition whose log is missing, the zxid at which its
+    state was created. `unknown` are the topics and partitions that could not be read.
     """
 
     overrides: TopicOverrides = field(default_factory=dict)
@@ -75,16 +74,11 @@ class Lookup:
         return bool(self.unknown) and (state.topic in self.unknown or state.topic_partition in self.unknown)
 
 
-class Waiters(Protocol):
-    """Those that wait for something in the purgatories."""
-
-    def leadership_changed(self, tp: TopicPartition) -> None:
-        """Answers producers and fetches that cannot be answered as they hoped (BUG-10)."""
-        ...
-
-
 class LeadershipChanges:
-    """Applies the requests. A replica whose log fails on the way is offline when the exception arrives here."""
+    """Carries out the requests. `leadership_changed` answers parked requests that can no longer succeed (BUG-10).
+
+    When a log raises because its disk failed, the replica is offline already: storage has reported it.
+    """
 
     def __init__(
         self,
@@ -92,7 +86,7 @@ class LeadershipChanges:
         hosted: HostedPartitions,
         log_manager: LogManager,
         fetchers: FetcherManager,
-        waiters: Waiters,
+        leadership_changed: Callable[[TopicPartition], None],
         events: EventLog,
         metadata: MetadataCache,
     ) -> None:
@@ -101,13 +95,13 @@ class LeadershipChanges:
         self._hosted = hosted
         self._log_manager = log_manager
         self._fetchers = fetchers
-        self._waiters = waiters
+        self._leadership_changed = leadership_changed
         self._events = events
         self._checkpointed: dict[TopicPartition, int] | None = None
         self.controller_epoch = NO_EPOCH
 
     def refuse_controller(self, controller_id: int, controller_epoch: int, kind: str) -> ControlResponse | None:
-        """LAI-1: the refusal of a request of a deposed controller; None, and its epoch is noted, otherwise."""
+        """LAI-1: the refusal of a deposed controller's request. Otherwise None, and the controller epoch is noted."""
         if controller_epoch < self.controller_epoch:
             self._events.write(
                 "control_refused",
@@ -175,7 +169,7 @@ class LeadershipChanges:
                 await pause()
 
     def opens_log(self, state: PartitionState, topic_id: str | None) -> bool:
-        """To take that state a log would have to be opened or made."""
+        """Whether a log must be opened or made to take that state."""
         partition = self._hosted.by_key.get(state[:2])
         if partition is None:
             return True
@@ -184,7 +178,7 @@ class LeadershipChanges:
         return topic_id not in (None, partition.topic_id)
 
     def _is_known(self, state: PartitionState, topic_id: str | None) -> bool:
-        """The very epoch in which the replica is here, of the same topic."""
+        """Whether the replica here is in this leader epoch already, and of the same topic."""
         partition = self._hosted.get(state.topic_partition)
         return (
             partition is not None
@@ -207,7 +201,7 @@ class LeadershipChanges:
             error = self._take(state, topic_id, lookup)
         except LogUnavailable:
             if held is not None:
-                # The controller is not told: it would take the replica for lost until this broker's next life.
+                # No error is answered: the controller would count the replica as lost until this broker's next life.
                 held.append(state)
                 return
             error = ErrorCode.KAFKA_STORAGE_ERROR
@@ -215,7 +209,7 @@ class LeadershipChanges:
         results.note(state.topic_partition, error, row)
 
     def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
-        """Raises LogUnavailable when it is to be tried again."""
+        """Carries out one partition's state. Raises LogUnavailable if it must be tried again."""
         tp = state.topic_partition
         if self._own_id not in state.replicas:
             log.error("LeaderAndIsr names %s, but its replicas are %s", tp, state.replicas)
@@ -242,19 +236,19 @@ class LeadershipChanges:
         return ErrorCode.NONE
 
     def is_log_missing(self, state: PartitionState) -> bool:
-        """The ISR says that this broker has the records, and there is no log: it was never made, or it is lost.
+        """Whether the ISR says that this broker has the records, but there is no log: it was never made, or it is lost.
 
         It is lost if the partition is older than one of this broker's disks (`disk_history`).
         """
         if state.is_new or self._own_id not in state.isr or self._log_manager.get(state.topic_partition) is not None:
             return False
-        return not self._log_manager.offline_dirs  # it may lie there: see `_open_log`
+        return not self._log_manager.offline_dirs  # it may be in one of them: see `_open_log`
 
     def _refuse_missing(self, state: PartitionState) -> ErrorCode:
-        """FLT-33, INV-1, REP-7: an empty log in the ISR could be elected, and everybody else would cut theirs to nothing.
+        """FLT-33, INV-1, REP-7: a replica with an empty log in the ISR could be elected, and all others would truncate to it.
 
-        Nothing is made here, so that the next life refuses too. The controller elects another member, or nobody. Once this
-        replica is out of the ISR it begins empty, and copies.
+        No log is made, so that the next life refuses too. The controller elects another member, or nobody. Once this replica
+        is out of the ISR, it starts empty and copies.
         """
         tp = state.topic_partition
         log.error(
@@ -271,7 +265,7 @@ class LeadershipChanges:
             partition.make_leader(state)
         else:
             partition.make_follower(state)
-        self._waiters.leadership_changed(partition.tp)
+        self._leadership_changed(partition.tp)
         if partition.role is Role.FOLLOWER and state.leader != NO_LEADER and partition.topic_id is not None:
             followed = FollowedPartition(
                 partition,
@@ -283,10 +277,11 @@ class LeadershipChanges:
             self._fetchers.add(state.leader, followed)
 
     def _set_other_topic_aside(self, state: PartitionState, topic_id: str | None) -> None:
-        """A log of another topic of this name, deleted while this broker was away: it must not come back (FLT-36).
+        """Sets aside a log of another topic of this name, deleted while this broker was down: it must not return (FLT-36).
 
-        It is kept as a stray, as Kafka does: the file that says so has no CRC. A replica that the ISR names is believed to
-        have the records, so an empty log must not stand for them: others lead, and it begins anew once it is out of the ISR.
+        The log becomes a stray and is not deleted, as in Kafka, because the file with the topic id has no CRC. If the ISR names
+        this replica, the state is refused: an empty log must not replace records that the ISR says are here. Others lead, and
+        the replica starts again once it is out of the ISR.
         """
         tp = state.topic_partition
         found = self._log_manager.get(tp)
@@ -308,14 +303,14 @@ class LeadershipChanges:
     def _open_log(
         self, partition: Partition, topic_id: str | None, overrides: Mapping[str, str], *, is_new: bool
     ) -> None:
-        """Finds or makes the log. A log that is gone because its disk failed is not made anew elsewhere."""
+        """Finds or makes the log. A log that may be on a failed disk is not made again on another one."""
         tp = partition.tp
         if self._checkpointed is None:
             self._checkpointed = dict(self._log_manager.read_high_watermarks())
         found: Log | None = self._log_manager.get(tp)
         if found is None:
             if not is_new and self._log_manager.offline_dirs:
-                # It may lie in one of these: an empty one elsewhere must not stand for what was acknowledged (KIP-112).
+                # It may be in one of these. An empty log elsewhere must not replace acknowledged records (KIP-112).
                 partition.stop(Role.OFFLINE)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log is not here, and a log directory is offline")
             found = self._log_manager.get_or_create(tp, topic_id, overrides)
@@ -403,13 +398,13 @@ class LeadershipChanges:
         return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     def _stop(self, stop: StopReplicaPartition, topic_id: str | None) -> ErrorCode:
-        """NONE also when there is nothing to stop: a controller that asks again must get on."""
+        """Stops one replica. NONE also if there is nothing to stop, so that a controller that repeats a request can proceed."""
         tp = stop.topic_partition
         partition = self._hosted.get(tp)
         found = self._log_manager.get(tp)
         own_topic_id = found.topic_id if found is not None else partition.topic_id if partition is not None else None
         if topic_id is not None and own_topic_id is not None and own_topic_id != topic_id:
-            # The topic was made again: of the one that is meant there is nothing here (BUG-20, FLT-36).
+            # The topic was created again. There is no replica of the old one here (BUG-20, FLT-36).
             log.warning("%s: StopReplica for topic id %s, it is of %s: left alone", tp, topic_id, own_topic_id)
             return ErrorCode.NONE
         is_for_all_epochs = stop.leader_epoch == TOPIC_DELETED_EPOCH
@@ -420,7 +415,7 @@ class LeadershipChanges:
         if not is_for_all_epochs and stop.leader_epoch < newest_epoch:
             # Sent before the replica was assigned here again (BUG-20).
             return ErrorCode.FENCED_LEADER_EPOCH
-        # One whose path alone was refused has no log anywhere: then there is nothing to delete.
+        # If only the partition's path was refused, there is no log anywhere, and nothing to delete.
         may_have_log = found is not None or bool(self._log_manager.offline_dirs)
         if partition is not None and partition.role is Role.OFFLINE and stop.delete and may_have_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -442,7 +437,7 @@ class LeadershipChanges:
         partition = self._hosted.get(tp)
         if partition is not None and partition.role is not Role.OFFLINE:
             partition.stop()
-            self._waiters.leadership_changed(tp)
+            self._leadership_changed(tp)
 
     def _forget(self, tp: TopicPartition) -> None:
         self._halt(tp)
@@ -451,7 +446,7 @@ class LeadershipChanges:
     # -- the session is lost --------------------------------------------------------------------------------------
 
     def step_down(self, partitions: Iterable[Partition]) -> None:
-        """Leads and follows nothing any more; the next LeaderAndIsr is taken also if it repeats the epoch (STA-4)."""
+        """Leads nothing any more. The next LeaderAndIsr is accepted even if it repeats the leader epoch (STA-4)."""
         for partition in partitions:
             partition.accepts_equal_epoch = True
             if partition.role is Role.LEADER:
@@ -459,7 +454,7 @@ class LeadershipChanges:
 
 
 class _PartitionResults:
-    """What became of the partitions of one request. `errors` are for the answer; events have the rows, some hundred in each."""
+    """The results of one request. `errors` are for the answer. The event log gets rows of all, some hundred in each event."""
 
     def __init__(
         self, events: EventLog, kind: str, name: str, request: LeaderAndIsrRequest | StopReplicaRequest
@@ -470,27 +465,27 @@ class _PartitionResults:
         self._request = request
         self._rows: list[list[object]] = []
         self._refused: list[list[str]] = []
-        self._is_told = False
+        self._is_written = False
         self.errors: list[PartitionError] = []
 
     def note(self, tp: TopicPartition, error: ErrorCode, row: list[object], *, is_row_of_all: bool = False) -> None:
-        """`row` goes into the event if the partition succeeded, with `is_row_of_all` in any case."""
+        """`row` is written to the event if the partition succeeded; with `is_row_of_all` in any case."""
         if error is not ErrorCode.NONE:
             self.errors.append(PartitionError(tp.topic, tp.partition, error))
             self._refused.append([str(tp), error.name])
         if error is ErrorCode.NONE or is_row_of_all:
             self._rows.append(row)
         if len(self._rows) + len(self._refused) >= ROWS_IN_AN_EVENT:
-            self._tell()
+            self._write()
 
     def end(self) -> None:
-        """At least one event is written for a request."""
-        if self._rows or self._refused or not self._is_told:
-            self._tell()
+        """Writes the rest, and at least one event for each request."""
+        if self._rows or self._refused or not self._is_written:
+            self._write()
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         request = self._request
-        rows, refused, self._rows, self._refused, self._is_told = self._rows, self._refused, [], [], True
+        rows, refused, self._rows, self._refused, self._is_written = self._rows, self._refused, [], [], True
         head = {"controller": request.controller_id, "controller_epoch": request.controller_epoch}
         self._events.write(self._kind, **head, **{self._name: rows}, refused=refused)
 

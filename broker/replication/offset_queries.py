@@ -23,7 +23,7 @@ OffsetAnswer = tuple[int, int, int]
 
 
 class OffsetQueries:
-    """Raises KafkaError for what a partition's answer is an error."""
+    """Answers questions about one partition. Raises KafkaError if the answer is an error."""
 
     def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
@@ -76,7 +76,7 @@ class OffsetQueries:
 
 
 def _check_replica(partition: Partition, replica_id: int) -> None:
-    """Only an assigned follower is told what is not committed (BAD-28). Raises KafkaError."""
+    """Only an assigned follower may see records that are not committed (BAD-28). Raises KafkaError."""
     if replica_id > CONSUMER and replica_id not in partition.followers:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

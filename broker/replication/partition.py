@@ -1,7 +1,7 @@
 """One replica of one partition on this broker: its role, epoch, ISR and high watermark.
 
-The log is the storage's; who waits for what is the replica manager's. All of it runs on the loop, without awaits: no
-state is ever seen half changed.
+The log belongs to the storage; parked requests belong to the replica manager. All methods run on the loop without awaits, so
+nobody sees a state half changed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from protocol.types import NO_EPOCH, NO_LEADER, LeaderAndIsr, TopicPartition
 log = logging.getLogger(__name__)
 
 UP_TO_HIGH_WATERMARK = -1
-"""The offset in DeleteRecords that stands for the HW."""
+"""The offset in DeleteRecords that means the HW."""
 
 
 class Role(Enum):
     """What this broker is for the partition."""
 
-    STOPPED = "neither leads nor follows: not told yet, told to stop, or its session is lost"
+    STOPPED = "neither leads nor follows: no LeaderAndIsr yet, stopped by StopReplica, or the session is lost"
     LEADER = "leads"
     FOLLOWER = "copies from the leader, if there is one"
     OFFLINE = "its log directory failed"
 
 
 class LeaderHint(NamedTuple):
-    """Whom a refused client should ask: `current_leader` in Produce and Fetch responses."""
+    """The broker that a refused client should ask: `current_leader` in Produce and Fetch responses."""
 
     leader: int
     leader_epoch: int
 
 
-class Forgiveness:
-    """When this process last stood still, so that its followers could not fetch: they have the lag time anew from `at` (FLT-5)."""
+class Standstill:
+    """When this process last stood still. Followers could not fetch then, so their lag time starts again at `at` (FLT-5)."""
 
     __slots__ = ("at",)
 
@@ -59,7 +59,7 @@ class Forgiveness:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What all partitions of a broker share. `lag_time_max_s` is `replica.lag.time.max.ms`."""
+    """What all partitions of a broker share, and whom they inform. `lag_time_max_s` is `replica.lag.time.max.ms`."""
 
     own_id: int
     clock: Clock
@@ -71,11 +71,11 @@ class PartitionContext:
     high_watermark_moved: Callable[[TopicPartition], None]
     log_start_moved: Callable[[TopicPartition], None]
     refused: RefusedBatches = field(default_factory=RefusedBatches)
-    forgiveness: Forgiveness = field(default_factory=Forgiveness)
+    standstill: Standstill = field(default_factory=Standstill)
 
 
 class Partition:
-    """See the module. `generation` counts changes of leadership: what began in another one is void (BUG-12)."""
+    """See the module. `generation` counts changes of leadership: work that started in an earlier generation is void (BUG-12)."""
 
     def __init__(self, tp: TopicPartition, context: PartitionContext) -> None:
         self.tp = tp
@@ -106,7 +106,7 @@ class Partition:
         return LeaderHint(self.leader, self.leader_epoch)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """REP-8. The epoch that the asker believes in; -1: it does not say."""
+        """REP-8. Compares with the leader epoch that the caller knows; -1: it does not say. Raises KafkaError."""
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -114,7 +114,7 @@ class Partition:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
-        """The log, if this broker leads in that epoch. Raises KafkaError as REP-8 says."""
+        """The log, if this broker leads in that epoch. Raises KafkaError (REP-8)."""
         if self.role is Role.OFFLINE:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
         self.check_epoch(current_leader_epoch)
@@ -125,16 +125,16 @@ class Partition:
     # -- changes of role (LAI-4) ----------------------------------------------------------------------------------
 
     def attach(self, partition_log: Log, topic_id: str | None, high_watermark: int) -> None:
-        """Gives the partition its log, with the high watermark of the checkpoint."""
+        """Gives the partition its log, and the high watermark of the checkpoint."""
         self.log = partition_log
         self.topic_id = topic_id
         self._set_high_watermark(high_watermark)
 
     def make_leader(self, state: PartitionState) -> None:
-        """Leads from now on, in `state.leader_epoch`, which starts at the LEO; the HW moves if it can (BUG-22).
+        """Leads from now on, in `state.leader_epoch`, which starts at the LEO. The HW moves if it can (BUG-22).
 
-        The log comes first and the epoch is published last: after a failure the same request can be taken again (BUG-21). An
-        epoch is noted even if no record of it ever comes (BUG-15); its file is written soon (`storage/epoch_files.py`).
+        The log comes first and the epoch is published last, so the same request can be taken again after a failure (BUG-21).
+        The log notes an epoch even if it never gets a record (BUG-15); its file is written soon (`storage/epoch_files.py`).
         """
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
@@ -153,7 +153,7 @@ class Partition:
         self.advance_high_watermark()
 
     def make_follower(self, state: PartitionState) -> None:
-        """Follows `state.leader`, or waits for a leader if there is none. The fetcher truncates (REP-6)."""
+        """Follows `state.leader`, or waits if there is no leader. The fetcher truncates the log (REP-6)."""
         self.followers = {}
         self._publish(state, Role.FOLLOWER)
 
@@ -192,7 +192,7 @@ class Partition:
         allowance: Allowance | None = None,
         accepted: AcceptedBefore | None = None,
     ) -> AppendInfo:
-        """Appends a producer's batch. Raises KafkaError (INV-17: nothing is appended below min.insync), LogDirFailed, TakesLong."""
+        """Appends a producer's batch. Raises KafkaError (INV-17: nothing below min.insync.replicas), LogDirFailed, TakesLong."""
         partition_log = self.leader_log()
         if acks == -1 and len(self.isr) < partition_log.config.min_insync_replicas:
             raise KafkaError(
@@ -208,13 +208,13 @@ class Partition:
         return info
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """The leader's answer to OffsetForLeaderEpoch; both -1: no such epoch."""
+        """The leader's answer to OffsetForLeaderEpoch; both -1 for an unknown epoch."""
         assert self.log is not None
         found = self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
         return EpochEnd(*found)
 
     def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEnd | None:
-        """Where a fetcher's log left this one, if it says which epoch its last record has; None: they agree."""
+        """Where the fetcher's log diverges from this one, if the fetch has the epoch of its last record. None: they agree."""
         if last_fetched_epoch == NO_EPOCH:
             return None
         end = self.end_of_epoch(last_fetched_epoch)
@@ -223,12 +223,11 @@ class Partition:
         return end if has_diverged(last_fetched_epoch, fetch_offset, end) else None
 
     def check_follower(self, replica: int, broker_epoch: int) -> bool:
-        """Whether a fetch as this follower counts: `record_follower_fetch` may be called for it. Raises KafkaError.
+        """Whether `record_follower_fetch` may be called for a fetch of this follower. Raises KafkaError.
 
-        A fetch as a follower is for assigned replicas on live brokers, in their current life (BUG-23, BAD-28). Only the
-        broker epoch that the metadata has counts. A broker may know its new epoch before this one does, so a fetch in a
-        newer epoch is served. But any client can claim one, so such a fetch moves nothing, nothing of it is kept, and it gets
-        committed records only.
+        Only an assigned replica on a live broker may fetch as a follower, in the broker's current life (BUG-23, BAD-28). The
+        metadata has the broker epoch that counts. A broker may know its new epoch before this one does, so a fetch with a newer
+        epoch is served. But any client can claim one, so nothing of such a fetch is recorded, and it gets committed records only.
         """
         live = self._context.metadata.broker(replica)
         if replica not in self.followers or live is None or broker_epoch < live.epoch:
@@ -236,9 +235,9 @@ class Partition:
         return broker_epoch == live.epoch
 
     def record_follower_fetch(self, replica: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
-        """REP-1 steps 4 to 6, for a fetch without error and without divergence in the current epoch (INV-12).
+        """REP-1 steps 4 to 6, for a fetch in the current epoch without an error or a divergence (INV-12).
 
-        Only for a fetch that `check_follower` lets count.
+        To be called only if `check_follower` is True for the fetch.
         """
         assert self.log is not None
         follower = self.followers[replica]
@@ -258,12 +257,12 @@ class Partition:
         return tuple(dict.fromkeys(self.isr + self._proposal.state.isr))
 
     def is_followed_since(self, since: float) -> bool:
-        """Has every other member of the ISR fetched from this leader since then? None of them led at that time."""
+        """Whether every other member of the ISR has fetched from this leader since then. If so, none of them led then."""
         others = (self.followers.get(replica) for replica in self.maximal_isr() if replica != self._context.own_id)
         return all(follower is not None and follower.heard_at >= since for follower in others)
 
     def advance_high_watermark(self) -> bool:
-        """Moves the HW as far as the maximal ISR allows; tells the replica manager. True: it moved."""
+        """Moves the HW as far as the maximal ISR allows, and reports that it moved. True: it moved."""
         if self._isr_is_stale or self.log is None or self.role is not Role.LEADER:
             return False
         maximal = self.maximal_isr()
@@ -292,9 +291,9 @@ class Partition:
         ]
 
     def acknowledgement(self, required_offset: int, generation: int) -> ErrorCode | None:
-        """What a producer with acks=all gets that waits for the HW to reach `required_offset`; None: it waits on.
+        """The answer to a producer with acks=all that waits for the HW to reach `required_offset`; None: it still waits.
 
-        A producer of another generation is never acknowledged: its record may have been cut and replaced (BUG-10).
+        A producer of an earlier leadership is never acknowledged: its record may have been cut and replaced (BUG-10).
         """
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -309,7 +308,7 @@ class Partition:
         return ErrorCode.NONE
 
     def delete_records(self, before: int) -> int:
-        """Records below `before` (-1: the HW) are not served from now on (LOG-1). Returns the offset that -1 stands for.
+        """Stops serving records below `before` (-1: the HW) (LOG-1). Returns the offset, also for -1.
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE above the HW, POLICY_VIOLATION for a topic that is compacted only; LogDirFailed.
         """
@@ -328,7 +327,7 @@ class Partition:
         return offset
 
     def low_watermark(self) -> int:
-        """The least log start of the leader and the live followers, -1 while one of these has not fetched yet."""
+        """The least log start of the leader and the live followers; -1 while a live follower has not fetched yet."""
         starts = [follower.log_start_offset for replica, follower in self.followers.items() if self._lives(replica)]
         return min([self.leader_log().log_start_offset, *starts])
 
@@ -338,7 +337,7 @@ class Partition:
     # -- ISR changes (REP-3) --------------------------------------------------------------------------------------
 
     def shrink_if_lagging(self) -> bool:
-        """Proposes the ISR without the members that lag too long. True: proposed."""
+        """Proposes the ISR without members that have lagged for too long. True: it proposed."""
         if self.role is not Role.LEADER or self.log is None or not self._may_propose():
             return False
         lagging = replica_state.lagging_members(
@@ -348,7 +347,7 @@ class Partition:
             leader_end_offset=self.log.log_end_offset,
             now=self._context.clock.monotonic(),
             lag_time_max_s=self._context.lag_time_max_s,
-            forgiven_at=self._context.forgiveness.at,
+            stood_still_at=self._context.standstill.at,
         )
         if not lagging:
             return False
@@ -356,7 +355,7 @@ class Partition:
         return True
 
     def look_again(self) -> None:
-        """Time has passed, or other brokers are live: who may join, and whom the HW waits for, may have changed."""
+        """To be called when time has passed or other brokers are live: more followers may join, or the HW may move."""
         if self.role is Role.LEADER:
             self._expand_if_possible()
             self.advance_high_watermark()
@@ -365,12 +364,12 @@ class Partition:
         return self._proposal is None and not self._isr_is_stale and not self._context.is_suspect()
 
     def _is_current_life(self, replica: int, follower: FollowerState) -> bool:
-        """INV-14: the broker is live, and it was this life of it that fetched."""
+        """INV-14: the broker is live, and it fetched in its current life."""
         live = self._context.metadata.broker(replica)
         return live is not None and live.epoch == follower.broker_epoch
 
     def _expand_if_possible(self) -> None:
-        """Proposes the ISR with all followers that may join. One whose last fetch is too old may not."""
+        """Proposes the ISR with all followers that may join. A follower whose last fetch is too old may not."""
         if len(self.isr) > len(self.followers) or not self._may_propose():
             return
         fetched_since = self._context.clock.monotonic() - self._context.lag_time_max_s
@@ -393,7 +392,8 @@ class Partition:
     def _propose(self, isr: tuple[int, ...], newcomers: dict[int, int]) -> None:
         assert self._context.own_id in isr
         state = LeaderAndIsr(self.leader, self.leader_epoch, isr, self.controller_epoch, self.zk_version)
-        # Not the proposal itself: it would refer to itself, and ten thousand of them would be left to the garbage collector.
+        # The closures hold a number and not the proposal: a proposal that refers to itself is freed only by the garbage
+        # collector, and there may be ten thousand.
         number = self._proposals = self._proposals + 1
         proposal = IsrProposal(
             self.tp,
@@ -429,13 +429,13 @@ class Partition:
     # -- the follower's side --------------------------------------------------------------------------------------
 
     def follows(self, leader_epoch: int, generation: int) -> Log | None:
-        """The log, while this broker still follows in that epoch and generation; else what was fetched is void."""
+        """The log, if this broker still follows in that epoch and generation. None: the fetched records are void."""
         if self.role is Role.FOLLOWER and self.leader_epoch == leader_epoch and self.generation == generation:
             return self.log
         return None
 
     def append_as_follower(self, records: memoryview | None, leader_high_watermark: int, leader_log_start: int) -> None:
-        """REP-1 steps 8 and 9. The caller has asked `follows` and compared the LEO with the fetched offset."""
+        """REP-1 steps 8 and 9. The caller has called `follows` and compared the LEO with the fetched offset."""
         assert self.log is not None
         if records is not None and len(records):
             self.log.append_as_follower(records)
@@ -444,11 +444,11 @@ class Partition:
         self._set_high_watermark(leader_high_watermark)
 
     def truncate(self, offset: int) -> None:
-        """Cuts what the leader does not have. Below the HW only after an unclean election, which is told."""
+        """Cuts records that the leader does not have. Below the HW only after an unclean election, which is logged."""
         assert self.log is not None
         end = self.log.log_end_offset
         if offset >= end:
-            # An epoch of our own that got no record lies at the end and may not be the leader's.
+            # An epoch of our own without records starts at the end. The leader may not have it.
             self.log.leader_epochs.truncate_from_end(end)
             return
         self._context.events.write(
@@ -468,7 +468,7 @@ class Partition:
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
 
     def restart_at(self, offset: int) -> None:
-        """Empties the log and goes on at the leader's log start: what lies between is deleted there."""
+        """Empties the log and continues at the leader's log start: the leader has deleted the records in between."""
         assert self.log is not None
         self._context.events.write(
             "truncation",
@@ -482,6 +482,6 @@ class Partition:
         self.high_watermark = offset
 
     def _set_high_watermark(self, offset: int) -> None:
-        """Never backward, never outside of [log start, LEO] (INV-11)."""
+        """Sets the HW, never backward and never outside of [log start, LEO] (INV-11)."""
         assert self.log is not None
         self.high_watermark = max(self.high_watermark, self.log.log_start_offset, min(offset, self.log.log_end_offset))

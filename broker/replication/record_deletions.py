@@ -1,7 +1,7 @@
 """DeleteRecords (LOG-1): the leader moves its log start and waits until all live replicas have moved theirs.
 
-Followers hear of the new start with the next fetch, and tell their own with the one after. When the *low watermark*, the
-least log start of all live replicas, has reached the offset, no replica that may lead next serves the records any more.
+Followers learn the new log start with the next fetch, and report their own with the one after. The *low watermark* is the
+least log start of all live replicas. When it has reached the offset, no replica that may lead next serves the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_OFFSET = -1
 
 
 class RecordDeletion(NamedTuple):
-    """What became of one partition's records; the low watermark is -1 beside an error, unless that is a time-out."""
+    """The result for one partition. With an error other than a time-out, the low watermark is -1."""
 
     error: ErrorCode
     low_watermark: int = NO_OFFSET
@@ -29,14 +29,14 @@ DeletionResponder = Callable[[dict[TopicPartition, RecordDeletion]], None]
 
 
 class Awaited(NamedTuple):
-    """The log start that the live replicas of the partition are to reach."""
+    """The log start that the live replicas of the partition must reach."""
 
     partition: Partition
     offset: int
 
 
 class DelayedDeletion(DelayedOperation[TopicPartition]):
-    """Watches the partitions whose replicas have still to follow; the end of the leadership is an error there."""
+    """Watches the partitions whose replicas have not reached the offset. A partition whose leadership ends gets an error."""
 
     __slots__ = ("_awaited", "_is_suspect", "_respond", "_results")
 
@@ -80,7 +80,7 @@ def _progress(awaited: Awaited) -> RecordDeletion:
 
 
 class RecordDeletions:
-    """Those of this broker. `tell_followers` answers the fetches that they have parked here, with news of the partitions."""
+    """The requests of one broker. `tell_followers` answers parked fetches of followers, so that they learn the new log start."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class RecordDeletions:
         return len(self._waiting)
 
     def delete(self, offsets: Mapping[TopicPartition, int], timeout_s: float, respond: DeletionResponder) -> None:
-        """Deletes what lies below each offset (-1: the high watermark). `respond` gets one result for each partition."""
+        """Deletes the records below each offset (-1: the high watermark). `respond` gets one result for each partition."""
         results: dict[TopicPartition, RecordDeletion] = {}
         awaited: dict[TopicPartition, Awaited] = {}
         for tp, offset in offsets.items():
@@ -119,5 +119,5 @@ class RecordDeletions:
         self._waiting.check(tp)
 
     def check_all(self) -> None:
-        """Other brokers live: whom it waits for has changed."""
+        """Other brokers are live now, so requests wait for other replicas."""
         self._waiting.check_all(self._waiting.watched())

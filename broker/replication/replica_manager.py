@@ -62,15 +62,22 @@ from protocol.types import BrokerInfo, TopicPartition
 log = logging.getLogger(__name__)
 
 TOUCHED_IN_A_TURN = 400
-"""Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
+"""Partitions for which parked fetches are checked in one turn. When all leaderships end at once, there are ten thousand."""
 LOOKS_IN_A_SLICE = 20
-"""A look at a partition that has nothing to do costs a few microseconds."""
+"""Partitions between two pauses. One with nothing to do takes a few microseconds."""
 
 __all__ = ["FetchParams", "ReplicaManager"]
 
 
+def _nothing(tp: TopicPartition) -> None:
+    """Nobody listens."""
+
+
 class ReplicaManager:
-    """See the module. Built on the loop that it then lives on; `timers` and `make_endpoint` are replaced in tests."""
+    """See the module. It must be made on the loop that it runs on. Tests replace `timers` and `make_endpoint`.
+
+    `on_leadership_change` is called after each change of a partition's role here, when parked requests are answered (LAI-5).
+    """
 
     def __init__(
         self,
@@ -87,6 +94,7 @@ class ReplicaManager:
         timers: Timers | None = None,
         budget: LoopBudget | None = None,
         make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
+        on_leadership_change: Callable[[TopicPartition], None] = _nothing,
         on_directory_failure: Callable[[], None] = lambda: None,
         on_all_directories_failed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -102,7 +110,7 @@ class ReplicaManager:
         self._timers: Timers = timers or asyncio.get_running_loop()
         self.budget = budget or LoopBudget(self._timers, clock.monotonic)
         self.client_budget = LoopBudget(self._timers, clock.monotonic)
-        """Of what clients ask for: however many they are, control requests and followers do not wait in their line."""
+        """For the requests of clients. Control requests and followers have a budget of their own, and do not wait for clients."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
         self._touched: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
@@ -182,7 +190,7 @@ class ReplicaManager:
             self.partitions,
             log_manager,
             self._fetchers,
-            self,
+            self.leadership_changed,
             event_log,
             metadata_cache,
         )
@@ -191,8 +199,7 @@ class ReplicaManager:
         )
         self._is_checkpointing = False
         self.fenced_broker_epoch = -1
-        self.on_leadership_change: Callable[[TopicPartition], None] = _nothing
-        """Told after each change of a partition's role here, when those who waited for it have been answered (LAI-5)."""
+        self._on_leadership_change = on_leadership_change
         log_manager.serve(self.failures, self._high_watermark_of)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
@@ -243,9 +250,9 @@ class ReplicaManager:
     def offset_for_leader_epoch(
         self, tp: TopicPartition, current_leader_epoch: int, leader_epoch: int, replica_id: int = -1
     ) -> tuple[int, int]:
-        """(epoch, end offset), both -1 if it knows no such epoch. Raises KafkaError.
+        """(epoch, end offset), both -1 for an unknown epoch. Raises KafkaError.
 
-        A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
+        A follower that asks has partitions to add to its next fetch, so its parked fetches are answered now.
         """
         answer = self.offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
         self._fetches.answer_follower(replica_id)
@@ -292,7 +299,7 @@ class ReplicaManager:
         if now != before:
             for broker in request.brokers:
                 self._leaders.learn(broker)
-            # Whose fetches are of an earlier life by now: that must not keep it in sync (BUG-23).
+            # Their sessions may be of an earlier life, and must not keep a follower in sync (BUG-23).
             self._fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
             for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
@@ -303,11 +310,11 @@ class ReplicaManager:
         return ControlResponse()
 
     def deposed_below(self, controller_epoch: int) -> None:
-        """ZooKeeper has that controller epoch: requests of earlier controllers are refused from now on (INV-8)."""
+        """ZooKeeper has that controller epoch: refuses requests of earlier controllers from now on (INV-8)."""
         self._changes.controller_epoch = max(self._changes.controller_epoch, controller_epoch)
 
     def step_down_all(self, reason: str) -> None:
-        """The session is lost: nothing is led any more, control requests to this life are void (STA-4)."""
+        """The session is lost: this broker leads nothing any more, and refuses control requests to this life (STA-4)."""
         log.warning("stepping down as leader of everything: %s", reason)
         self._events.write("step_down", reason=reason)
         self.fenced_broker_epoch = max(self.fenced_broker_epoch, self._own_broker_epoch())
@@ -315,22 +322,22 @@ class ReplicaManager:
         self._lease.reset()
 
     def topics_to_configure(self, request: LeaderAndIsrRequest) -> set[str]:
-        """The topics of which the request opens a log here: their settings must be known before."""
+        """The topics of logs that the request opens here. Their settings must be read first."""
         ids = request.topic_ids
         return {s.topic for s in request.partitions if self._changes.opens_log(s, ids.get(s.topic))}
 
     def missing_logs(self, request: LeaderAndIsrRequest) -> set[TopicPartition]:
-        """Partitions that are not new and name this broker in their ISR, but have no log here: their age must be known before."""
+        """Partitions that are not new and have this broker in their ISR, but no log here. Their age must be read first."""
         return {s.topic_partition for s in request.partitions if self._changes.is_log_missing(s)}
 
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begins to look for followers that lag."""
+        """Starts to check regularly for followers that lag."""
         self._spawn(self._shrink_regularly())
 
     def begin_stop(self) -> None:
-        """This broker is about to hand over what it leads. A newer LeaderAndIsr does not make it follow again (LAI-4)."""
+        """This broker is about to hand over its leaderships. It starts no more fetchers, even for a newer LeaderAndIsr (LAI-4)."""
         self._fetchers.add_no_more()
 
     async def shutdown(self) -> None:
@@ -363,7 +370,7 @@ class ReplicaManager:
                 partition.look_again()
 
     async def checkpoint_high_watermarks(self) -> None:
-        """LAI-5, LOG-3. A directory where that is not possible has failed."""
+        """LAI-5, LOG-3. A directory that cannot be written has failed."""
         marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
         try:
             await self._log_manager.write_high_watermarks(marks)
@@ -371,21 +378,21 @@ class ReplicaManager:
             log.error("the high watermarks could not be checkpointed: %s", error)
 
     def update_fetchers(self, per_leader: int) -> None:
-        """`num.replica.fetchers`, for partitions that are followed from now on."""
+        """Sets `num.replica.fetchers`, for partitions that this broker follows from now on."""
         self._fetchers.fetchers_per_leader = per_leader
 
     def update_throttles(self, config: BrokerConfig) -> None:
-        """The rates of the replication throttles, effective from the next fetch."""
+        """Sets the rates of the replication throttles, effective from the next fetch."""
         self._leader_throttle.rate = config.leader_replication_throttled_rate
         self._follower_throttle.rate = config.follower_replication_throttled_rate
         self._move_throttle.rate = config.replica_alter_log_dirs_io_max_bytes_per_second
 
     def fetchers(self) -> tuple[ReplicaFetcher, ...]:
-        """Those that copy now."""
+        """The fetchers that copy now."""
         return self._fetchers.fetchers()
 
     def waiting(self) -> tuple[int, int]:
-        """(produces, fetches) that are parked now (INV-27)."""
+        """(Produce requests, Fetch requests) that are parked now (INV-27)."""
         return len(self._produces), len(self._fetches)
 
     async def _shrink_regularly(self) -> None:
@@ -398,20 +405,20 @@ class ReplicaManager:
             await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
             await self.checkpoint_high_watermarks()
 
-    # -- what happens to partitions -------------------------------------------------------------------------------
+    # -- events of partitions -------------------------------------------------------------------------------------
 
     def leadership_changed(self, tp: TopicPartition) -> None:
         self._produces.check(tp)
         self.record_deletions.check(tp)
         self._touch(tp)
-        self.on_leadership_change(tp)
+        self._on_leadership_change(tp)
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None
         self._touch(tp)
 
     def _touch(self, tp: TopicPartition) -> None:
-        """There may be news for those who fetch it: looked at in the next turn of the loop."""
+        """There may be news for parked fetches of the partition. They are checked in the next turn of the loop."""
         self._touched[tp] = None
         self._look_in_the_next_turn()
 
@@ -442,7 +449,7 @@ class ReplicaManager:
 
     def _stood_still(self, seconds: float) -> None:
         self._events.write("stood_still", seconds=round(seconds, 3))
-        self._partition_context.forgiveness.at = self._clock.monotonic()
+        self._partition_context.standstill.at = self._clock.monotonic()
 
     def _trusted_again(self) -> None:
         for tp in self._produces.watched():
@@ -450,7 +457,7 @@ class ReplicaManager:
         self.record_deletions.check_all()
 
     def _high_watermark_of(self, tp: TopicPartition) -> int:
-        """For retention (INV-22); 0 for a log that nobody has claimed yet."""
+        """For retention (INV-22); 0 for a log whose partition no LeaderAndIsr has named yet."""
         partition = self.partitions.get(tp)
         return partition.high_watermark if partition is not None else 0
 
@@ -479,12 +486,8 @@ class ReplicaManager:
 
 
 def _first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
-    """Takes some out: the others are looked at in a later turn of the loop."""
+    """Takes some out. The others come in a later turn of the loop."""
     some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
     for tp in some:
         del touched[tp]
     return some
-
-
-def _nothing(tp: TopicPartition) -> None:
-    """Nobody listens."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from protocol.types import NO_EPOCH
 
 UNKNOWN_OFFSET = -1
-"""The LEO of a follower that has not fetched in this leadership: it holds the HW back if it is in the ISR."""
+"""The LEO of a follower that has not fetched in this leadership. Such a follower holds the HW back if it is in the ISR."""
 
 NEVER = float("-inf")
 
 
 class Heartbeat:
-    """When a fetch session was last used: the latest fetch of all its partitions that rest."""
+    """When a fetch session was last used. This counts as a fetch of every partition in it that rests."""
 
     __slots__ = ("at",)
 
@@ -33,9 +33,9 @@ class Heartbeat:
 class FollowerState:
     """What the leader knows of one follower, from its fetches in the current leadership.
 
-    `caught_up_at` is the last time at which the follower had all that the leader then had; `fetched_at` and
-    `leader_end_at_fetch` are of its latest fetch, as is `log_start_offset`, where its log begins. `broker_epoch` is of the
-    life of the broker that fetched (INV-14).
+    `caught_up_at` is the last time at which the follower had everything that the leader had then. `fetched_at`,
+    `leader_end_at_fetch` and `log_start_offset`, the start of its log, are of its latest fetch. `broker_epoch` is the life of
+    the broker that fetched (INV-14).
     """
 
     log_end_offset: int = UNKNOWN_OFFSET
@@ -45,24 +45,24 @@ class FollowerState:
     broker_epoch: int = NO_EPOCH
     log_start_offset: int = UNKNOWN_OFFSET
     heartbeat: Heartbeat | None = None
-    """Of the session in which the partition rests: the follower has everything, at each of its beats."""
+    """The heartbeat of the session in which the partition rests. At each beat the follower has everything."""
 
     def rest(self, heartbeat: Heartbeat) -> None:
-        """It is at the leader's end, and is not looked at until the leader goes on."""
+        """The follower is at the leader's log end. Its partition is not read again until the log grows."""
         self.heartbeat = heartbeat
 
     def wake(self, heartbeat: Heartbeat) -> None:
-        """It is looked at again; up to the last beat it had everything."""
+        """The partition no longer rests. Until the last beat the follower had everything."""
         if self.heartbeat is heartbeat:
             self.heartbeat = None
             self.fetched_at = max(self.fetched_at, heartbeat.at)
             self.caught_up_at = max(self.caught_up_at, heartbeat.at)
 
     def record_fetch(self, fetch_offset: int, leader_end_offset: int, now: float, broker_epoch: int) -> None:
-        """Notes a fetch at `fetch_offset` (my log ends here), while the leader's ended at `leader_end_offset`.
+        """Notes a fetch at `fetch_offset`, the follower's log end, while the leader's log ends at `leader_end_offset`.
 
-        A follower that now reaches what the leader had at its previous fetch was caught up at that moment: so one
-        that keeps pace with a steady stream of appends counts as in sync though it never is at the very end.
+        A follower that now reaches the leader's log end of its previous fetch was caught up at that fetch. So a follower that
+        keeps pace with a steady stream of appends counts as in sync, although it never reaches the log end.
         """
         if self.heartbeat is not None:
             self.wake(self.heartbeat)
@@ -76,11 +76,11 @@ class FollowerState:
         self.broker_epoch = broker_epoch
 
     def start_epoch(self, *, in_isr: bool, now: float) -> None:
-        """A new leader epoch begins: what was seen in another counts no more, even if this broker led then (INV-12).
+        """A new leader epoch starts. Fetches in earlier epochs no longer count, even if this broker led in them (INV-12).
 
-        Between the two another broker may have led without this one hearing of it, and the follower may have cut its
-        log for that leader; or it came back with an emptied disk. A member of the ISR gets the full lag time to show
-        itself; another starts as lagging, so that it does not hold the HW back.
+        Another broker may have led in between, unknown to this one, and the follower may have truncated its log for that
+        leader, or come back with an empty disk. A member of the ISR has the full lag time to fetch. Another follower starts as
+        lagging, so that it does not hold the HW back.
         """
         self.heartbeat = None
         self.log_end_offset = UNKNOWN_OFFSET
@@ -92,7 +92,7 @@ class FollowerState:
 
     @property
     def heard_at(self) -> float:
-        """When it last showed that it follows this leader."""
+        """When the follower last fetched from this leader."""
         return self.fetched_at if self.heartbeat is None else max(self.fetched_at, self.heartbeat.at)
 
     def is_caught_up(self, leader_end_offset: int, now: float, lag_time_max_s: float) -> bool:
@@ -111,8 +111,8 @@ def high_watermark(
 ) -> int:
     """The HW: the least LEO of the maximal ISR (committed plus proposed), never below `current` (INV-10, INV-11).
 
-    `followers` has every assigned replica but the leader. `joining` are followers outside the ISR that are caught up
-    and may join: the HW waits for them too, or under load it would run ahead of them for ever.
+    `followers` has every assigned replica but the leader. `joining` are followers outside the ISR that are caught up and may
+    join. The HW waits for them too: otherwise it would always be ahead of them under load, and they could never join.
     """
     lowest = leader_end_offset
     for replica, state in followers.items():
@@ -129,27 +129,27 @@ def lagging_members(
     leader_end_offset: int,
     now: float,
     lag_time_max_s: float,
-    forgiven_at: float = NEVER,
+    stood_still_at: float = NEVER,
 ) -> tuple[int, ...]:
     """The members of the ISR that have not been caught up for the lag time. Never the leader itself (INV-4).
 
-    All of them count as caught up at `forgiven_at`. A member that is not assigned any more (no state) counts as lagging.
+    All members count as caught up at `stood_still_at`. A member that is no longer assigned (no state) counts as lagging.
     """
-    is_forgiven = now - forgiven_at <= lag_time_max_s
+    has_just_stood_still = now - stood_still_at <= lag_time_max_s
     return tuple(
         member
         for member in isr
         if member != own_id
         and (
             member not in followers
-            or not (is_forgiven or followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
+            or not (has_just_stood_still or followers[member].is_caught_up(leader_end_offset, now, lag_time_max_s))
         )
     )
 
 
 def has_reached_isr(state: FollowerState, *, high_watermark: int, epoch_start_offset: int) -> bool:
-    """INV-13: to join, a follower needs what is committed *and* all that lies before the leader's own epoch.
+    """INV-13: to join, a follower needs all committed records *and* all records before the leader's own epoch.
 
-    The HW of a fresh leader lags: records above it may be acknowledged already, hence the second condition.
+    The HW of a new leader lags: records above it may be acknowledged already, hence the second condition.
     """
     return state.log_end_offset >= high_watermark and state.log_end_offset >= epoch_start_offset

@@ -1,12 +1,16 @@
-"""What becomes of a replica on this broker's disk that a full LeaderAndIsr does not name (LAI-6, FLT-36). Pure.
+"""Decides about a *stray*: a replica on this broker's disk that a full LeaderAndIsr does not name (LAI-6, FLT-36). Pure.
 
-Its topic was deleted, perhaps made again, or it was reassigned while this broker was away. But a topic is also unnamed when
-the controller cannot read its node, and then its records must not be lost. So a replica is removed only on evidence, which
-is the metadata that the same controller sent before: that others lead this partition of the same topic and this broker is
-none of its replicas. It is set aside, as Kafka does, when the topic of this name is another one now or has no node at all, has
-no id to tell it by, or nobody leads the partition now: renamed to `<topic>-<partition>.<hex>-stray` and never removed by us.
-A topic id stands on the disk without a CRC, and in a ZooKeeper that may have been restored from a copy: a wrong one must not
-cost records. In any other case it stays where it is, until the next full LeaderAndIsr decides.
+Its topic was deleted, perhaps created again, or the partition was reassigned while this broker was down. But the controller
+also leaves out a topic whose node it cannot read, and the records of that topic must not be lost.
+
+* Delete, only on evidence: the metadata that the same controller sent before says that another broker leads this partition
+  of the same topic, and that this broker is not one of its replicas.
+* Set aside, as Kafka does: the topic of this name is another one now, or has no node, or has no id, or the partition has no
+  leader now. The directory is renamed to `<topic>-<partition>.<hex>-stray`, and the broker never removes it.
+* Keep, in all other cases. The next full LeaderAndIsr decides again.
+
+Topic ids are no proof: an id on the disk has no CRC, and a ZooKeeper may have been restored from a copy. A wrong id must not
+cost records.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ from protocol.types import NO_LEADER, TopicPartition
 
 
 class StrayAction(Enum):
-    """What to do with a replica that is not named."""
+    """What to do with a stray."""
 
-    KEEP = "in doubt, or still to be told of: it stays where it is"
-    SET_ASIDE = "its topic is not there any more, or others should have it: renamed, for a person to look at"
-    DELETE = "others have it now"
+    KEEP = "in doubt, or the controller may still name it: it stays where it is"
+    SET_ASIDE = "its topic no longer exists, or other brokers should have it: renamed, so that a person can look at it"
+    DELETE = "other brokers have it now"
 
 
 def action_for_stray(
@@ -36,9 +40,9 @@ def action_for_stray(
     known_topic_id: str | None,
     state: PartitionState | None,
 ) -> StrayAction:
-    """`own_topic_id` is the log's. `is_known`, `known_topic_id`, `state`: what the controller told of topic and partition.
+    """`own_topic_id` is the log's. `is_known`, `known_topic_id` and `state` are the controller's view of topic and partition.
 
-    `other_topics` are those that it has but did not tell of, or not wholly.
+    `other_topics` exist, but the controller did not send them, or not all their partitions.
     """
     if not is_known:
         return StrayAction.KEEP if tp.topic in other_topics else StrayAction.SET_ASIDE

@@ -253,7 +253,7 @@ class ModelBroker:
             hosted,
             self,  # type: ignore[arg-type]
             self.fetchers,  # type: ignore[arg-type]
-            self,
+            self.leadership_changed,
             self.events,
             self.metadata,  # type: ignore[arg-type]
         )

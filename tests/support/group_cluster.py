@@ -55,10 +55,13 @@ class GroupCluster(Cluster):
         coordinator = self.coordinators[broker] = GroupCoordinator(
             config, self.time, self.time, node.metadata, node.manager, node.lease
         )
-        node.manager.on_leadership_change = coordinator.leadership_changed
         node.metadata.on_deletion(coordinator.topics_deleted)
         coordinator.start()
         return node
+
+    def leadership_changed(self, broker: int, tp: TopicPartition) -> None:
+        if broker in self.coordinators:
+            self.coordinators[broker].leadership_changed(tp)
 
     def pass_time(self, seconds: float) -> None:
         """While ZooKeeper is there for all but the `cut_off`."""

@@ -245,13 +245,17 @@ class Cluster:
             own_broker_epoch=lambda: self.nodes[broker].epoch,
             timers=self.time,
             make_endpoint=lambda leader: self.endpoint(self, broker, leader),
+            on_leadership_change=lambda tp: self.leadership_changed(broker, tp),
         )
         self.nodes[broker] = Node(broker, life, manager, logs, metadata, lease)
         self.tell_metadata()
         return self.nodes[broker]
 
+    def leadership_changed(self, broker: int, tp: TopicPartition) -> None:
+        """The broker's role for the partition has changed. For subclasses."""
+
     def kill(self, broker: int) -> None:
-        """It is gone, with nothing written that was not written."""
+        """The broker dies: nothing more is written."""
         _abandon(self.nodes.pop(broker).logs)
         self.tell_metadata()
 
@@ -282,7 +286,7 @@ class Cluster:
         overrides: dict[str, str] | None = None,
         is_new: bool = True,
     ) -> dict[int, ControlResponse]:
-        """The controller writes the state and tells it to all its replicas that live (or to `to` only)."""
+        """The controller writes the state and sends it to all live replicas (or only to `to`)."""
         old = self.isr.states.get(self.tp)
         version = old.zk_version + 1 if old is not None else 0
         self.isr.states[self.tp] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)

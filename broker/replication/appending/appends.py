@@ -157,7 +157,7 @@ class Appends:
                 accepted = await self._accept(tp, records, allowance)
                 return self._append_one(index, tp, records, acks, awaited, allowance, accepted)
             except TakesLong:
-                continue  # the topic's settings changed meanwhile
+                continue  # the topic's settings changed during the check
             except KafkaError as error:
                 return self._failed(tp, records, error)
         return self._refused(tp, ErrorCode.REQUEST_TIMED_OUT, "the topic's settings change all the time")

@@ -1,7 +1,8 @@
-"""Telling the controller that a log directory failed: `/log_dir_event_notification/log_dir_event_<seq>` (LOG-6, KIP-112).
+"""Reports a failed log directory to the controller: `/log_dir_event_notification/log_dir_event_<seq>` (LOG-6, KIP-112).
 
-The node says which broker; the controller then asks that broker, so one node is enough for failures that come together. Without
-a connection it is tried again. After a lost session it need not be: the controller asks every life of a broker in its beginning.
+The node names the broker, and the controller then asks that broker. So one node is enough for failures that come together.
+Without a connection the broker tries again. After a lost session it need not: the controller asks each broker at the start of
+a life.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ class SequentialNodes(Protocol):
 
 
 class LogDirEvents:
-    """One per broker. A lost answer may leave two nodes, which does no harm."""
+    """One per broker. A lost answer may leave two nodes, which is harmless."""
 
     def __init__(self, zk: SequentialNodes, broker_id: int, *, retry_s: float = RETRY_S_MIN) -> None:
         self._zk = zk
         self._data = LogDirEventZNode.encode(broker_id)
         self._retry_s = retry_s
-        self._is_untold = False
-        self._teller: asyncio.Task[None] | None = None
+        self._is_unreported = False
+        self._reporter: asyncio.Task[None] | None = None
 
     def announce(self) -> None:
         """Returns at once."""
-        self._is_untold = True
-        if self._teller is None:
-            self._teller = asyncio.get_running_loop().create_task(self._tell())
+        self._is_unreported = True
+        if self._reporter is None:
+            self._reporter = asyncio.get_running_loop().create_task(self._report())
 
     async def close(self) -> None:
-        """Gives up what is under way."""
-        if self._teller is not None:
-            self._teller.cancel()
-            await asyncio.gather(self._teller, return_exceptions=True)
+        """Cancels a report that is under way."""
+        if self._reporter is not None:
+            self._reporter.cancel()
+            await asyncio.gather(self._reporter, return_exceptions=True)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         retry_s = self._retry_s
         try:
-            while self._is_untold:
-                self._is_untold = False
+            while self._is_unreported:
+                self._is_unreported = False
                 try:
                     await self._zk.create(LogDirEventZNode.PATH_PREFIX, self._data, sequence=True)
                 except ZkError as error:
                     log.info("the failed log directory is not announced yet: %s", error)
-                    self._is_untold = True
+                    self._is_unreported = True
                     await asyncio.sleep(retry_s)
                     retry_s = min(retry_s * 2, RETRY_S_MAX)
         finally:
-            self._teller = None
+            self._reporter = None

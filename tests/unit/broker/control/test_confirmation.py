@@ -1,4 +1,4 @@
-"""Who says that it is the controller is believed when ZooKeeper says so too (INV-8, INV-9, STA-3)."""
+"""A sender is believed to be the controller only if ZooKeeper says so too (INV-8, INV-9, STA-3)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_thousand_claims_are_two_reads_and_the_true_controller_does_not_wait_f
         new = asyncio.create_task(world.error(6, controller=8))
         await asyncio.sleep(0.01)
         world.session.answers.set()
-        assert await new is ErrorCode.NONE, "though the read under way had begun before it was elected"
+        assert await new is ErrorCode.NONE, "although the read under way started before the election"
         assert all(isinstance(e, NotConfirmed) for e in await asyncio.gather(*claims, return_exceptions=True))
         assert world.session.reads <= 3
 

@@ -14,7 +14,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class World:
-    """Frames `t...` come from the controller, `b...` are carried out until told, `w...` wait for their turn."""
+    """Frames `t...` come from the controller. `b...` are carried out until the test ends them. `w...` wait for their turn."""
 
     def __init__(self) -> None:
         self.listening = ControlConnections(self._answer)
@@ -38,7 +38,7 @@ class World:
         return reader, writer
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        while not is_true():  # noqa: ASYNC110 - nobody tells of it
+        while not is_true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
 
 
@@ -137,6 +137,6 @@ def test_a_trickled_frame_and_an_unread_answer_have_a_deadline(monkeypatch: pyte
             reader, _ = await world.open(sent)
             await reader.read()
             assert reader.at_eof()
-        assert await is_answered(silent), "who has begun nothing may be silent"
+        assert await is_answered(silent), "a connection without a partly read frame may be silent"
 
     play(scenario)

@@ -41,7 +41,7 @@ def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(is_true: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not is_true():  # noqa: ASYNC110 - nobody tells of it
+        while not is_true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
 
 
@@ -91,13 +91,15 @@ def test_what_a_given_up_connection_still_delivers_is_refused(tmp_path: Path, ki
         assert await error(numbered(1, 9)) is ErrorCode.NONE
         assert await error(numbered(kind, 8)) is ErrorCode.STALE_CONTROLLER_EPOCH
         assert await error(numbered(kind, 9)) is ErrorCode.NONE, "sent again, for its answer was lost"
-        assert await error(numbered(kind, 1, controller_epoch=2)) is ErrorCode.NONE, "each controller begins anew"
+        assert await error(numbered(kind, 1, controller_epoch=2)) is ErrorCode.NONE, (
+            "each controller starts its numbers again"
+        )
 
     play(tmp_path, scenario)
 
 
 def test_a_late_isr_does_not_replace_a_newer_one(tmp_path: Path) -> None:
-    """The ISR changes within a leader epoch, so nothing but the number can tell which metadata is the newer."""
+    """The ISR changes within a leader epoch, so only the number says which metadata is newer."""
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         def metadata(number: int, isr: tuple[int, ...]) -> UpdateMetadataRequest:
@@ -139,21 +141,21 @@ IDS = {TP.topic: TOPIC_ID, OTHER.topic: topic_id_text(uuid.UUID(int=78))}
 
 
 def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(tmp_path: Path) -> None:
-    """INV-17, CTL-15: other topics of the request, failovers and metadata go on; the partition follows when it can."""
+    """INV-17, CTL-15: other topics of the request, failovers and metadata are not delayed; the partition follows when it can."""
     settings = TopicSettings(unreadable=TP.topic)
 
     async def scenario(node: Node, listener: ControlListener) -> None:
-        def told(*states: PartitionState) -> LeaderAndIsrRequest:
+        def request_of(*states: PartitionState) -> LeaderAndIsrRequest:
             return LeaderAndIsrRequest(9, 1, node.epoch, states, IDS)
 
-        assert await listener.handle(told(STATE, OTHER_STATE)) == ControlResponse()
+        assert await listener.handle(request_of(STATE, OTHER_STATE)) == ControlResponse()
         assert node.partition(OTHER).role is Role.LEADER
         failover = OTHER_STATE._replace(leader_epoch=1, is_new=False)
-        assert await listener.handle(told(STATE._replace(leader_epoch=1), failover)) == ControlResponse()
+        assert await listener.handle(request_of(STATE._replace(leader_epoch=1), failover)) == ControlResponse()
         assert (node.partition(OTHER).leader_epoch, node.manager.partitions.get(TP)) == (1, None)
         settings.unreadable = None
         await until(lambda: node.manager.partitions.get(TP) is not None)
-        assert (node.partition().role, node.partition().leader_epoch) == (Role.LEADER, 1), "the newest that was told"
+        assert (node.partition().role, node.partition().leader_epoch) == (Role.LEADER, 1), "the newest request counts"
 
     play(tmp_path, scenario, settings)
 
@@ -362,7 +364,7 @@ def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(t
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         task = asyncio.create_task(listener.handle(many(node, 100)))
-        while not node.manager.partitions:  # noqa: ASYNC110 - the first slice is not told of
+        while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
         node.manager.step_down_all("test")
         taken = len(node.manager.partitions)
@@ -379,7 +381,7 @@ def test_a_large_request_that_is_cancelled_in_a_pause_leaves_whole_partitions(tm
 
     async def scenario(node: Node, listener: ControlListener) -> None:
         task = asyncio.create_task(listener.handle(many(node, 100)))
-        while not node.manager.partitions:  # noqa: ASYNC110 - the first slice is not told of
+        while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))

@@ -24,7 +24,7 @@ async def start(cluster: Cluster, *, wipe: bool = False) -> Node:
     return node
 
 
-def tell(node: Node, state: PartitionState, created: int) -> list[ErrorCode]:
+def send(node: Node, state: PartitionState, created: int) -> list[ErrorCode]:
     request = LeaderAndIsrRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID})
     response = node.carry_out(request, Lookup(created={TP: created}))
     return [ErrorCode(row.error) for row in response.partitions]
@@ -36,15 +36,15 @@ def state(leader: int, isr: tuple[int, ...], epoch: int, *, is_new: bool = False
 
 @pytest.mark.parametrize("leader", [1, 2, -1])
 def test_a_member_of_the_isr_makes_no_log_in_the_place_of_one_that_is_lost(tmp_path: Path, leader: int) -> None:
-    """In whatever role. Nor in its next life, which has a disk with a `meta.properties`. Out of the ISR it begins."""
+    """In any role. Nor in its next life, whose disk has a `meta.properties`. Once it is out of the ISR it starts empty."""
 
     async def scenario(cluster: Cluster) -> None:
         node = await start(cluster, wipe=True)
         refused = state(leader, (1, 2), 3)
-        assert tell(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert send(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
         assert (node.logs.get(TP), node.manager.partitions.get(TP)) == (None, None)
-        assert tell(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-        assert tell(node, state(2, (2,), 4), OLD) == []
+        assert send(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert send(node, state(2, (2,), 4), OLD) == []
         assert node.logs.get(TP) is not None
 
     play(tmp_path, scenario)
@@ -55,11 +55,11 @@ def test_the_next_life_with_the_emptied_disk_refuses_too(tmp_path: Path) -> None
         await start(cluster)
         cluster.kill(1)
         node = await start(cluster)
-        assert tell(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-        assert tell(node, state(1, (1,), 4, is_new=True), OLD) == [], "a person has decided"
+        assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert send(node, state(1, (1,), 4, is_new=True), OLD) == [], "a person has decided"
         cluster.kill(1)
         node = await start(cluster)
-        assert tell(node, state(1, (1,), 5), OLD) == []
+        assert send(node, state(1, (1,), 5), OLD) == []
 
     play(tmp_path, scenario)
 
@@ -72,7 +72,7 @@ def test_a_partition_younger_than_the_disk_was_never_made(tmp_path: Path, epoch:
         await start(cluster)
         cluster.kill(1)
         node = await start(cluster)
-        assert tell(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
+        assert send(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
 
     play(tmp_path, scenario)
 
@@ -84,7 +84,7 @@ def test_while_a_log_directory_is_offline_the_log_may_lie_there(tmp_path: Path) 
         cluster.disks = 2
         node = await start(cluster, wipe=True)
         node.logs.fail_directory(node.logs.directories[0])
-        assert tell(node, state(1, (1,), 3), OLD) == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
     play(tmp_path, scenario)
 
@@ -92,6 +92,6 @@ def test_while_a_log_directory_is_offline_the_log_may_lie_there(tmp_path: Path) 
 def test_who_is_not_in_the_isr_always_begins(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await start(cluster, wipe=True)
-        assert tell(node, state(2, (2,), 3), OLD) == []
+        assert send(node, state(2, (2,), 3), OLD) == []
 
     play(tmp_path, scenario)

@@ -1,4 +1,4 @@
-"""A log whose `partition.metadata` tells another topic id than the controller: of an earlier topic, or damaged (FLT-27, FLT-36)."""
+"""A log whose `partition.metadata` has another topic id than the controller: of an earlier topic, or damaged (FLT-27, FLT-36)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def strays(cluster: Cluster, broker: int) -> list[str]:
 
 
 def test_no_flipped_bit_costs_a_record(tmp_path: Path) -> None:
-    """FLT-27: each bit of the file, on the only replica, which leads; the file is written anew."""
+    """FLT-27: each bit of the file, on the only replica, which leads; the file is written again."""
 
     async def scenario(cluster: Cluster) -> None:
         intact = metadata_of(cluster, 1).read_bytes()
@@ -103,7 +103,7 @@ def test_an_empty_log_never_stands_for_a_member_of_the_isr(tmp_path: Path, metad
         assert node.manager.partitions.get(TP) is None
         assert metadata_of(cluster, 2).read_bytes() == metadata, "left as it is"
         assert strays(cluster, 2) == []
-        # Others lead without it; when it is told again it begins anew.
+        # Others lead without it. With the next LeaderAndIsr it starts empty.
         node = await restarted_with(cluster, 2, metadata)
         assert cluster.lead(1, 2, (1,), replicas=(1, 2), is_new=False)[2].partitions == ()
         await cluster.settle()
@@ -145,7 +145,7 @@ def test_a_flipped_bit_makes_no_stray(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_does_not_tell_the_id_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LOG-6: EIO is no reason to begin anew."""
+    """LOG-6: EIO is no reason to start empty."""
 
     async def scenario(cluster: Cluster) -> None:
         node = await restarted_with(cluster, 2, topic_ids.encode(OTHER_ID))

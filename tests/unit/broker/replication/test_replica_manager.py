@@ -37,7 +37,7 @@ def test_acks_all_waits_for_the_whole_isr(tmp_path: Path) -> None:
         assert answer == []
         assert values_of(cluster.consume(1, 0)[0]) == []
         await cluster.replicate(2, 3)  # they get the data
-        await cluster.replicate(2)  # only one tells that it has it
+        await cluster.replicate(2)  # only one reports that it has it
         assert answer == []
         await cluster.replicate(3)
         assert [(r.error, r.base_offset) for r in answer] == [(ErrorCode.NONE, 0)]
@@ -115,7 +115,7 @@ def test_what_was_sent_behind_a_refused_batch_waits_for_it(tmp_path: Path, known
 
 
 def test_what_was_sent_behind_a_batch_that_came_before_the_leadership_waits_for_it(tmp_path: Path) -> None:
-    """INV-20: a broker that was just started is asked before it was told that it leads."""
+    """INV-20: a broker that has just started gets a batch before the LeaderAndIsr that makes it leader."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.start(1, 2)
@@ -447,7 +447,7 @@ def test_a_broker_that_stops_does_not_follow_again(tmp_path: Path) -> None:
         await cluster.start(1, 2)
         cluster.lead(1, 0, (1, 2), replicas=(1, 2))
         cluster.nodes[2].manager.begin_stop()
-        assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until it is told to stop"
+        assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until StopReplica"
         cluster.lead(1, 1, (1,), replicas=(1, 2))
         assert cluster.nodes[2].manager.fetchers() == ()
         assert cluster.nodes[2].partition().role is Role.FOLLOWER

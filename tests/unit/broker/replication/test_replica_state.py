@@ -123,7 +123,7 @@ def test_who_could_not_fetch_while_the_leader_stood_still_has_the_lag_time_anew(
 ) -> None:
     """FLT-5. One that is not assigned any more lags all the same."""
     states = {2: FollowerState(log_end_offset=90, caught_up_at=0.0)}
-    limits = {"leader_end_offset": 100, "now": now, "lag_time_max_s": 10.0, "forgiven_at": 8.0}
+    limits = {"leader_end_offset": 100, "now": now, "lag_time_max_s": 10.0, "stood_still_at": 8.0}
     assert lagging_members((1, 2, 3), states, own_id=1, **limits) == (*lags, 3)  # type: ignore[arg-type]
 
 

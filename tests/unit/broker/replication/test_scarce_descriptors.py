@@ -1,4 +1,4 @@
-"""What a replica does for want of a descriptor, or with a path that the disk refuses: it alone, and only as long (FLT-30, LOG-6)."""
+"""A replica without a free descriptor, or with a path that the disk refuses: only it fails, only as long (FLT-30, LOG-6)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_follower_goes_on_once_it_can(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_made_now_is_held_and_made_later(tmp_path: Path) -> None:
-    """The controller is not told an error, after which it would never ask again."""
+    """The controller gets no error: after one it would never ask again."""
 
     async def scenario(cluster: Cluster) -> None:
         node = cluster.nodes[1]

@@ -75,7 +75,7 @@ def test_those_who_wait_are_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epoch", [-2, 5, 99])
 def test_a_late_request_never_erases_the_topic_that_was_made_again(tmp_path: Path, epoch: int) -> None:
-    """BUG-20, FLT-36: -2 is above all leader epochs, so only the topic's id tells."""
+    """BUG-20, FLT-36: -2 is above all leader epochs, so only the topic id says which topic is meant."""
 
     async def scenario(cluster: Cluster, node: Node) -> None:
         assert stop(node, -2, TOPIC_ID) == ()
@@ -90,7 +90,7 @@ def test_a_late_request_never_erases_the_topic_that_was_made_again(tmp_path: Pat
 
 
 def test_a_late_request_never_erases_a_replica_that_was_assigned_again(tmp_path: Path) -> None:
-    """BUG-20: by the leader epoch that it is in, or that its log has when the broker has not been told yet."""
+    """BUG-20: by its leader epoch, or by that of its log if there was no LeaderAndIsr yet."""
 
     async def scenario(cluster: Cluster, node: Node) -> None:
         assert stop(node, 4, TOPIC_ID) == (ErrorCode.FENCED_LEADER_EPOCH,)

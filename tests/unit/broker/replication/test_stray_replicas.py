@@ -62,7 +62,7 @@ def test_the_verdict(
 
 
 def play(directory: Path, scenario: Callable[[Cluster, Node], Awaitable[None]]) -> None:
-    """Broker 1 has one record of TP; it is started again, and told nothing yet."""
+    """Broker 1 has one record of TP; it has started again, and heard nothing from the controller yet."""
 
     async def main() -> None:
         cluster = Cluster(directory)
@@ -113,7 +113,7 @@ def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(tmp_path: Path)
         tell(cluster, again)
         assert directories(cluster) == ["t-0-stray"], "a person decides"
         cluster.lead(1, 0, (1,), replicas=(1,))
-        assert again.records() == [], "a topic without ids that is made again begins empty too"
+        assert again.records() == [], "a topic without ids that is created again starts empty too"
 
     play(tmp_path, scenario)
 

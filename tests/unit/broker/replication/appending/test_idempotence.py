@@ -40,7 +40,7 @@ def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(tmp_pat
         assert (first, again) == ([], [])
         await cluster.replicate(2)  # it gets the record
         assert again == []
-        await cluster.replicate(2)  # it tells that it has it
+        await cluster.replicate(2)  # it reports that it has it
         assert offsets(first, again) == [[0], [0]]
         assert again[0].error == ErrorCode.NONE
         third = send(cluster, 1, 0)

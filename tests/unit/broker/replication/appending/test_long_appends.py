@@ -1,4 +1,4 @@
-"""Batches that hold the loop for too long: what may happen while they are looked at, and in which order they come (REP-4, INV-20)."""
+"""Batches that would hold the loop for too long: what may happen during their check, and their order (REP-4, INV-20)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_who_leads_again_appends_in_the_epoch_of_then(tmp_path: Path, gate: Gate
 
 
 def test_a_batch_is_looked_at_again_when_the_topics_settings_have_changed(tmp_path: Path, gate: Gate) -> None:
-    """A topic that is compacted meanwhile takes no record without a key."""
+    """A topic that becomes compacted during the check accepts no record without a key."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.start(1)

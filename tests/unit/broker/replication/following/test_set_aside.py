@@ -1,4 +1,4 @@
-"""REP-9: a partition that cannot be copied is set aside, with a pause that grows. The others of its fetcher go on."""
+"""REP-9: a partition that cannot be copied is set aside with a pause that grows; the others of its fetcher are not delayed."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_others_go_on_and_the_pause_grows(change: Any) -> None:
         assert len(tries) < 12
         world.leader.change = lambda tp, data: data
         await world.rounds(110, seconds=0.01)
-        assert world.ends()[BAD] > 2, "it is retried, and copied again"
+        assert world.ends()[BAD] > 2, "it is tried again, and copied when that is possible"
         assert {GOOD, BAD} == world.leader.asked[-1]
 
     run(scenario)
