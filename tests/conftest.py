@@ -102,7 +102,7 @@ def admin(cluster: LocalCluster) -> AdminClient:
 
 @pytest.fixture(scope="session")
 def kafka_tools() -> KafkaTools:
-    """The command line tools of a real Kafka. A test that uses them has the marker `kafka`."""
+    """The command line tools of a real Kafka."""
     from tests.support.kafka_tools import KafkaTools
     from tests.support.real_kafka import skip_without_kafka
 
@@ -124,6 +124,8 @@ def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` needs neither a real Kafka nor Docker: what does, is in `make test-thorough`."""
     for item in items:
+        if {"kafka_tools", "shared_kafka"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.kafka)
         if any(item.get_closest_marker(name) for name in ("kafka", "compose")):
             item.add_marker(pytest.mark.thorough)
 

@@ -2,9 +2,9 @@
 
     python -m tests.run quick|thorough
 
-Two lanes run side by side, because half of the tests need a processor and the other half mostly waits for starts and
-time-outs. Each lane runs its groups one after the other, also after one has failed. A group's output is printed when the
-group ends; the summary at the end names every group. The exit code is 1 when one of them failed.
+Two groups of tests run side by side, because some need a processor and others mostly wait for starts and time-outs. When
+one ends, the next one begins, also after a failure. A group's output is printed when the group ends; the summary at the
+end names every group. The exit code is 1 when one of them failed.
 
 A quick run leaves out the tests with the marker `thorough`; a thorough run has only these. `tests/conftest.py` gives the
 marker to all tests that need a real Kafka or Docker.
@@ -20,15 +20,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / ".test-logs"
 NO_TESTS_SELECTED = 5
+SIDE_BY_SIDE = 2
 SILENCE_S_MAX = 60
+CLEANUP_S_MAX = 30
 SUMMARY_LINES = re.compile(r"(FAILED|ERROR|SKIPPED|LEFT RUNNING) ")
 LAST_LINE = re.compile(r"=+ (.*(?:passed|failed|error|skipped|deselected|no tests ran).*) in [0-9.]+s")
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +56,27 @@ def tests(name: str, *paths: str, only: str) -> Group:
     return Group(name, (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths, "-m", only, *options))
 
 
-Lanes = tuple[tuple[Group, ...], ...]
-
-
-def lanes_of(run: str) -> Lanes:
-    """The lanes take about the same time."""
+def groups_of(run: str) -> list[Group]:
+    """In the order in which they begin: what takes longest comes early, so that both sides end at about the same time."""
     only = "thorough" if run == "thorough" else "not thorough"
-    unit = tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only)
-    hostile = tests("hostile", "tests/hostile", only=only)
-    integration = tests("integration", "tests/integration", only=only)
+    directory = REPOSITORY / "tests" / "integration"
+    commands = sorted(str(path.relative_to(REPOSITORY)) for path in directory.glob("test_*_cli*.py"))
+    groups = [
+        tests("integration", "tests/integration", *(f"--ignore={path}" for path in commands), only=only),
+        tests("unit", "tests/unit", "tests/sim", "tests/fuzz", only=only),
+        tests("commands", *commands, only=only),
+        tests("hostile", "tests/hostile", only=only),
+    ]
     if run == "quick":
-        checks = Group("checks", ("make", "--no-print-directory", "check"))
-        return (checks, unit, hostile), (integration,)
-    compose = tests("compose", "tests/compose", only=only)
-    return (unit, hostile, compose), (integration,)
+        return [Group("checks", ("make", "--no-print-directory", "check")), *groups]
+    return [*groups, tests("compose", "tests/compose", only=only)]
 
 
 class Runner:
     """What runs now, and what came of the rest."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._waiting = deque(groups)
         self._start = time.monotonic()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._results: list[tuple[Group, int, float]] = []
@@ -73,7 +85,7 @@ class Runner:
 
     def run(self) -> int:
         LOGS.mkdir(exist_ok=True)
-        threads = [threading.Thread(target=self._run_lane, args=(lane,)) for lane in self._lanes]
+        threads = [threading.Thread(target=self._run_groups) for _ in range(SIDE_BY_SIDE)]
         for thread in threads:
             thread.start()
         try:
@@ -81,29 +93,35 @@ class Runner:
                 while thread.is_alive():
                     thread.join(SILENCE_S_MAX)
                     self._say_progress()
-        except KeyboardInterrupt:
-            self.stop()
-            for thread in threads:
-                thread.join()
-            return 130
+        except Interrupted as interrupted:
+            self._stop(interrupted.number, threads)
+            return 128 + interrupted.number
         return self._summarize()
 
-    def stop(self) -> None:
-        """pytest cleans up after SIGINT."""
+    def _stop(self, number: int, threads: Sequence[threading.Thread]) -> None:
+        """pytest cleans up after one SIGINT, and not after two; a terminal has sent it to all processes already."""
+        self._is_stopped = True
+        if number == signal.SIGINT:
+            for thread in threads:
+                thread.join(CLEANUP_S_MAX)
         with self._lock:
-            self._is_stopped = True
             for process in self._running.values():
                 process.send_signal(signal.SIGINT)
+        for thread in threads:
+            thread.join()
 
-    def _run_lane(self, lane: tuple[Group, ...]) -> None:
-        for group in lane:
+    def _run_groups(self) -> None:
+        while True:
             start = time.monotonic()
-            with self._lock, log_of(group).open("wb") as log:
-                if self._is_stopped:
+            with self._lock:
+                if self._is_stopped or not self._waiting:
                     return
+                group = self._waiting.popleft()
+                log = log_of(group).open("wb")
                 process = subprocess.Popen(group.command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
                 self._running[group.name] = process
             exit_code = process.wait()
+            log.close()
             with self._lock:
                 del self._running[group.name]
                 if exit_code == NO_TESTS_SELECTED:
@@ -149,13 +167,13 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m tests.run quick|thorough", file=sys.stderr)
         return 2
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _: object) -> None:
+        raise Interrupted(number)
 
     # A shell starts what runs in the background with SIGINT ignored.
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
-    return Runner(lanes_of(arguments[0])).run()
+    return Runner(groups_of(arguments[0])).run()
 
 
 if __name__ == "__main__":

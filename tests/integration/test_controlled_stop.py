@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import read_everything
+from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
 
@@ -25,7 +26,7 @@ RETRIES, BACKOFF_S = 3, 1.0
 BOUND_S = RETRIES * BACKOFF_S + 7.0
 
 
-@pytest.mark.parametrize("is_controller", [True, False], ids=["the controller", "not the controller"])
+@pytest.mark.parametrize("is_controller", [True, thorough(False)], ids=["the controller", "not the controller"])
 def test_with_one_replica_left_it_stops_in_bounded_time(
     new_cluster: Callable[..., LocalCluster], is_controller: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from tests.conftest import ClusterFactory
 from tests.support.cli import Cli
 from tests.support.group_members import commit_from_outside
 from tests.support.invariants import eventually
+from tests.support.thorough import thorough
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -84,8 +85,8 @@ def check_reset(done: subprocess.CompletedProcess[str]) -> None:
     ("arguments", "check"),
     [
         (["describe", GROUP], check_description),
-        (["list"], check_list),
-        (["reset-offsets", GROUP, "--topic", TOPIC, "--to-offset", str(COMMITTED), "--execute"], check_reset),
+        thorough(["list"], check_list),
+        thorough(["reset-offsets", GROUP, "--topic", TOPIC, "--to-offset", str(COMMITTED), "--execute"], check_reset),
     ],
     ids=["describe", "list", "reset-offsets"],
 )

@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.thorough import thorough
 
 pytestmark = pytest.mark.integration
 
@@ -15,7 +16,7 @@ TOPIC = "chased"
 ROUNDS = 5
 
 
-@pytest.mark.parametrize("how", ["clean_bounce", "hard_bounce"])
+@pytest.mark.parametrize("how", [thorough("clean_bounce"), "hard_bounce"])
 def test_the_leader_is_chased_five_times(new_cluster: ClusterFactory, how: str) -> None:
     """INV-1, INV-7: nothing acknowledged is lost, and every leadership has an epoch of its own."""
     cluster = new_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})

@@ -21,8 +21,8 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_pass(capfd: pytest.CaptureFixture[str]) -> None:
-    lanes = ((Group("first", PASSES), Group("second", SELECTS_NOTHING)), (Group("third", PASSES),))
-    assert Runner(lanes).run() == 0
+    groups = [Group("first", PASSES), Group("second", SELECTS_NOTHING), Group("third", PASSES)]
+    assert Runner(groups).run() == 0
     said = capfd.readouterr().out
     assert "PASSED after" in said
     assert "FAILED" not in said
@@ -30,23 +30,27 @@ def test_all_pass(capfd: pytest.CaptureFixture[str]) -> None:
     assert said.count("    SKIPPED [1] no kcat\n") == 2, "the summary says what was skipped, and why"
 
 
-def test_one_fails_and_the_next_of_its_lane_runs_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    lanes = ((Group("first", FAILS), Group("second", PASSES)), (Group("third", PASSES),))
-    assert Runner(lanes).run() == 1
+def test_one_fails_and_the_others_run_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    groups = [Group("first", FAILS), Group("second", PASSES), Group("third", PASSES)]
+    assert Runner(groups).run() == 1
     said = capfd.readouterr().out
     assert "FAILED (1)   first" in said
     assert "    FAILED test_a\n" in said
     assert "passed       second" in said
+    assert "passed       third" in said
     assert "FAILED after" in said
 
 
 def test_quick_and_thorough_together_are_everything() -> None:
     for runs, only in (("quick", "not thorough"), ("thorough", "thorough")):
-        commands = [group.command for lane in run.lanes_of(runs) for group in lane if "pytest" in group.command]
+        commands = [group.command for group in run.groups_of(runs) if "pytest" in group.command]
         assert all(command[command.index("-m", 3) + 1] == only for command in commands)
         paths = {word for command in commands for word in command if word.startswith("tests/")}
         directories = {f"tests/{path.parent.name}" for path in Path(run.__file__).parent.glob("*/test_*.py")}
         assert directories <= paths | {"tests/compose"}
+        left_out = {word.removeprefix("--ignore=") for command in commands for word in command if "--ignore=" in word}
+        assert left_out
+        assert left_out <= paths
 
 
 def test_another_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

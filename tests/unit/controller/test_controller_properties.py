@@ -1,4 +1,4 @@
-"""Whatever is asked of controllers and whatever happens to them, in any order (INV-4, 7, 9, 18, 25, 26, 27).
+"""Whatever is asked of controllers and whatever happens to them, in any order (INV-4, 7, 8, 9, 18, 25, 26, 27).
 
 Controllers of three brokers run on a ZooKeeper in memory. Every write of theirs is checked when it is applied, every
 StopReplica(delete) when it arrives; when the faults end, everything that was asked for must have come to its end.
@@ -11,12 +11,14 @@ import contextlib
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller import reassignment
+from controller import announcements, cluster_state, cluster_store, reassignment, term
 from protocol.errors import KafkaError
 from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import Assignment, TopicPartition
@@ -252,9 +254,15 @@ class ControllerMachine(RuleBasedStateMachine):
         else:
             self.run(self.cluster.launch(broker))
 
-    @step(what=st.sampled_from(("expire", "depose", "lose answers")), broker=brokers)
+    @step(what=st.sampled_from(("stop cleanly", "bounce", "expire", "depose", "lose answers")), broker=brokers)
     def disturb(self, what: str, broker: int) -> None:
         match what:
+            case "stop cleanly" if broker in self.cluster.running:
+                self.run(self.cluster.controllers[broker].stop())
+                self.cluster.crash(broker)
+            case "bounce" if broker in self.cluster.running:
+                self.cluster.crash(broker)
+                self.run(self.cluster.launch(broker))
             case "expire" if broker in self.cluster.running:
                 self.cluster.expire(broker)
             case "depose" if ControllerZNode.PATH in self.cluster.server.nodes:
@@ -434,7 +442,38 @@ class ControllerMachine(RuleBasedStateMachine):
                 await self.cluster.settle()
 
 
+class ControllerMachineInSlices(ControllerMachine):
+    """NET-4: what a controller does for ten thousand partitions it does in slices, here of one; others have their turn in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slices = contextlib.ExitStack()
+        for patched in (
+            patch.multiple(term, ITEMS_AT_ONCE=1, DECISIONS_AT_ONCE=1, SLICES_WRITTEN_AT_ONCE=3),
+            patch.multiple(cluster_store, STATES_IN_A_SLICE=2, STATES_AT_ONCE=1),
+            patch.object(announcements, "ROWS_AT_ONCE", 1),
+            patch.object(cluster_state, "LOOKS_AT_ONCE", 1),
+        ):
+            self.slices.enter_context(patched)
+
+    def teardown(self) -> None:
+        with self.slices:
+            super().teardown()
+
+
+class ControllerMachineAtLength(ControllerMachine):
+    """More examples."""
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+
+
 TestController = ControllerMachine.TestCase
-TestController.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestController.settings = examples(50)
+TestControllerInSlices = ControllerMachineInSlices.TestCase
+TestControllerInSlices.settings = examples(25)
+TestControllerAtLength = pytest.mark.thorough(ControllerMachineAtLength.TestCase)
+TestControllerAtLength.settings = examples(200)
