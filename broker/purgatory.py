@@ -39,12 +39,12 @@ class Timers(Protocol):
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> object: ...
 
 
-class Progress(Enum):
-    """How far an operation is, when it is checked."""
+class Verdict(Enum):
+    """What an operation says when it is checked."""
 
     DONE = "it can be answered now"
-    WAITS = "not yet"
-    BLOCKS_LATER = "not yet, and operations that started to watch the key later are not done either"
+    WAIT = "not yet"
+    WAIT_AND_SO_DO_LATER = "not yet, and those that began to watch the key after it need not be asked"
 
 
 class DelayedOperation(ABC, Generic[Key]):
@@ -59,7 +59,7 @@ class DelayedOperation(ABC, Generic[Key]):
         self._timer: TimerHandle | None = None
 
     @abstractmethod
-    def try_complete(self, keys: Collection[Key]) -> Progress:
+    def try_complete(self, keys: Collection[Key]) -> Verdict:
         """Looks again at what `keys` (all that were touched) mean for it. Changes nothing outside of itself."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Purgatory(Generic[Key]):
     def try_complete_else_watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
         """Completes the operation if it can be, else parks it under `keys` for at most `timeout_s`. True: completed."""
         watched = tuple(dict.fromkeys(keys))
-        if operation.try_complete(watched) is Progress.DONE or not watched:
+        if operation.try_complete(watched) is Verdict.DONE or not watched:
             return operation.complete_now()
         if timeout_s <= 0:
             return operation._finish(expired=True)
@@ -152,22 +152,22 @@ class Purgatory(Generic[Key]):
             if not self._may_ask():
                 self._keys_due[key] = None
                 break
-            progress = self._ask(operation, (key,))
-            if progress is Progress.DONE:
+            verdict = self._ask(operation, (key,))
+            if verdict is Verdict.DONE:
                 completed += 1
-            elif progress is Progress.BLOCKS_LATER:
+            elif verdict is Verdict.WAIT_AND_SO_DO_LATER:
                 break
         return completed
 
-    def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> Progress:
+    def _ask(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> Verdict:
         began = self._monotonic() if self._monotonic is not None else 0.0
         self._left -= 1
-        progress = operation.try_complete(keys)
-        if progress is Progress.DONE:
+        verdict = operation.try_complete(keys)
+        if verdict is Verdict.DONE:
             operation.complete_now()
         if self._monotonic is not None:
             self._spent_s += self._monotonic() - began
-        return progress
+        return verdict
 
     def check_all(self, keys: Iterable[Key]) -> int:
         """As `check` for many keys, but each operation is asked once, with all of its keys that were touched."""
@@ -186,7 +186,7 @@ class Purgatory(Generic[Key]):
             operation = next(iter(due))
             its_keys = tuple(due.pop(operation))
             if not operation.is_completed:
-                completed += self._ask(operation, its_keys) is Progress.DONE
+                completed += self._ask(operation, its_keys) is Verdict.DONE
         return completed
 
     def _may_ask(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from broker.purgatory import DelayedOperation, Progress, Purgatory, Timers
+from broker.purgatory import DelayedOperation, Purgatory, Timers, Verdict
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.storage.log import LogDirFailed
@@ -54,7 +54,7 @@ class DelayedDeletion(DelayedOperation[TopicPartition]):
         self._respond = respond
         self._is_suspect = is_suspect
 
-    def try_complete(self, keys: Collection[TopicPartition]) -> Progress:
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
         for key in keys:
             awaited = self._awaited.get(key)
             if awaited is None:
@@ -64,7 +64,7 @@ class DelayedDeletion(DelayedOperation[TopicPartition]):
                 continue
             self._results[key] = result
             del self._awaited[key]
-        return Progress.WAITS if self._awaited else Progress.DONE
+        return Verdict.WAIT if self._awaited else Verdict.DONE
 
     def on_complete(self, *, expired: bool) -> None:
         for tp, awaited in self._awaited.items():

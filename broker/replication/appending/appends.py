@@ -15,7 +15,7 @@ from broker.process.clock import Clock
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory
 from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
-from broker.replication.appending.refused_batches import RETRIED_ERRORS, RefusedBatches
+from broker.replication.appending.refused_batches import FOR_NOW, RefusedBatches
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Partition
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
@@ -227,7 +227,7 @@ class Appends:
         )
 
     def _failed(self, tp: TopicPartition, records: memoryview, error: KafkaError) -> ProducePartitionResult:
-        if error.code in RETRIED_ERRORS:
+        if error.code in FOR_NOW:
             self._remembered.note(tp, records, self._clock.monotonic())
         return self._refused(tp, error.code, error.message, error.record_errors)
 

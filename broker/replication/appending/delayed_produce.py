@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from broker.purgatory import DelayedOperation, Progress
+from broker.purgatory import DelayedOperation, Verdict
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
@@ -45,7 +45,7 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
         self._respond = respond
         self._is_suspect = is_suspect
 
-    def try_complete(self, keys: Collection[TopicPartition]) -> Progress:
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
         suspect = self._is_suspect()
         is_blocked = False
         for key in keys:
@@ -60,10 +60,10 @@ class DelayedProduce(DelayedOperation[TopicPartition]):
             if error is not ErrorCode.NONE:
                 self._fail(append, error)
         if not self._awaited:
-            return Progress.DONE
+            return Verdict.DONE
         # Appends to one partition are in offset order: what came later waits for a higher offset still. Only a duplicate
         # may wait for a lower one; it is answered together with those in front of it.
-        return Progress.BLOCKS_LATER if is_blocked else Progress.WAITS
+        return Verdict.WAIT_AND_SO_DO_LATER if is_blocked else Verdict.WAIT
 
     def on_complete(self, *, expired: bool) -> None:
         for append in self._awaited.values():

@@ -32,7 +32,7 @@ TOPIC_NAME_MAX = 249
 BATCHES_MAX = 10
 """Of one producer and partition; it has five in flight."""
 
-RETRIED_ERRORS = frozenset(
+FOR_NOW = frozenset(
     (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 )
 """The refusals after which a producer sends the same batch again, maybe to this broker."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from broker.purgatory import DelayedOperation, Progress
+from broker.purgatory import DelayedOperation, Verdict
 from broker.replication.fetching.fetch_reads import NO_ROOM, FetchEntry, FetchParams, FetchReads, PartitionRead
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
@@ -70,7 +70,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._incomplete.add(index)
         self._purgatory.watch_also(self, tp)
 
-    def try_complete(self, keys: Collection[TopicPartition]) -> Progress:
+    def try_complete(self, keys: Collection[TopicPartition]) -> Verdict:
         self._params = params = self._asked.bounded()
         is_due = False
         touched: list[int] = []
@@ -83,9 +83,9 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
             is_due = is_due or is_decisive(read)
             touched.append(index)
         if is_due or self._total >= params.min_bytes:
-            return Progress.DONE
+            return Verdict.DONE
         self._drop_records(index for index in touched if self._reads[index].size)
-        return Progress.WAITS
+        return Verdict.WAIT
 
     def on_complete(self, *, expired: bool) -> None:
         """Answers. At the time-out what was held up, as by a throttle, is looked at once more; what had nothing to read, and

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.purgatory import AT_ONCE, SLICE_S, WAIT_MAX_S, DelayedOperation, Progress, Purgatory
+from broker.purgatory import AT_ONCE, SLICE_S, WAIT_MAX_S, DelayedOperation, Purgatory, Verdict
 from tests.support.fake_time import FakeTime
 
 
 class Waiting(DelayedOperation[str]):
     """Done once `verdict` says so; notes what happened to it."""
 
-    def __init__(self, verdict: Progress = Progress.WAITS) -> None:
+    def __init__(self, verdict: Verdict = Verdict.WAIT) -> None:
         super().__init__()
         self.verdict = verdict
         self.asked: list[tuple[str, ...]] = []
         self.completions: list[bool] = []
 
-    def try_complete(self, keys: Collection[str]) -> Progress:
+    def try_complete(self, keys: Collection[str]) -> Verdict:
         self.asked.append(tuple(keys))
         return self.verdict
 
@@ -33,7 +33,7 @@ class Waiting(DelayedOperation[str]):
 def test_what_can_be_answered_never_waits() -> None:
     time = FakeTime()
     purgatory: Purgatory[str] = Purgatory(time)
-    operation = Waiting(Progress.DONE)
+    operation = Waiting(Verdict.DONE)
     assert purgatory.try_complete_else_watch(operation, ["a"], 10)
     assert operation.completions == [False]
     assert (len(purgatory), purgatory.watched_keys(), time.armed()) == (0, 0, 0)
@@ -70,7 +70,7 @@ def test_a_check_asks_those_that_watch_the_key_only() -> None:
 
 def test_a_check_stops_where_all_later_ones_must_wait() -> None:
     purgatory: Purgatory[str] = Purgatory(FakeTime())
-    first, second, third = Waiting(Progress.DONE), Waiting(Progress.BLOCKS_LATER), Waiting(Progress.DONE)
+    first, second, third = Waiting(Verdict.DONE), Waiting(Verdict.WAIT_AND_SO_DO_LATER), Waiting(Verdict.DONE)
     for operation in (first, second, third):
         purgatory.watch(operation, ["a"], 1)
     assert purgatory.check("a") == 1
@@ -118,7 +118,7 @@ def test_an_answer_may_cause_more_answers() -> None:
             super().on_complete(expired=expired)
             purgatory.check("a")
 
-    chain = [Chain(Progress.DONE) for _ in range(3)]
+    chain = [Chain(Verdict.DONE) for _ in range(3)]
     for operation in chain:
         purgatory.watch(operation, ["a"], 1)
     purgatory.check("a")
@@ -139,7 +139,7 @@ def test_every_operation_is_completed_exactly_once_and_nothing_is_left(
         purgatory.watch(operation, sorted(keys), 5)
     for event, number in events:
         if number < len(operations):
-            operations[number].verdict = Progress.DONE
+            operations[number].verdict = Verdict.DONE
         if event == "check":
             purgatory.check("abcd"[number % 4])
         elif event == "check_all":
@@ -188,7 +188,7 @@ def test_of_very_many_a_turn_asks_some(is_check_all: bool) -> None:
         return sum(len(operation.asked) for operation in operations)
 
     for operation in operations:
-        operation.verdict = Progress.DONE
+        operation.verdict = Verdict.DONE
     before = 0
     for _ in range(5):
         check()
@@ -210,7 +210,7 @@ def test_a_turn_does_not_ask_for_long(is_check_all: bool) -> None:
     turns = Turns()
 
     class Slow(Waiting):
-        def try_complete(self, keys: Collection[str]) -> Progress:
+        def try_complete(self, keys: Collection[str]) -> Verdict:
             turns.now += 0.002
             return super().try_complete(keys)
 
