@@ -426,7 +426,7 @@ class Controller:
         task.add_done_callback(self._replies.discard)
 
     def _on_answer(self, broker: int, request: ControllerRequest, response: ControlResponse) -> None:
-        """A broker's answer: errors are written to the event log. The remedy is always a later epoch, never a repetition.
+        """A broker's answer: errors are told in the timeline. The remedy is always a later epoch, never a repetition.
 
         A full LeaderAndIsr repeats what most brokers know: that they refuse an epoch they are in is no news.
         """

@@ -41,7 +41,7 @@ Prepare = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
 
 class EventLog(Protocol):
-    """The broker's event log (RUN-3)."""
+    """Where the timeline is written (RUN-3)."""
 
     def write(self, kind: str, **fields: Any) -> None: ...
 
@@ -220,7 +220,7 @@ class Term:
             self._write_event()
 
     def _write_events_later(self) -> None:
-        """The events of a large change are written after the brokers have their requests: they wait for leaders."""
+        """The timeline of a large change is written when the brokers have been told: they wait for leaders."""
         if self._unwritten_events and (self._event_writer is None or self._event_writer.done()):
             self._event_writer = asyncio.get_running_loop().create_task(self._write_events())
 

@@ -111,7 +111,7 @@ class SuspectedLeaders:
                 self._release(waiter)
 
     def close(self) -> None:
-        """Nobody is suspected any more: waiting requests are answered now."""
+        """No doubts any more: who waits is answered now."""
         self.suspected.clear()
         for broker_id in list(self._departed):
             self.come(broker_id)

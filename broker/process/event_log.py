@@ -1,4 +1,4 @@
-"""The event log of one process (RUN-3): what happened, as JSON lines."""
+"""The event log of one process (RUN-3): JSON lines of what happened, from which a timeline is made."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ BROKER_DIED = "a broker died"
 class Takeover:
     """One election of a controller. Milliseconds and megabytes; `written` counts the states that were written.
 
-    `cpu_ms` is of the controller's process, with its event log, which is written after all brokers have their requests.
+    `cpu_ms` is of the controller's process, its timeline included, which is written after everybody was told.
     """
 
     partitions: int

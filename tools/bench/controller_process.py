@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class EventLog:
-    """Writes the event log into a file, as a broker does, and what the bench needs to standard output too."""
+    """Writes the timeline into a file, as a broker does; what the bench wants to know also to standard output."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", buffering=1, encoding="utf-8")
