@@ -11,18 +11,18 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
 
-from controller.partition_states import PartitionState
-from controller.partition_states import may_become as partition_may_become
-from controller.replica_states import ReplicaState
-from controller.replica_states import may_become as replica_may_become
+from controller.partition_status import PartitionStatus
+from controller.partition_status import may_become as partition_may_become
+from controller.replica_status import ReplicaStatus
+from controller.replica_status import may_become as replica_may_become
 from protocol.types import NO_LEADER, Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
 UNASSIGNED = Assignment(())
 LOOKS_AT_ONCE = 5000
-WITHOUT_LEADER = (PartitionState.NEW, PartitionState.OFFLINE)
-OF_ONE_LIFE = (ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
+WITHOUT_LEADER = (PartitionStatus.NEW, PartitionStatus.OFFLINE)
+OF_ONE_LIFE = (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
 
 
 @dataclass(slots=True)
@@ -57,9 +57,9 @@ class ClusterState:
     isr_before: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     packed_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
     _of_topic: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
-    _partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    _partition_statuses: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
     _waiting: set[TopicPartition] = field(default_factory=set)
-    _replica_states: dict[int, dict[TopicPartition, ReplicaState]] = field(default_factory=dict)
+    _replica_statuses: dict[int, dict[TopicPartition, ReplicaStatus]] = field(default_factory=dict)
     _led_by: dict[int, set[TopicPartition]] = field(default_factory=dict)
     _replicas_on: dict[int, set[TopicPartition]] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class ClusterState:
     def broker_came(self, broker: BrokerInfo) -> None:
         """Starts a new life of the broker: replicas stopped or not deleted in an earlier life are forgotten."""
         self.brokers[broker.id] = broker
-        states = self._replica_states.get(broker.id, {})
+        states = self._replica_statuses.get(broker.id, {})
         for tp in [tp for tp, state in states.items() if state in OF_ONE_LIFE]:
             del states[tp]
 
@@ -83,9 +83,9 @@ class ClusterState:
             self.replica_is_well(tp, broker)
         del self.brokers[broker]
         self.stopping.discard(broker)
-        told = self._replica_states.get(broker, {})
-        for tp in [tp for tp, state in told.items() if state is ReplicaState.DELETION_STARTED]:
-            self.move_replica(tp, broker, ReplicaState.DELETION_INELIGIBLE)
+        told = self._replica_statuses.get(broker, {})
+        for tp in [tp for tp, state in told.items() if state is ReplicaStatus.DELETION_STARTED]:
+            self.move_replica(tp, broker, ReplicaStatus.DELETION_INELIGIBLE)
 
     # -- failed log directories (LOG-6) ---------------------------------------------------------------------------
 
@@ -105,8 +105,8 @@ class ClusterState:
         """Makes the replica OfflineReplica, unless it is being deleted."""
         self.failed_replicas[tp] = tuple(sorted({*self.failed_replicas.get(tp, ()), replica}))
         self.packed_rows.pop(tp, None)
-        if self.replica_state(tp, replica) is ReplicaState.NEW:
-            self.move_replica(tp, replica, ReplicaState.OFFLINE)
+        if self.replica_status(tp, replica) is ReplicaStatus.NEW:
+            self.move_replica(tp, replica, ReplicaStatus.OFFLINE)
 
     def log_is_missing(self, tp: TopicPartition, replica: int) -> None:
         """Marks the replica as failed because its log is lost."""
@@ -172,8 +172,8 @@ class ClusterState:
             self.isr_before.pop(tp, None)
             for replica in assignment.replicas:
                 self._replicas_on[replica].discard(tp)
-                self._replica_states.get(replica, {}).pop(tp, None)
-            self._partition_states.pop(tp, None)
+                self._replica_statuses.get(replica, {}).pop(tp, None)
+            self._partition_statuses.pop(tp, None)
             self._waiting.discard(tp)
         return gone
 
@@ -192,7 +192,7 @@ class ClusterState:
         for replica in set(before.replicas) - set(new.replicas):
             self.forget_replica(tp, replica)
         for replica in made:
-            self._replica_states.setdefault(replica, {})[tp] = ReplicaState.NEW
+            self._replica_statuses.setdefault(replica, {})[tp] = ReplicaStatus.NEW
         if new.adding or new.removing:
             self.reassigning.add(tp)
         return made
@@ -202,12 +202,12 @@ class ClusterState:
         before = self.assignment(tp)
         for replica in target.replicas:
             if self.is_online(tp, replica):
-                self.move_replica(tp, replica, ReplicaState.ONLINE)
+                self.move_replica(tp, replica, ReplicaStatus.ONLINE)
         removed = [replica for replica in before.replicas if replica not in target.replicas]
         to_delete = [replica for replica in removed if replica in self.brokers]
         for replica in to_delete:
-            self.move_replica(tp, replica, ReplicaState.OFFLINE)
-            self.move_replica(tp, replica, ReplicaState.DELETION_STARTED)
+            self.move_replica(tp, replica, ReplicaStatus.OFFLINE)
+            self.move_replica(tp, replica, ReplicaStatus.DELETION_STARTED)
         self._assign(tp, target)
         self.handed_over[tp] = before
         return to_delete
@@ -215,11 +215,11 @@ class ClusterState:
     def deletions_awaited(self, tp: TopicPartition) -> list[int]:
         """Brokers that have not confirmed the deletion yet. Dead brokers, and those that failed to delete, are not waited for."""
         assignment = self.handed_over.get(tp, UNASSIGNED)
-        return [r for r in assignment.replicas if self.replica_state(tp, r) is ReplicaState.DELETION_STARTED]
+        return [r for r in assignment.replicas if self.replica_status(tp, r) is ReplicaStatus.DELETION_STARTED]
 
     def forget_replica(self, tp: TopicPartition, replica: int) -> None:
         """Removes the replica from the partition."""
-        self._replica_states.get(replica, {}).pop(tp, None)
+        self._replica_statuses.get(replica, {}).pop(tp, None)
         self.replica_is_well(tp, replica)
 
     def end_move(self, tp: TopicPartition) -> None:
@@ -245,9 +245,9 @@ class ClusterState:
         partitions = [TopicPartition(topic, partition) for partition in self.topics.get(topic, {})]
         for tp in partitions:
             self._remove_leadership(tp)
-            if self.partition_state(tp) is not PartitionState.NON_EXISTENT:
-                self.move_partition(tp, PartitionState.OFFLINE)
-                self.move_partition(tp, PartitionState.NON_EXISTENT)
+            if self.partition_status(tp) is not PartitionStatus.NON_EXISTENT:
+                self.move_partition(tp, PartitionStatus.OFFLINE)
+                self.move_partition(tp, PartitionStatus.NON_EXISTENT)
         return partitions
 
     def _remove_leadership(self, tp: TopicPartition) -> None:
@@ -330,63 +330,63 @@ class ClusterState:
 
     def start_state_machines(self) -> None:
         """Derives the states from ZooKeeper's content at the start of a term."""
-        states: dict[TopicPartition, PartitionState] = {}
+        states: dict[TopicPartition, PartitionStatus] = {}
         brokers, leadership, deletions_begun = self.brokers, self.leadership, self.deletions_begun
         for tp in self.partitions():
             if tp[0] in deletions_begun:
                 continue
             state = leadership.get(tp)
             if state is None:
-                states[tp] = PartitionState.NEW
+                states[tp] = PartitionStatus.NEW
             else:
-                states[tp] = PartitionState.ONLINE if state[0] in brokers else PartitionState.OFFLINE
-        self._partition_states.update(states)
-        self._waiting = {tp for tp, partition_state in states.items() if partition_state in WITHOUT_LEADER}
+                states[tp] = PartitionStatus.ONLINE if state[0] in brokers else PartitionStatus.OFFLINE
+        self._partition_statuses.update(states)
+        self._waiting = {tp for tp, status in states.items() if status in WITHOUT_LEADER}
 
-    def partition_state(self, tp: TopicPartition) -> PartitionState:
-        return self._partition_states.get(tp, PartitionState.NON_EXISTENT)
+    def partition_status(self, tp: TopicPartition) -> PartitionStatus:
+        return self._partition_statuses.get(tp, PartitionStatus.NON_EXISTENT)
 
-    def move_partition(self, tp: TopicPartition, target: PartitionState) -> bool:
+    def move_partition(self, tp: TopicPartition, target: PartitionStatus) -> bool:
         """Changes the partition's state; returns False, and logs it, if the transition is not allowed."""
-        current = self.partition_state(tp)
+        current = self.partition_status(tp)
         if not partition_may_become(current, target):
             log.error("%s: illegal transition from %s to %s refused", tp, current.value, target.value)
             return False
-        self._set_partition_state(tp, target)
+        self._set_partition_status(tp, target)
         return True
 
-    def _set_partition_state(self, tp: TopicPartition, state: PartitionState) -> None:
-        if state is PartitionState.NON_EXISTENT:
-            self._partition_states.pop(tp, None)
+    def _set_partition_status(self, tp: TopicPartition, state: PartitionStatus) -> None:
+        if state is PartitionStatus.NON_EXISTENT:
+            self._partition_statuses.pop(tp, None)
         else:
-            self._partition_states[tp] = state
+            self._partition_statuses[tp] = state
         if state in WITHOUT_LEADER:
             self._waiting.add(tp)
         else:
             self._waiting.discard(tp)
 
-    def replica_state(self, tp: TopicPartition, replica: int) -> ReplicaState:
-        stored = self._replica_states.get(replica, {}).get(tp)
+    def replica_status(self, tp: TopicPartition, replica: int) -> ReplicaStatus:
+        stored = self._replica_statuses.get(replica, {}).get(tp)
         return stored if stored is not None else self._replica_state_by_broker(tp, replica)
 
-    def _replica_state_by_broker(self, tp: TopicPartition, replica: int) -> ReplicaState:
+    def _replica_state_by_broker(self, tp: TopicPartition, replica: int) -> ReplicaStatus:
         if tp not in self._replicas_on.get(replica, ()):
-            return ReplicaState.NON_EXISTENT
-        return ReplicaState.ONLINE if self.is_online(tp, replica) else ReplicaState.OFFLINE
+            return ReplicaStatus.NON_EXISTENT
+        return ReplicaStatus.ONLINE if self.is_online(tp, replica) else ReplicaStatus.OFFLINE
 
     def add_replicas(self, tp: TopicPartition) -> None:
         """Makes the replicas of a newly assigned partition NewReplica."""
         for replica in self.assignment(tp).replicas:
-            self._replica_states.setdefault(replica, {})[tp] = ReplicaState.NEW
+            self._replica_statuses.setdefault(replica, {})[tp] = ReplicaStatus.NEW
 
-    def move_replica(self, tp: TopicPartition, replica: int, target: ReplicaState) -> bool:
+    def move_replica(self, tp: TopicPartition, replica: int, target: ReplicaStatus) -> bool:
         """Changes the replica's state; returns False, and logs it, if the transition is not allowed."""
-        current = self.replica_state(tp, replica)
+        current = self.replica_status(tp, replica)
         if not replica_may_become(current, target):
             log.error("%s on %d: illegal transition from %s to %s refused", tp, replica, current.value, target.value)
             return False
         if target is self._replica_state_by_broker(tp, replica):
-            self._replica_states.get(replica, {}).pop(tp, None)
+            self._replica_statuses.get(replica, {}).pop(tp, None)
         else:
-            self._replica_states.setdefault(replica, {})[tp] = target
+            self._replica_statuses.setdefault(replica, {})[tp] = target
         return True

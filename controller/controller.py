@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from controller import election
+from controller import controller_election
 from controller.announcements import ControllerRequest
 from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
@@ -254,7 +254,7 @@ class Controller:
                 log.info("%s is waiting for ZooKeeper: %s", type(event).__name__, error)
                 await asyncio.sleep(RETRY_S)
                 self._elect_again()
-            except election.EpochUnreadable as error:
+            except controller_election.EpochUnreadable as error:
                 if not self._epoch_is_unreadable:
                     log.error("%s", error)
                 self._epoch_is_unreadable = True
@@ -329,13 +329,13 @@ class Controller:
 
     async def _elect(self) -> None:
         session_id = self._zk.session_id
-        outcome = await election.elect(
+        outcome = await controller_election.elect(
             self._zk, self._settings.broker_id, self._clock.wall_ms, self._watches.controller
         )
         if session_id != self._zk.session_id:
             self._elect_again()  # the result is from a session that has ended
             return
-        if isinstance(outcome, election.Lost):
+        if isinstance(outcome, controller_election.Lost):
             self._resign(f"broker {outcome.controller_id} is the controller")
             self._set_controller(outcome.controller_id)
             self._controller_watch.look_at(outcome.controller_id)
@@ -347,7 +347,7 @@ class Controller:
         self._controller_watch.look_at(None)
         await self._begin_term(outcome)
 
-    async def _begin_term(self, won: election.Won) -> None:
+    async def _begin_term(self, won: controller_election.Won) -> None:
         log.info("broker %d is elected controller, epoch %d", self._settings.broker_id, won.epoch)
         self._events.write("controller_elected", controller_epoch=won.epoch)
         term = Term(

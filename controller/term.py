@@ -13,7 +13,7 @@ from controller.announcements import Announcement
 from controller.broker_channels import BrokerChannels
 from controller.cluster_state import ClusterState
 from controller.cluster_store import ClusterStore, ControllerMoved, Written
-from controller.partition_states import PartitionState
+from controller.partition_status import PartitionStatus
 from controller.zk_watches import ZkWatches
 from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest
 from protocol.types import NO_LEADER, LeaderAndIsr, TopicPartition
@@ -210,8 +210,8 @@ class Term:
         cluster = self.cluster
         for tp, state in states.items():
             cluster.set_leadership(tp, state)
-            target = PartitionState.OFFLINE if state.leader == NO_LEADER else PartitionState.ONLINE
-            if cluster.partition_state(tp) is not target:
+            target = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
+            if cluster.partition_status(tp) is not target:
                 cluster.move_partition(tp, target)
         rows = list(states.items())
         for at in range(0, len(rows), PARTITIONS_IN_AN_EVENT):

@@ -19,12 +19,12 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 def topic_id_uuid(text: str) -> uuid.UUID:
     """The inverse of `topic_id_text`. Raises ValueError for other text."""
     if not TOPIC_ID.fullmatch(text):
-        raise ValueError(f"{shown(text)} is no topic id: 22 characters of URL-safe base 64 are needed")
+        raise ValueError(f"{shown(text)} is not a topic id: expected 22 characters of URL-safe base 64")
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def new_topic_id(random_bytes: bytes) -> str:
-    """The text of a new id made from 16 random bytes; as in Kafka it never begins with `-`, which looks like an option."""
+    """The text of a new id from 16 random bytes; as in Kafka it never starts with `-`, which looks like an option."""
     first, rest = random_bytes[0], random_bytes[1:]
     if topic_id_text(uuid.UUID(bytes=random_bytes)).startswith("-"):
         first &= 0x7F

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from controller import leader_election
 from controller.announcements import Announcement
-from controller.partition_states import PartitionState
+from controller.decisions import leader_election
+from controller.partition_status import PartitionStatus
 from controller.reactions import reassignments, topic_deletions
 from controller.reactions.leader_elections import bring_online, elect_after_failure, take_out_of_isr
-from controller.replica_states import ReplicaState
+from controller.replica_status import ReplicaStatus
 from controller.term import Term
 from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
 
@@ -66,7 +66,7 @@ async def _fail_over(term: Term, dead: Collection[int], announcement: Announceme
     led = {tp for broker in dead for tp in cluster.led_by(broker)}
     followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
     async for tp in term.in_slices(led):
-        cluster.move_partition(tp, PartitionState.OFFLINE)
+        cluster.move_partition(tp, PartitionStatus.OFFLINE)
     await elect_after_failure(term, led, announcement, reason="broker failure")
     await take_out_of_isr(term, followed, dead, announcement, reason="follower failure")
 
@@ -100,7 +100,7 @@ async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPar
     followed = [tp for tp in replicated if cluster.leadership[tp].leader != broker]
     await take_out_of_isr(term, followed, {broker}, announcement, reason="controlled shutdown")
     async for tp in term.in_slices(followed):
-        cluster.move_replica(tp, broker, ReplicaState.OFFLINE)
+        cluster.move_replica(tp, broker, ReplicaStatus.OFFLINE)
         announcement.stop(broker, tp, delete=False)
     term.events.write(
         "controlled_shutdown", broker=broker, moved=len(led) - len(remaining), remaining=[str(tp) for tp in remaining]

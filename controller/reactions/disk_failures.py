@@ -19,7 +19,7 @@ import logging
 from collections.abc import Sequence
 
 from controller.announcements import Announcement
-from controller.partition_states import PartitionState
+from controller.partition_status import PartitionStatus
 from controller.reactions import reassignments
 from controller.reactions.leader_elections import elect_after_failure, take_out_of_isr
 from controller.term import Term
@@ -109,6 +109,6 @@ async def _lead_without(
     with_state = [tp for tp in failed if tp in cluster.leadership]
     led = [tp for tp in with_state if cluster.leadership[tp].leader == broker_id]
     for tp in led:
-        cluster.move_partition(tp, PartitionState.OFFLINE)
+        cluster.move_partition(tp, PartitionStatus.OFFLINE)
     await elect_after_failure(term, led, announcement, reason=reason)
     await take_out_of_isr(term, set(with_state) - set(led), {broker_id}, announcement, reason=reason)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Set
 
-from controller import leader_election
 from controller.cluster_state import ClusterState
+from controller.decisions import leader_election
 from controller.term import Term
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import LeaderAndIsr, TopicPartition

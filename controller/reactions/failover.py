@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from controller import leader_election
 from controller.announcements import Announcement
-from controller.bounces import Bounces
+from controller.decisions import leader_election
+from controller.decisions.bounces import Bounces
 from controller.reactions import reassignments, topic_deletions
 from controller.reactions.leader_elections import bring_online, on_preferred_election, take_out_of_isr
 from controller.reactions.topic_changes import load_topics

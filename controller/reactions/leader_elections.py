@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from controller import leader_election
 from controller.announcements import Announcement
-from controller.partition_states import PartitionState
-from controller.replica_states import ReplicaState
+from controller.decisions import leader_election
+from controller.partition_status import PartitionStatus
+from controller.replica_status import ReplicaStatus
 from controller.term import Term
 from protocol.types import LeaderAndIsr, TopicPartition
 
@@ -79,11 +79,11 @@ async def bring_online(
 ) -> None:
     """New partitions get their first leader, offline ones a new one, if a suitable broker is live now."""
     cluster = term.cluster
-    by_state: dict[PartitionState, list[TopicPartition]] = {PartitionState.NEW: [], PartitionState.OFFLINE: []}
+    by_state: dict[PartitionStatus, list[TopicPartition]] = {PartitionStatus.NEW: [], PartitionStatus.OFFLINE: []}
     for tp in partitions:
-        by_state.setdefault(cluster.partition_state(tp), []).append(tp)
-    await _first_leaders(term, by_state[PartitionState.NEW], announcement)
-    await elect_after_failure(term, by_state[PartitionState.OFFLINE], announcement, reason=reason)
+        by_state.setdefault(cluster.partition_status(tp), []).append(tp)
+    await _first_leaders(term, by_state[PartitionStatus.NEW], announcement)
+    await elect_after_failure(term, by_state[PartitionStatus.OFFLINE], announcement, reason=reason)
 
 
 async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], announcement: Announcement) -> None:
@@ -112,10 +112,10 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
         for tp in (*written.done, *found):
             for replica in cluster.assignment(tp).replicas:
                 is_online = cluster.is_online(tp, replica)
-                cluster.move_replica(tp, replica, ReplicaState.ONLINE if is_online else ReplicaState.OFFLINE)
+                cluster.move_replica(tp, replica, ReplicaStatus.ONLINE if is_online else ReplicaStatus.OFFLINE)
         for tp in found:
             is_led = cluster.is_online(tp, cluster.leadership[tp].leader)
-            cluster.move_partition(tp, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
+            cluster.move_partition(tp, PartitionStatus.ONLINE if is_led else PartitionStatus.OFFLINE)
             if not is_led:
                 leaderless.append(tp)
     await elect_after_failure(term, leaderless, announcement, reason="found without a live leader")
@@ -154,7 +154,7 @@ async def on_unclean_elections_allowed(term: Term, topic: str | None) -> None:
     waiting = [
         tp
         for tp in cluster.waiting_for_leader(cluster.live)
-        if topic in (None, tp.topic) and cluster.partition_state(tp) is PartitionState.OFFLINE
+        if topic in (None, tp.topic) and cluster.partition_status(tp) is PartitionStatus.OFFLINE
     ]
     announcement = term.announcement()
     await elect_after_failure(term, waiting, announcement, reason="unclean elections are allowed now")

@@ -32,13 +32,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from controller import leader_election, reassignment
 from controller.announcements import Announcement
 from controller.assignment_store import remove_requested_moves, requested_moves, write_assignments
+from controller.decisions import leader_election, reassignment
 from controller.events import ReplicasDeleted
 from controller.reactions import topic_deletions
 from controller.reactions.leader_elections import bring_online
-from controller.replica_states import ReplicaState
+from controller.replica_status import ReplicaStatus
 from controller.term import Term
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
@@ -291,8 +291,8 @@ async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
     answered = [(tp, error) for tp, error in event.partitions if event.broker in cluster.deletions_awaited(tp)]
     for tp, error in answered:
         if error is ErrorCode.NONE:
-            cluster.move_replica(tp, event.broker, ReplicaState.DELETION_SUCCESSFUL)
-            cluster.move_replica(tp, event.broker, ReplicaState.NON_EXISTENT)
+            cluster.move_replica(tp, event.broker, ReplicaStatus.DELETION_SUCCESSFUL)
+            cluster.move_replica(tp, event.broker, ReplicaStatus.NON_EXISTENT)
         else:
             log.error("%s: broker %d could not delete its replica: %s", tp, event.broker, error.name)
             cluster.forget_replica(tp, event.broker)

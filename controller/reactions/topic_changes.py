@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from controller.partition_states import PartitionState
+from controller.partition_status import PartitionStatus
 from controller.reactions.leader_elections import bring_online
 from controller.term import Term
 from protocol.types import Assignment, TopicPartition
@@ -63,7 +63,7 @@ async def take_assignments(term: Term, topics: Topics) -> None:
             cluster.set_assignment(topic, topic_id, {**known, **added})
             new += [TopicPartition(topic, partition) for partition in added]
     async for tp in term.in_slices(new):
-        cluster.move_partition(tp, PartitionState.NEW)
+        cluster.move_partition(tp, PartitionStatus.NEW)
         cluster.add_replicas(tp)
     if new:
         announcement = term.announcement()

@@ -23,10 +23,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from controller import topic_deletion
+from controller.decisions import topic_deletion
 from controller.events import ReplicasDeleted
 from controller.reactions.topic_changes import load_topics, take_assignments
-from controller.replica_states import ReplicaState
+from controller.replica_status import ReplicaStatus
 from controller.term import Term
 from protocol.errors import ErrorCode
 from protocol.topic_names import shown
@@ -114,11 +114,11 @@ async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
     async for replica in term.in_slices(topic_deletion.being_deleted(cluster)):
         broker, tp = replica
         if topic_deletion.is_out_of_reach(cluster, replica):
-            _mark(term, replica, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
+            _mark(term, replica, ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
         elif topic_deletion.is_to_be_stopped(cluster, replica):
-            _mark(term, replica, ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED)
+            _mark(term, replica, ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED)
             announcement.stop(broker, tp, delete=True)
-        if cluster.replica_state(tp, broker) is not ReplicaState.DELETION_SUCCESSFUL:
+        if cluster.replica_status(tp, broker) is not ReplicaStatus.DELETION_SUCCESSFUL:
             unfinished.add(tp.topic)
     for broker, tp in topic_deletion.strays_to_stop(cluster, newly_told):
         announcement.stop(broker, tp, delete=True)
@@ -144,7 +144,7 @@ async def _begin(term: Term, topics: Collection[str]) -> None:
     await term.announce(announcement)
 
 
-def _mark(term: Term, replica: topic_deletion.Replica, *states: ReplicaState) -> None:
+def _mark(term: Term, replica: topic_deletion.Replica, *states: ReplicaStatus) -> None:
     broker, tp = replica
     for state in states:
         term.cluster.move_replica(tp, broker, state)
@@ -160,11 +160,11 @@ async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
         (tp, error)
         for tp, error in event.partitions
         if tp.topic in cluster.deletions_begun
-        and cluster.replica_state(tp, event.broker) is ReplicaState.DELETION_STARTED
+        and cluster.replica_status(tp, event.broker) is ReplicaStatus.DELETION_STARTED
     ]
     async for tp, error in term.in_slices(told):
         is_gone = error is ErrorCode.NONE
-        target = ReplicaState.DELETION_SUCCESSFUL if is_gone else ReplicaState.DELETION_INELIGIBLE
+        target = ReplicaStatus.DELETION_SUCCESSFUL if is_gone else ReplicaStatus.DELETION_INELIGIBLE
         cluster.move_replica(tp, event.broker, target)
     failed = [[str(tp), error.name] for tp, error in told if error is not ErrorCode.NONE]
     if told:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from controller.leader_election import is_unclean
+from controller.decisions.leader_election import is_unclean
 from protocol.types import NO_LEADER, LeaderAndIsr
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Set
 
-from controller import leader_election
-from controller.bounces import Bounces
-from controller.partition_states import PartitionState as State
-from controller.partition_states import may_become
+from controller.decisions import leader_election
+from controller.decisions.bounces import Bounces
+from controller.partition_status import PartitionStatus as State
+from controller.partition_status import may_become
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from protocol.types import NO_LEADER, BrokerInfo, LeaderAndIsr
 from tests.sim.model_broker import TOPIC_ID, TP

@@ -18,8 +18,8 @@ from broker.replication.following.truncation import EpochEnd, Truncation
 from broker.replication.leadership_changes import LeadershipChanges
 from broker.replication.partition import Partition
 from broker.storage.leader_epochs import LeaderEpochCache
-from controller import leader_election
-from controller.bounces import Bounces
+from controller.decisions import leader_election
+from controller.decisions.bounces import Bounces
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState
 from protocol.types import LeaderAndIsr

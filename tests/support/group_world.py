@@ -3,7 +3,7 @@
 The world keeps to what a log with a high watermark does: a store that succeeded is in every later coordinator's log; one that
 failed, or is under way, may be. Clients forget an answer that takes too long and ask again; an answer may be lost.
 
-It checks INV-24 by itself, whatever happens and over coordinators: in one generation no partition is told to two members, an
+It checks INV-24 by itself, whatever happens and over coordinators: in one generation no partition is assigned to two members, an
 assignment that was told makes every earlier generation stale, and every earlier holder of its instance id.
 """
 
@@ -184,7 +184,7 @@ class GroupWorld:
         self._ids += 1
         return f"m-{self._ids}"
 
-    # -- what they are told
+    # -- what they are answered
 
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -274,7 +274,7 @@ class GroupWorld:
     def fail_over(self, kept: int, settings: GroupSettings | None = None) -> None:
         """Another coordinator loads what is durable, and up to `kept` records more."""
         self.take(self.group.unload(ErrorCode.NOT_COORDINATOR))
-        assert not self._asked, "all who wait are told when the partition is lost"
+        assert not self._asked, "all waiting requests are answered when the partition is lost"
         self.log = self.log[: max(self.durable, min(len(self.log), self.durable + kept))]
         self.durable = len(self.log)
         self.settings = settings or self.settings

@@ -1,8 +1,8 @@
-"""The beginning of what consumers tell their leader (`ConsumerProtocolSubscription`), as far as a coordinator reads it. Pure.
+"""The start of a consumer's metadata (`ConsumerProtocolSubscription`): the topics it reads. Pure.
 
     version INT16 | topics: count INT32, then each: length INT16, UTF-8 | user data ... (and more in later versions)
 
-Later versions only append, so that the topics of every version are read in the same way. It is opaque otherwise.
+Later versions only append fields, so the topics are read the same way in every version. The rest is opaque.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable
 CONSUMER_PROTOCOL_TYPE = "consumer"
 LISTS_REMEMBERED = 16
 TOPICS_READ_MAX = 50_000
-"""Names in the subscriptions of one group that are read, in 20 ms; of a group that has more the topics are not known. The same list
-in many subscriptions is read once."""
+"""Topic names that are read per group, in 20 ms. If a group has more, its topics are not known. A list that many members share is
+read once."""
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """None if it does not have that form: the group's topics are then not known."""
+    """None if it cannot be read: the group's topics are then not known."""
     return topics_of_all((subscription,))
 
 
 def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Of a whole group; None if one of them is not known."""
+    """The topics of a whole group; None if one subscription cannot be read."""
     union: set[str] = set()
     left = TOPICS_READ_MAX
     read: tuple[bytes, ...] = ()

@@ -1,7 +1,7 @@
-"""How large groups may become: what clients make them keep in memory is counted, and bounded (CLI-2, BAD-32). Pure.
+"""How large groups may become: what clients make them keep in memory is counted, and limited (CLI-2, BAD-32). Pure.
 
-A broker's groups together have `group.memory.max.bytes`; what one member or one group may have of that is fixed here. Sizes are
-those of Python's objects, roughly: a broker that takes 512 MiB for its groups takes half of that more or less than it counts.
+`group.memory.max.bytes` limits all groups of a broker together. The limits of one member and one group are fixed here. Sizes are
+those of Python's objects, roughly: groups that count 512 MiB take up to half as much more or less.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ NAME_MAX = 249
 PROTOCOLS_MAX = 32
 """Assignors of a member."""
 MEMBER_BYTES_MAX = 4 * 1024**2
-"""Of what a member says with all its assignors. One of them, with all other members', has to fit a record of the log."""
+"""A member's metadata for all its assignors. The metadata of all members for one assignor have to fit a record of the log."""
 MEMBERS_MAX = 4_000
-"""Of a group, where `group.max.size` is larger: a rebalance looks at all of them in one turn of the loop."""
+"""Members of a group, if `group.max.size` is larger: a rebalance looks at all of them in one turn of the loop."""
 GROUP_BYTES_MAX = 64 * 1024**2
-"""Of all members of a group. What is stored of them is one record, a megabyte by default."""
+"""All members of a group. The log has them in one record, of at most a megabyte by default."""
 PENDING_MAX = 10_000
-"""Member ids of all groups that were given out and not used yet (KIP-394); of more the oldest are forgotten."""
+"""Member ids of all groups that were given out and not used yet (KIP-394). Above the limit the oldest are forgotten."""
 PENDING_BYTES_MAX = 64 * 1024**2
-"""Of these, with their groups."""
+"""These ids with their groups."""
 PENDING_OF_A_GROUP = 100
-"""The same of one group; as many as it may have members, if that is more."""
+"""The same for one group; or as many as the group may have members, if that is more."""
 PENDING_IS_OLD_S = 5.0
-"""A client comes back with its id at once. After so long the id gives way when its group has no more room."""
+"""A client comes back with its id at once. An older id is forgotten when its group has no room left."""
 
 GROUP_BYTES = 4_000
 """A group without members and offsets."""
@@ -46,7 +46,7 @@ def protocols_bytes(protocols: Iterable[Protocol]) -> int:
 
 
 def complaint(request: JoinRequest) -> str:
-    """Why nobody may join with that, or nothing."""
+    """Why the request is refused; empty if it is not."""
     if request.instance_id is not None and len(request.instance_id) > NAME_MAX:
         return f"a group instance id of {len(request.instance_id)} characters"
     if len(request.protocol_type) > NAME_MAX:

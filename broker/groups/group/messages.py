@@ -1,7 +1,7 @@
-"""What a group's state machine is told, what it answers, and what its coordinator has to do for it. Pure.
+"""What a group is asked, what it answers, and what its coordinator has to do for it. Pure.
 
-A request that may have to wait comes with a `ticket`, a number that the coordinator chose; the answer names it, now or after
-a later event. Times are monotonic seconds (`now_s`), durations milliseconds as on the wire.
+A request that may wait has a `ticket`, a number that the coordinator chose. The answer names the ticket, now or after a later
+event. Times are monotonic seconds (`now_s`), durations milliseconds as on the wire.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupSettings:
 
 
 class Protocol(NamedTuple):
-    """An assignor that a member knows, and what it tells the group's leader with it (opaque; a subscription for consumers)."""
+    """An assignor that a member knows, and the metadata for it: opaque bytes for the group's leader, a subscription for consumers."""
 
     name: str
     metadata: bytes
@@ -35,9 +35,9 @@ class Protocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """`member_id` is empty for one that is new. `new_member_id` is the id that it then gets.
+    """`member_id` is empty for a new member, which then gets the id `new_member_id`.
 
-    `needs_member_id`: JoinGroup v4 and later, where a new dynamic member is first sent back with its id (KIP-394).
+    `needs_member_id`: JoinGroup v4 and later. A new dynamic member gets its id first, and then joins with it (KIP-394).
     `can_skip_assignment`: v9 and later (KIP-814). `reason`: why it joins, for the log.
     """
 
@@ -57,7 +57,7 @@ class JoinRequest:
 
 
 class JoinedMember(NamedTuple):
-    """What the leader is told of each member; `metadata` is that of the chosen protocol."""
+    """A member, for the leader. `metadata` is that of the chosen protocol."""
 
     member_id: str
     instance_id: str | None
@@ -100,7 +100,7 @@ class SyncAnswer:
 
 
 class LeavingMember(NamedTuple):
-    """By member id, or, with an instance id, by that (member id empty: whoever has it)."""
+    """A member id, or an instance id with an empty member id: the member that has the instance id now."""
 
     member_id: str
     instance_id: str | None
@@ -148,7 +148,7 @@ class AnswerSync(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Effect: write this, and tell `Group.stored(number, error, now_s)` when it is below the high watermark, or failed."""
+    """Effect: write this, and call `Group.stored(number, error, ...)` when it is below the high watermark, or failed."""
 
     number: int
     metadata: GroupMetadata
@@ -158,7 +158,7 @@ Effect = AnswerJoin | AnswerSync | Store
 
 
 class CommittedOffset(NamedTuple):
-    """A group's position in a partition. `leader_epoch` -1: not said. `expire_timestamp_ms` None: by the broker's retention.
+    """A group's position in a partition. `leader_epoch` -1: not known. `expire_timestamp_ms` None: the broker's retention counts.
 
     `commit_timestamp_ms` is wall clock.
     """
@@ -171,7 +171,7 @@ class CommittedOffset(NamedTuple):
 
 
 FetchedOffset = CommittedOffset | ErrorCode | None
-"""Of a partition, as OffsetFetch tells it: None: nothing is committed; UNSTABLE_OFFSET_COMMIT: a commit is on its way (KIP-447)."""
+"""A partition's row in OffsetFetch. None: nothing is committed. UNSTABLE_OFFSET_COMMIT: a commit is pending (KIP-447)."""
 
 
 class DescribedMember(NamedTuple):

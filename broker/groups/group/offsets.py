@@ -1,11 +1,11 @@
-"""The committed offsets of one group: what is committed, what is being written, what has expired (CLI-2, INV-23). Pure.
+"""The offsets of one group: what is committed, what is being written, what has expired (CLI-2, INV-23). Pure.
 
-A commit goes `begin` -> its record is appended -> `complete` when that is below the high watermark, or `fail`. Until then the old
-offset is answered, and the partition is pending. Each offset has the log offset of its batch: of two commits that one counts
-which is later in the log, whenever the news of it came; so memory is always what a load from the log would give.
+A commit is `begin`, the append of its record, and `complete` when the record is below the high watermark, or `fail`. Until then the
+partition is pending, and OffsetFetch gets the old offset. Each offset has the log offset of its batch. The commit that is later in
+the log counts, even if its outcome arrives earlier, so memory always equals a load from the log.
 
-Tuples of numbers and strings keep the offsets, by topic and partition: a million of them are nothing to Python's garbage
-collector, which would stand still for a tenth of a second over a million objects.
+The offsets are tuples of numbers and strings, by topic and partition: Python's garbage collector does not track them. A million
+objects would make it stop the loop for a tenth of a second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PendingCommit:
 
 
 class GroupOffsets:
-    """Of one group. Empty at first; a load fills it through `of_topic`."""
+    """A load fills it through `of_topic`."""
 
     __slots__ = ("_by_topic", "_pending", "_pending_partitions", "_tombstones", "bytes")
 
@@ -42,12 +42,10 @@ class GroupOffsets:
         self._by_topic: dict[str, dict[int, StoredOffset]] = {}
         self._pending: dict[PendingCommit, None] = {}
         self._pending_partitions: Counter[TopicPartition] = Counter()
-        """In how many pending commits each is."""
+        """How many pending commits name the partition."""
         self.bytes = 0
-        """What is committed takes in memory, roughly."""
-        self._tombstones: dict[
-            TopicPartition, int
-        ] = {}  # while commits are pending: those before it have come to nothing
+        """The bytes of what is committed in memory, roughly."""
+        self._tombstones: dict[TopicPartition, int] = {}  # while commits are pending: earlier ones are void
 
     def __len__(self) -> int:
         """How many offsets are committed."""
@@ -63,7 +61,7 @@ class GroupOffsets:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is committed, and nothing is on its way: an EMPTY group of this kind is no more (Kafka's hasOffsets)."""
+        """Nothing is committed or pending. An EMPTY group without offsets is deleted (Kafka's hasOffsets)."""
         return not self._pending and not any(self._by_topic.values())
 
     def get(self, tp: TopicPartition) -> CommittedOffset | None:
@@ -76,20 +74,20 @@ class GroupOffsets:
         return None if stored is None else stored[0]
 
     def is_pending(self, tp: TopicPartition) -> bool:
-        """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for those who asked for stable ones (KIP-447)."""
+        """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for requests that want stable offsets (KIP-447)."""
         return tp in self._pending_partitions
 
     # -- commits --------------------------------------------------------------------------------------------------
 
     def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> PendingCommit:
-        """To be called before the append; ends with `complete` or `fail`, each once."""
+        """Call it before the append. `complete` or `fail` ends it, exactly once."""
         commit = PendingCommit(offsets)
         self._pending[commit] = None
         self._pending_partitions.update(commit.offsets.keys())
         return commit
 
     def growth(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
-        """By how many bytes a commit of these makes it larger, roughly."""
+        """By how many bytes a commit of these would make it larger, roughly."""
         total = 0
         for tp, committed in offsets.items():
             stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
@@ -109,7 +107,7 @@ class GroupOffsets:
         self._end(commit)
 
     def fail(self, commit: PendingCommit) -> None:
-        """It was not written, or nobody knows: what was committed before counts."""
+        """It was not written, or that is unknown. The offsets committed before count."""
         self._end(commit)
 
     def _end(self, commit: PendingCommit) -> None:
@@ -125,7 +123,7 @@ class GroupOffsets:
     # -- removal --------------------------------------------------------------------------------------------------
 
     def removed(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
-        """Their tombstones, from `log_offset` on, are below the high watermark; what was committed behind them stays."""
+        """Their tombstones, from `log_offset` on, are below the high watermark. Later commits stay."""
         for tp in partitions:
             offsets = self._by_topic.get(tp.topic, {})
             stored = offsets.get(tp.partition)
@@ -138,11 +136,11 @@ class GroupOffsets:
                 self._tombstones[tp] = max(log_offset, self._tombstones.get(tp, -1))
 
     def with_pending(self) -> list[TopicPartition]:
-        """The partitions that are committed or pending: what a deletion of the group is to remove."""
+        """The committed or pending partitions: a deletion of the group removes them."""
         return list(dict.fromkeys([*self, *(tp for commit in self._pending for tp in commit.offsets)]))
 
     def of_topics(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """The partitions of these topics that are committed or pending: to be removed when the topics are deleted."""
+        """The committed or pending partitions of these topics: a deletion of the topics removes them."""
         wanted = frozenset(topics)
         found = [TopicPartition(topic, n) for topic in wanted for n in self._by_topic.get(topic, ())]
         found += [tp for commit in self._pending for tp in commit.offsets if tp.topic in wanted]
@@ -161,17 +159,17 @@ class GroupOffsets:
         state_since_ms: int,
         subscribed_topics: frozenset[str] | None,
     ) -> list[TopicPartition]:
-        """Which offsets are to be removed now, by wall clock; what is pending is never among them (KIP-211, KIP-496).
+        """Which offsets have expired, by wall clock; never pending ones (KIP-211, KIP-496).
 
-        The rest tells of the group: is its state EMPTY or STABLE, since when (-1: not known), which topics its members
-        have subscribed to (None: not known).
+        The other parameters describe the group: is its state EMPTY or STABLE, since when (-1: not known), which topics its
+        members have subscribed to (None: not known).
 
-            no protocol type        only offsets, of consumers without membership: `retention_ms` after the commit
-            EMPTY                   `retention_ms` after it became so, or after the commit where that is not known
+            no protocol type        offsets of consumers without membership: `retention_ms` after the commit
+            EMPTY                   `retention_ms` after it became empty, or after the commit if that time is not known
             STABLE consumers        of topics to which nobody subscribes: `retention_ms` after the commit
             all else                none
 
-        An offset that came with a time of its own expires then, where any of its group may.
+        An offset with its own expiry time expires then, if offsets of its group may expire at all.
         """
         subscribed: frozenset[str] = frozenset()
         since: Callable[[StoredOffset], int] = _commit_timestamp
@@ -196,11 +194,11 @@ class GroupOffsets:
     # -- loading --------------------------------------------------------------------------------------------------
 
     def of_topic(self, topic: str) -> dict[int, StoredOffset]:
-        """Partition -> offset, to be filled by who loads the group; `loaded` ends that."""
+        """Partition -> offset. A load fills it, and calls `loaded` at the end."""
         return self._by_topic.setdefault(topic, {})
 
     def loaded(self) -> None:
-        """Topics of which only tombstones came are forgotten."""
+        """Removes topics that had only tombstones."""
         for topic in [topic for topic, offsets in self._by_topic.items() if not offsets]:
             del self._by_topic[topic]
         self.bytes = sum(_size(stored[3]) for offsets in self._by_topic.values() for stored in offsets.values())

@@ -1,14 +1,14 @@
 """The states of a classic consumer group, and every way from one to another (Kafka's `GroupState`). Pure.
 
-A generation is made in two halves. PreparingRebalance gathers the members: their JoinGroups wait until all have come, or the
-time is up. CompletingRebalance waits for the leader to say who gets what, and for that to be stored; SyncGroups wait.
+A rebalance has two halves. In PreparingRebalance the members gather: their JoinGroups wait until all have joined, or the time is up.
+In CompletingRebalance the SyncGroups wait for the leader's assignment, and for that to be stored.
 
 | state               | JoinGroup                                   | SyncGroup       | Heartbeat   | OffsetCommit of a member |
 |---------------------|---------------------------------------------|-----------------|-------------|--------------------------|
-| Empty               | new: begins a rebalance; else unknown       | unknown         | unknown     | unknown; outsiders may   |
+| Empty               | new: starts a rebalance; else unknown       | unknown         | unknown     | unknown; outsiders may   |
 | PreparingRebalance  | waits                                       | in progress     | in progress | taken                    |
-| CompletingRebalance | same metadata: this generation; else begins | waits           | taken       | in progress              |
-| Stable              | the same, but the leader begins one         | the assignment  | taken       | taken                    |
+| CompletingRebalance | same metadata: this generation; else starts | waits           | taken       | in progress              |
+| Stable              | the same, but the leader starts one         | the assignment  | taken       | taken                    |
 | Dead                | not available                               | not available   | not available | not available          |
 
 unknown: UNKNOWN_MEMBER_ID, in progress: REBALANCE_IN_PROGRESS, not available: COORDINATOR_NOT_AVAILABLE.
@@ -30,7 +30,7 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    """Deleted, or no longer led here: nothing brings it back."""
+    """Deleted, or no longer led here. It stays Dead."""
 
 
 class Cause(Enum):
@@ -92,7 +92,7 @@ TRANSITIONS: Mapping[tuple[GroupState, Cause], GroupState] = MappingProxyType(
 
 
 class IllegalTransition(AssertionError):
-    """A mistake of ours: the table has no such row."""
+    """A bug: the table has no such row."""
 
 
 def next_state(state: GroupState, cause: Cause) -> GroupState:

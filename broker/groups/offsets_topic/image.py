@@ -1,10 +1,10 @@
-"""What one partition of `__consumer_offsets` says, read from its begin to its end: groups, and their offsets. Pure.
+"""The groups and offsets in one partition of `__consumer_offsets`, read from start to end. Pure.
 
-The last record of a key counts, a tombstone removes. Offsets that were committed in a transaction count from its marker on; those
-of a transaction without a marker are left out. Records of an unknown version are skipped and counted, nothing is done to them.
+The last record of a key counts, and a tombstone removes it. Offsets of a transaction count from its marker on; without a marker
+they are left out. Records of an unknown version are skipped and counted; they stay in the log.
 
-A million offsets are read in about four seconds, so the way of one is short: the bytes of its key before the partition's number,
-which are those of all offsets of a group in a topic, lead to where they are kept, and no string is made of them.
+A million offsets are read in about four seconds, so the work for one is short. All offsets of a group in a topic have the same
+key bytes before the partition number. These bytes lead directly to the place of the offsets; no string is made of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.kafka.keyed_records import keyed_records
 from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
 
 RECORDS_PER_STEP = 50
-"""After so many, who reads may look at the time."""
+"""After so many records the caller may look at the time."""
 COMMIT_MARKER = 1
 
 _MARKER = struct.Struct(">hh")
@@ -38,13 +38,13 @@ _PARTITION = struct.Struct(">i")
 Slot = dict[int, StoredOffset]
 """Partition -> offset, of one group in one topic."""
 TransactionalOffset = tuple[Slot, int, StoredOffset | None]
-"""Where it will be kept, its partition, and the offset; None: a tombstone."""
+"""Its slot, its partition, and the offset; None: a tombstone."""
 
 
 class OffsetsImage:
-    """Filled by `steps`, then given out by `groups`. `skipped` counts what was left aside, by what it was.
+    """`steps` fills it, then `groups` gives out what it has. `skipped` counts the skipped records by kind.
 
-    `first_errors` says of what could not be read why, for the first of each kind.
+    `first_errors` says why the first record of each kind could not be read.
     """
 
     def __init__(self) -> None:
@@ -58,15 +58,15 @@ class OffsetsImage:
 
     @property
     def open_transactions(self) -> int:
-        """Of how many producers offsets were left out, since no marker came."""
+        """How many producers have offsets without a marker; these are left out."""
         return len(self._open)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def steps(self, records: Buffer) -> Iterator[None]:
-        """Takes batches, in the order of the log, of which the last may be cut; `next_offset` goes with them.
+        """Takes batches in the order of the log; the last may be incomplete. `next_offset` is the offset after them.
 
-        Stops every few records, so that others can have their turn. Raises KafkaError(CORRUPT_MESSAGE) for broken bytes.
+        Yields every few records, so that the caller can pause. Raises KafkaError(CORRUPT_MESSAGE) for broken bytes.
         """
         taken = 0
         for position, header in iter_batches(records):
@@ -104,7 +104,7 @@ class OffsetsImage:
             self._skip_value("committed offsets", error)
 
     def _slot_of(self, key: bytes | None, value: bytes | None) -> Slot | None:
-        """Where the offset of a key is kept that is the first of its group in its topic; None: the record is done with."""
+        """The slot for the first offset of a group in a topic; None: the record is no offset, and is done."""
         try:
             decoded = decode_key(key)
             if isinstance(decoded, GroupKey):
@@ -145,7 +145,7 @@ class OffsetsImage:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     def _take_transactional(self, header: BatchHeader, data: bytes) -> None:
-        """Kept aside until the marker. Only offsets are committed in transactions."""
+        """Kept apart until the marker. Transactions commit only offsets."""
         pending = self._open.setdefault(header.producer_id, {})
         for key, value in keyed_records(data, header.record_count):
             slot = self._slots.get(key[:-4]) if key is not None else None
@@ -175,7 +175,7 @@ class OffsetsImage:
     # -- giving out -----------------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[tuple[str, GroupMetadata | None, GroupOffsets]]:
-        """Each group that is stored, or of which offsets are: its id, what is stored of it (None: only offsets), its offsets."""
+        """Each group that has a record or offsets: its id, its record (None: only offsets), its offsets."""
         for group_id, offsets in self._offsets.items():
             offsets.loaded()
             metadata = self._metadata.pop(group_id, None)

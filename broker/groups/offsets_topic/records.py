@@ -1,24 +1,24 @@
-"""What stands in `__consumer_offsets`: keys and values of committed offsets and of groups, to the byte as Kafka's. Pure.
+"""The records of `__consumer_offsets`: keys and values of committed offsets and of groups, byte for byte as Kafka's. Pure.
 
     key    v0, v1   a committed offset   group, topic (strings), partition (int32); v1 is written
            v2       a group              group
     value  of a committed offset
            v0       offset (int64), metadata (string), commit timestamp (int64, ms)
-           v1       as v0, then the timestamp when it expires; written when a commit said how long it is to be kept
+           v1       as v0, then the timestamp when it expires; written when the commit has its own retention time
            v2       as v0
            v3       offset, leader epoch (int32), metadata, commit timestamp; written otherwise
            v4       as v3, in compact strings and with tagged fields; read, not written
     value  of a group
            v0       protocol type, generation (int32), protocol, leader (nullable), members
            v1       each member has a rebalance time-out
-           v2       the time of the last change of state (int64, ms) stands before the members
+           v2       the time of the last change of state (int64, ms) is before the members
            v3       each member has its instance id (nullable); written
            v4       as v3, in compact strings and with tagged fields; read, not written
     member          member id, instance id, client id, client host, rebalance and session time-out (int32, ms),
                     subscription, assignment (bytes)
 
-A version (int16) begins each; a string has an int16 length in UTF-8 bytes before it, bytes have an int32 length. No value at all
-is a tombstone: it removes what its key names. What has another version is of another time, and not to be touched.
+Each starts with a version (int16). A string has an int16 length in UTF-8 bytes before it, bytes have an int32 length. A record
+without a value is a tombstone: it removes what its key names. Records of other versions are skipped, and stay in the log.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_EXPIRING = 1
 GROUP_VALUE_VERSION = 3
 VALUE_VERSION_MAX = 4
-"""The newest that is read, of both kinds of values."""
+"""The newest version that is read, for both kinds of values."""
 STRING_BYTES_MAX = 2**15 - 1
-"""What a string can be long here. Group ids and names come longer in requests of flexible versions."""
+"""The longest string in a record. Requests of flexible versions can have longer ones."""
 NO_TIMESTAMP = -1
 
 _SHORT = struct.Struct(">h")
@@ -63,13 +63,13 @@ class GroupKey(NamedTuple):
 
 
 class UnknownKey(NamedTuple):
-    """Of a version that is not known here; -1: no key, or not even a version."""
+    """A key of an unknown version; -1: no key, or no version."""
 
     version: int
 
 
 class UnknownValueVersion(Exception):
-    """A value that another version of the broker has written."""
+    """Another version of the broker has written the value."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"version {version}")
@@ -90,7 +90,7 @@ def encode_offset_key(group_id: str, tp: TopicPartition) -> bytes:
 
 @lru_cache(maxsize=64)
 def _offset_key_of_topic(group_id: str, topic: str) -> bytes:
-    """All but the partition: a commit may name thousands of them."""
+    """The key without the partition: a commit may name thousands of partitions."""
     return _SHORT.pack(OFFSET_KEY_VERSION) + _string(group_id) + _string(topic)
 
 
@@ -134,7 +134,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(value: bytes) -> CommittedOffset:
-    """Raises UnknownValueVersion, UnreadableRecord. At the most 1 us: a million of them are read when a group's partition moves."""
+    """Raises UnknownValueVersion, UnreadableRecord. At most 1 us: a load may read a million of them."""
     return CommittedOffset(*offset_fields(value))
 
 

@@ -100,11 +100,11 @@ class OffsetsWriter:
             return
 
         def appended(error: ErrorCode, _: int) -> None:
-            told = GROUP_ERRORS.get(error, error)
-            if told not in (ErrorCode.NONE, *_UNAVAILABLE.values(), ErrorCode.REBALANCE_IN_PROGRESS):
+            group_error = GROUP_ERRORS.get(error, error)
+            if group_error not in (ErrorCode.NONE, *_UNAVAILABLE.values(), ErrorCode.REBALANCE_IN_PROGRESS):
                 generation = metadata.generation
                 log.error("group %.200s, generation %d could not be stored: %s", group_id, generation, error.name)
-            respond(told)
+            respond(group_error)
 
         self.append(partition, [record], appended)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import cluster_state, partition_states, replica_states
+from controller import cluster_state, partition_status, replica_status
 from controller.cluster_state import ClusterState
-from controller.partition_states import PartitionState
-from controller.replica_states import ReplicaState
+from controller.partition_status import PartitionStatus
+from controller.replica_status import ReplicaStatus
 from protocol.types import NO_LEADER, Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -46,14 +46,14 @@ REPLICA_MOVES = {
 
 def test_partition_moves_are_kafkas() -> None:
     allowed = {
-        (a.value, b.value) for a, b in itertools.product(PartitionState, repeat=2) if partition_states.may_become(a, b)
+        (a.value, b.value) for a, b in itertools.product(PartitionStatus, repeat=2) if partition_status.may_become(a, b)
     }
     assert allowed == PARTITION_MOVES
 
 
 def test_replica_moves_are_kafkas() -> None:
     allowed = {
-        (a.value, b.value) for a, b in itertools.product(ReplicaState, repeat=2) if replica_states.may_become(a, b)
+        (a.value, b.value) for a, b in itertools.product(ReplicaStatus, repeat=2) if replica_status.may_become(a, b)
     }
     assert allowed == REPLICA_MOVES
 
@@ -68,10 +68,10 @@ def cluster_with(brokers: tuple[int, ...], assignment: dict[int, tuple[int, ...]
 
 def test_an_illegal_move_is_refused_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     cluster = cluster_with((1, 2), {0: (1, 2)})
-    assert not cluster.move_partition(T0, PartitionState.ONLINE)
-    assert cluster.partition_state(T0) is PartitionState.NON_EXISTENT
-    assert not cluster.move_replica(T0, 1, ReplicaState.DELETION_STARTED)
-    assert cluster.replica_state(T0, 1) is ReplicaState.ONLINE
+    assert not cluster.move_partition(T0, PartitionStatus.ONLINE)
+    assert cluster.partition_status(T0) is PartitionStatus.NON_EXISTENT
+    assert not cluster.move_replica(T0, 1, ReplicaStatus.DELETION_STARTED)
+    assert cluster.replica_status(T0, 1) is ReplicaStatus.ONLINE
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
     assert "NonExistentPartition to OnlinePartition" in caplog.text
 
@@ -79,43 +79,43 @@ def test_an_illegal_move_is_refused_and_logged(caplog: pytest.LogCaptureFixture)
 def test_a_partitions_life() -> None:
     cluster = cluster_with((1,), {0: (1,)})
     for state, waits in (
-        (PartitionState.NEW, True),
-        (PartitionState.ONLINE, False),
-        (PartitionState.OFFLINE, True),
-        (PartitionState.NON_EXISTENT, False),
+        (PartitionStatus.NEW, True),
+        (PartitionStatus.ONLINE, False),
+        (PartitionStatus.OFFLINE, True),
+        (PartitionStatus.NON_EXISTENT, False),
     ):
         assert cluster.move_partition(T0, state)
-        assert cluster.partition_state(T0) is state
+        assert cluster.partition_status(T0) is state
         assert cluster.waiting_for_leader() == ([T0] if waits else [])
 
 
 def test_a_replica_follows_its_broker() -> None:
     cluster = cluster_with((1, 2), {0: (1, 2, 3)})
-    assert [cluster.replica_state(T0, r) for r in (1, 3, 4)] == [
-        ReplicaState.ONLINE,
-        ReplicaState.OFFLINE,
-        ReplicaState.NON_EXISTENT,
+    assert [cluster.replica_status(T0, r) for r in (1, 3, 4)] == [
+        ReplicaStatus.ONLINE,
+        ReplicaStatus.OFFLINE,
+        ReplicaStatus.NON_EXISTENT,
     ]
-    assert cluster.move_replica(T0, 1, ReplicaState.OFFLINE)  # told to stop
-    assert cluster.replica_state(T0, 1) is ReplicaState.OFFLINE
+    assert cluster.move_replica(T0, 1, ReplicaStatus.OFFLINE)  # told to stop
+    assert cluster.replica_status(T0, 1) is ReplicaStatus.OFFLINE
     cluster.broker_went(1)
-    assert cluster.replica_state(T0, 1) is ReplicaState.OFFLINE
+    assert cluster.replica_status(T0, 1) is ReplicaStatus.OFFLINE
     cluster.broker_came(BrokerInfo(1, 99, ()))
-    assert cluster.replica_state(T0, 1) is ReplicaState.ONLINE, "a new life was told nothing"
+    assert cluster.replica_status(T0, 1) is ReplicaStatus.ONLINE, "a new life was told nothing"
 
 
 def test_a_replicas_deletion() -> None:
     cluster = cluster_with((1,), {0: (1,)})
     cluster.add_replicas(T0)
     for state in (
-        ReplicaState.ONLINE,
-        ReplicaState.OFFLINE,
-        ReplicaState.DELETION_STARTED,
-        ReplicaState.DELETION_SUCCESSFUL,
-        ReplicaState.NON_EXISTENT,
+        ReplicaStatus.ONLINE,
+        ReplicaStatus.OFFLINE,
+        ReplicaStatus.DELETION_STARTED,
+        ReplicaStatus.DELETION_SUCCESSFUL,
+        ReplicaStatus.NON_EXISTENT,
     ):
         assert cluster.move_replica(T0, 1, state)
-        assert cluster.replica_state(T0, 1) is state
+        assert cluster.replica_status(T0, 1) is state
 
 
 def test_a_term_begins_with_what_zookeeper_has() -> None:
@@ -123,9 +123,9 @@ def test_a_term_begins_with_what_zookeeper_has() -> None:
     cluster.set_leadership(T0, LeaderAndIsr(1, 3, (1,), 1))
     cluster.set_leadership(T1, LeaderAndIsr(2, 3, (2,), 1))
     cluster.start_state_machines()
-    assert cluster.partition_state(T0) is PartitionState.ONLINE
-    assert cluster.partition_state(T1) is PartitionState.OFFLINE
-    assert cluster.partition_state(TopicPartition("t", 2)) is PartitionState.NEW
+    assert cluster.partition_status(T0) is PartitionStatus.ONLINE
+    assert cluster.partition_status(T1) is PartitionStatus.OFFLINE
+    assert cluster.partition_status(TopicPartition("t", 2)) is PartitionStatus.NEW
     assert set(cluster.waiting_for_leader()) == {T1, TopicPartition("t", 2)}
     assert cluster.waiting_for_leader({2}) == [T1]
     assert cluster.waiting_for_leader({7}) == []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.election import Lost, Won, elect
+from controller.controller_election import Lost, Won, elect
 from protocol.zk.session import ConnectionLoss, CreateOp, Op, SetOp, WatchEvent
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller import announcements, cluster_state, cluster_store, reassignment, term
+from controller import announcements, cluster_state, cluster_store, term
+from controller.decisions import reassignment
 from protocol.errors import KafkaError
 from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import Assignment, TopicPartition

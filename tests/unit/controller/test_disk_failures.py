@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.replica_states import ReplicaState
+from controller.replica_status import ReplicaStatus
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
@@ -22,10 +22,10 @@ def offline(cluster: MemoryCluster, tp: TopicPartition = T0) -> set[tuple[int, .
     return {tuple(broker.metadata[tp].offline_replicas) for broker in cluster.running.values()}
 
 
-def replica_state(cluster: MemoryCluster, broker: int, tp: TopicPartition = T0) -> ReplicaState:
+def replica_status(cluster: MemoryCluster, broker: int, tp: TopicPartition = T0) -> ReplicaStatus:
     term = cluster.controllers[cluster.controller]._term
     assert term is not None
-    return term.cluster.replica_state(tp, broker)
+    return term.cluster.replica_status(tp, broker)
 
 
 async def fail(cluster: MemoryCluster, broker: int, *partitions: TopicPartition) -> None:
@@ -41,8 +41,8 @@ def test_the_leader_moves_and_the_other_directory_goes_on() -> None:
         assert (cluster.state("t", 1).leader, cluster.state("t", 1).isr) == (2, (2, 3, 1))
         assert offline(cluster) == {(2,)}
         assert offline(cluster, T1) == {()}
-        assert replica_state(cluster, 2) is ReplicaState.OFFLINE
-        assert replica_state(cluster, 2, T1) is ReplicaState.ONLINE
+        assert replica_status(cluster, 2) is ReplicaStatus.OFFLINE
+        assert replica_status(cluster, 2, T1) is ReplicaStatus.ONLINE
 
     scenario(play)
 

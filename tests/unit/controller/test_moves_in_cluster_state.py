@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import reassignment
 from controller.announcements import Announcement
 from controller.cluster_state import ClusterState
-from controller.replica_states import ReplicaState
+from controller.decisions import reassignment
+from controller.replica_status import ReplicaStatus
 from protocol.rpc.messages import LeaderAndIsrRequest
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 
@@ -37,19 +37,19 @@ def hand_over(cluster: ClusterState) -> list[int]:
 
 
 def confirm(cluster: ClusterState, broker: int) -> None:
-    assert cluster.move_replica(TP, broker, ReplicaState.DELETION_SUCCESSFUL)
-    assert cluster.move_replica(TP, broker, ReplicaState.NON_EXISTENT)
+    assert cluster.move_replica(TP, broker, ReplicaStatus.DELETION_SUCCESSFUL)
+    assert cluster.move_replica(TP, broker, ReplicaStatus.NON_EXISTENT)
 
 
 def test_a_move_from_its_begin_to_its_end() -> None:
     cluster = cluster_of()
     assert move(cluster, (3, 2)) == [3]
     assert cluster.reassigning == {TP}
-    assert cluster.replica_state(TP, 3) is ReplicaState.NEW
+    assert cluster.replica_status(TP, 3) is ReplicaStatus.NEW
     assert hand_over(cluster) == [1]
     assert cluster.assignment(TP) == Assignment((3, 2))
     assert cluster.move_of(TP) == Assignment((3, 2, 1), (3,), (1,))
-    assert cluster.replica_state(TP, 3) is ReplicaState.ONLINE
+    assert cluster.replica_status(TP, 3) is ReplicaStatus.ONLINE
     assert cluster.deletions_awaited(TP) == [1]
     assert cluster.reassigning == {TP}
     assert cluster.replicas_on(1) == {OTHER}
@@ -58,7 +58,7 @@ def test_a_move_from_its_begin_to_its_end() -> None:
     cluster.end_move(TP)
     assert cluster.reassigning == set()
     assert cluster.move_of(TP) == Assignment((3, 2))
-    assert cluster.replica_state(TP, 1) is ReplicaState.NON_EXISTENT
+    assert cluster.replica_status(TP, 1) is ReplicaStatus.NON_EXISTENT
 
 
 def test_a_dead_broker_is_not_awaited() -> None:
@@ -79,8 +79,8 @@ def test_a_replica_that_is_wanted_again_while_it_is_deleted_is_made_anew() -> No
     hand_over(cluster)
     assert move(cluster, (1, 2)) == [1]
     assert cluster.deletions_awaited(TP) == []
-    assert cluster.replica_state(TP, 1) is ReplicaState.NEW
-    assert cluster.replica_state(TP, 3) is ReplicaState.NON_EXISTENT
+    assert cluster.replica_status(TP, 1) is ReplicaStatus.NEW
+    assert cluster.replica_status(TP, 3) is ReplicaStatus.NON_EXISTENT
 
 
 def test_a_topic_that_goes_leaves_nothing_of_a_move() -> None:
@@ -89,7 +89,7 @@ def test_a_topic_that_goes_leaves_nothing_of_a_move() -> None:
     hand_over(cluster)
     cluster.remove_topic("t")
     assert (cluster.reassigning, cluster.handed_over) == (set(), {})
-    assert all(cluster.replica_state(TP, broker) is ReplicaState.NON_EXISTENT for broker in BROKERS)
+    assert all(cluster.replica_status(TP, broker) is ReplicaStatus.NON_EXISTENT for broker in BROKERS)
 
 
 def test_a_term_that_begins_finds_the_moves() -> None:
@@ -154,4 +154,4 @@ def test_any_history(history: Sequence[tuple[str, tuple[int, ...]]]) -> None:
             assert assigned == Assignment(reassignment.target_of(moving))
         for broker in BROKERS:
             if broker not in moving.replicas:
-                assert cluster.replica_state(TP, broker) is ReplicaState.NON_EXISTENT
+                assert cluster.replica_status(TP, broker) is ReplicaStatus.NON_EXISTENT

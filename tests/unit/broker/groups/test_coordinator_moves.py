@@ -33,7 +33,7 @@ async def a_group_with_an_offset(cluster: GroupCluster) -> None:
 
 
 def test_members_go_on_when_the_coordinator_was_killed(tmp_path: Path) -> None:
-    """INV-23, INV-24: no rebalance only because it moved, nothing acknowledged is lost, sessions begin anew."""
+    """INV-23, INV-24: a move causes no rebalance, nothing acknowledged is lost, and sessions restart."""
 
     async def scenario(cluster: GroupCluster) -> None:
         await a_group_with_an_offset(cluster)
@@ -207,7 +207,7 @@ def test_a_load_from_before_a_loss_comes_to_nothing(tmp_path: Path) -> None:
 
 
 def test_a_leader_without_a_break_in_its_session_takes_up_its_epoch_again(tmp_path: Path) -> None:
-    """STA-4: after the loss of its session the same leadership is told once more, and the groups are loaded anew."""
+    """STA-4: after a lost session the controller announces the same leadership again, and the groups are loaded again."""
 
     async def scenario(cluster: GroupCluster) -> None:
         await cluster.start(1)

@@ -52,7 +52,7 @@ def test_two_members_become_a_stable_group() -> None:
     assert (follows.protocol_type, follows.protocol_name) == ("consumer", "range")
     waiting = script.sync("id-2")
     leading = script.sync("id-1", {"id-1": b"one", "id-2": b"two"})
-    assert not {waiting, leading} & set(script.answers), "nobody is told before it is stored (INV-24)"
+    assert not {waiting, leading} & set(script.answers), "no member gets an assignment before it is stored (INV-24)"
     assert [member.assignment for member in script.stores[1].members] == [b"one", b"two"]
     script.stored()
     assert (script.synced(leading).assignment, script.synced(waiting).assignment) == (b"one", b"two")

@@ -96,7 +96,7 @@ class GroupSchedules(RuleBasedStateMachine):
 
     @rule(instance=st.sampled_from(["a", "b"]), can_skip=st.booleans(), twins=st.booleans())
     def static_member_starts_again(self, instance: str, can_skip: bool, twins: bool) -> None:
-        """`twins`: the one before goes on too, until it hears that it is fenced."""
+        """`twins`: the earlier instance continues too, until it learns that it is fenced."""
         for client in self.world.live_clients():
             if client.instance == instance and not twins:
                 client.phase = "gone"

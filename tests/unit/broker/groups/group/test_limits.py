@@ -32,7 +32,7 @@ def test_ids_that_were_given_out_count_until_they_are_old(monkeypatch: pytest.Mo
     expected = [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
     assert [script.error(ticket) for ticket in tickets] == expected
     assert script.group.pending_members == 2
-    # Whoever has one may join; who was away for too long makes room, and may begin anew.
+    # A client with an id may join. An id that was not used for too long makes room; its client may start again.
     script.join("id-1")
     script.wait(PENDING_IS_OLD_S)
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_the_pending_ids_of_all_groups_are_bounded(tmp_path: Path, monkeypatch: 
             assert [answer.error for answer in joined] == [ErrorCode.MEMBER_ID_REQUIRED]
         groups = cluster.coordinators[1]._groups
         assert [held.group_id for held in groups] == [f"g{number}" for number in range(15, 20)]
-        # One that is forgotten is told so; one that left leaves nothing.
+        # A forgotten id gets an error; an id that was given back leaves nothing behind.
         assert cluster.join(1, "m", group="g3")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
         left: list[Any] = []
         cluster.coordinators[1].leave("g19", [LeavingMember("m", None)], lambda *answer: left.append(answer))

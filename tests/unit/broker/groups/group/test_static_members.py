@@ -29,7 +29,7 @@ STABLE = GroupState.STABLE
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("instance", ["a", "b"])
 def test_a_static_member_comes_back_without_a_rebalance(instance: str, skip: bool) -> None:
-    """KIP-814: a leader that can skip is told to; one that cannot is not told that it leads."""
+    """KIP-814: a leader that can skip the assignment has to; to one that cannot, the answer names another leader."""
     script = stable("a", "b")
     old = {"a": "id-1", "b": "id-2"}[instance]
     generation, rows = script.group.generation, len(script.rows)

@@ -206,7 +206,7 @@ class Refusing:
 
 
 ERRORS = [
-    # the append's, what the group is told, what the committer is told (Kafka's GroupMetadataManager)
+    # the append's error, the group's, the committer's (Kafka's GroupMetadataManager)
     ("NONE", "NONE", "NONE"),
     ("UNKNOWN_TOPIC_OR_PARTITION", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
     ("NOT_ENOUGH_REPLICAS", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE"),
@@ -269,7 +269,7 @@ def fill(cluster: Cluster, commits: int, batch: int = 10) -> None:
 
 
 def test_others_have_their_turn_while_it_loads(tmp_path: Path) -> None:
-    """BUG-25 without standing still. Time goes with what the loader looks at the clock."""
+    """BUG-25 without standing still. Time advances each time the reader looks at the clock."""
 
     class Ticking:
         now = 0.0

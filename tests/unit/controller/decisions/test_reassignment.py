@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import leader_election, reassignment
+from controller.decisions import leader_election, reassignment
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import NO_LEADER, Assignment, LeaderAndIsr, TopicPartition
 

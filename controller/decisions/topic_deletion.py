@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from controller.cluster_state import ClusterState
-from controller.replica_states import ReplicaState
+from controller.replica_status import ReplicaStatus
 from protocol.types import TopicPartition
 
 Replica = tuple[int, TopicPartition]
 """(broker, partition)"""
 
 SETTLED = (
-    ReplicaState.DELETION_STARTED,
-    ReplicaState.DELETION_SUCCESSFUL,
-    ReplicaState.DELETION_INELIGIBLE,
+    ReplicaStatus.DELETION_STARTED,
+    ReplicaStatus.DELETION_SUCCESSFUL,
+    ReplicaStatus.DELETION_INELIGIBLE,
 )
 """A replica in one of these states does not get the request (again) in this life of its broker."""
 
-OUT_OF_REACH = (ReplicaState.DELETION_SUCCESSFUL, ReplicaState.DELETION_INELIGIBLE)
+OUT_OF_REACH = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
 """States in which a replica on a dead broker needs no change."""
 
 
@@ -50,7 +50,7 @@ def finished(cluster: ClusterState) -> list[str]:
         topic
         for topic in cluster.deletions_begun
         if all(
-            cluster.replica_state(tp, broker) is ReplicaState.DELETION_SUCCESSFUL
+            cluster.replica_status(tp, broker) is ReplicaStatus.DELETION_SUCCESSFUL
             for broker, tp in replicas_of(cluster, topic)
         )
     )
@@ -70,13 +70,13 @@ def being_deleted(cluster: ClusterState) -> Iterator[Replica]:
 def is_to_be_stopped(cluster: ClusterState, replica: Replica) -> bool:
     """Whether it is one of `replicas_to_stop`."""
     broker, tp = replica
-    return broker in cluster.brokers and cluster.replica_state(tp, broker) not in SETTLED
+    return broker in cluster.brokers and cluster.replica_status(tp, broker) not in SETTLED
 
 
 def is_out_of_reach(cluster: ClusterState, replica: Replica) -> bool:
     """Whether it is one of `replicas_out_of_reach`."""
     broker, tp = replica
-    return broker not in cluster.brokers and cluster.replica_state(tp, broker) not in OUT_OF_REACH
+    return broker not in cluster.brokers and cluster.replica_status(tp, broker) not in OUT_OF_REACH
 
 
 def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
@@ -104,7 +104,7 @@ def why_ineligible(cluster: ClusterState, topic: str) -> str | None:
     dead: set[int] = set()
     failed: set[int] = set()
     for broker, tp in replicas_of(cluster, topic):
-        if cluster.replica_state(tp, broker) is ReplicaState.DELETION_INELIGIBLE:
+        if cluster.replica_status(tp, broker) is ReplicaStatus.DELETION_INELIGIBLE:
             (failed if broker in cluster.brokers else dead).add(broker)
     reasons = []
     if dead:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controller import topic_deletion
 from controller.cluster_state import ClusterState
-from controller.replica_states import ReplicaState
+from controller.decisions import topic_deletion
+from controller.replica_status import ReplicaStatus
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaRequest
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PreferredElectionZNode, TopicZNode
@@ -66,7 +66,7 @@ def test_replicas_on_dead_brokers_wait_for_their_return() -> None:
     cluster = state(1, 2)
     cluster.begin_deletion("t")
     assert topic_deletion.replicas_out_of_reach(cluster) == [(3, T1)]
-    cluster.move_replica(T1, 3, ReplicaState.DELETION_INELIGIBLE)
+    cluster.move_replica(T1, 3, ReplicaStatus.DELETION_INELIGIBLE)
     assert topic_deletion.replicas_out_of_reach(cluster) == []
     assert topic_deletion.why_ineligible(cluster, "t") == "brokers [3] are dead"
     cluster.broker_came(BrokerInfo(3, 30, ()))
@@ -80,7 +80,7 @@ def test_finished_when_every_replica_has_confirmed() -> None:
     cluster.begin_deletion("t")
     for broker, tp in topic_deletion.replicas_to_stop(cluster):
         assert topic_deletion.finished(cluster) == []
-        for target in (ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL):
+        for target in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED, ReplicaStatus.DELETION_SUCCESSFUL):
             assert cluster.move_replica(tp, broker, target)
     assert topic_deletion.finished(cluster) == ["t"]
     cluster.broker_went(1)
@@ -93,11 +93,11 @@ def test_finished_when_every_replica_has_confirmed() -> None:
 def test_a_broker_that_dies_between_request_and_answer_is_told_again() -> None:
     cluster = state(1, 2, 3)
     cluster.begin_deletion("t")
-    for target in (ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED):
+    for target in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED):
         cluster.move_replica(T0, 1, target)
     assert (1, T0) not in topic_deletion.replicas_to_stop(cluster)
     cluster.broker_went(1)
-    assert cluster.replica_state(T0, 1) is ReplicaState.DELETION_INELIGIBLE
+    assert cluster.replica_status(T0, 1) is ReplicaStatus.DELETION_INELIGIBLE
     cluster.broker_came(BrokerInfo(1, 10, ()))
     assert (1, T0) in topic_deletion.replicas_to_stop(cluster)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import leader_election
+from controller.decisions import leader_election
 from protocol.types import NO_LEADER, LeaderAndIsr
 
 EPOCH = 9

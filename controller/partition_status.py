@@ -10,7 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 
 
-class PartitionState(Enum):
+class PartitionStatus(Enum):
     """NonExistent: never created, or deleted. New: has replicas, no leader yet. Online: has a leader. Offline: lost its leader."""
 
     NON_EXISTENT = "NonExistentPartition"
@@ -19,16 +19,16 @@ class PartitionState(Enum):
     OFFLINE = "OfflinePartition"
 
 
-ALLOWED_FROM: Mapping[PartitionState, frozenset[PartitionState]] = MappingProxyType(
+ALLOWED_FROM: Mapping[PartitionStatus, frozenset[PartitionStatus]] = MappingProxyType(
     {
-        PartitionState.NON_EXISTENT: frozenset({PartitionState.OFFLINE}),
-        PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
-        PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
-        PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+        PartitionStatus.NON_EXISTENT: frozenset({PartitionStatus.OFFLINE}),
+        PartitionStatus.NEW: frozenset({PartitionStatus.NON_EXISTENT}),
+        PartitionStatus.ONLINE: frozenset({PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE}),
+        PartitionStatus.OFFLINE: frozenset({PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE}),
     }
 )
 """target -> the states from which it may be reached."""
 
 
-def may_become(current: PartitionState, target: PartitionState) -> bool:
+def may_become(current: PartitionStatus, target: PartitionStatus) -> bool:
     return current in ALLOWED_FROM[target]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bounces import Bounces
+from controller.decisions.bounces import Bounces
 from protocol.types import BrokerInfo, LeaderAndIsr, TopicPartition
 
 ZXIDS = st.integers(1, 60)

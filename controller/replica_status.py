@@ -1,0 +1,41 @@
+"""The replica's states and the transitions that are allowed (CTL-4, Kafka's ReplicaStateMachine). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+
+class ReplicaStatus(Enum):
+    """New: made, not told yet. Online: told to lead or follow. Offline: its broker is gone or told to stop. The rest: deletion."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
+
+
+ALLOWED_FROM: Mapping[ReplicaStatus, frozenset[ReplicaStatus]] = MappingProxyType(
+    {
+        ReplicaStatus.NEW: frozenset({ReplicaStatus.NON_EXISTENT}),
+        ReplicaStatus.ONLINE: frozenset(
+            {ReplicaStatus.NEW, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE}
+        ),
+        ReplicaStatus.OFFLINE: frozenset(
+            {ReplicaStatus.NEW, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE}
+        ),
+        ReplicaStatus.DELETION_STARTED: frozenset({ReplicaStatus.OFFLINE}),
+        ReplicaStatus.DELETION_SUCCESSFUL: frozenset({ReplicaStatus.DELETION_STARTED}),
+        ReplicaStatus.DELETION_INELIGIBLE: frozenset({ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED}),
+        ReplicaStatus.NON_EXISTENT: frozenset({ReplicaStatus.DELETION_SUCCESSFUL}),
+    }
+)
+"""target -> the states it may be reached from."""
+
+
+def may_become(current: ReplicaStatus, target: ReplicaStatus) -> bool:
+    return current in ALLOWED_FROM[target]
