@@ -1,17 +1,16 @@
 """The broker's replicas as the API layer and the control plane see them: append, fetch, offsets, leadership.
 
 All methods but `start` and `shutdown` return at once; answers that must wait are parked (BUG-26). A follower's fetch,
-or an ISR change, moves the HW of some partitions; their producers are answered together right after it. Parked fetches
-are answered once per loop turn, with all that came in that turn.
+or an ISR change, moves the HW of some partitions; their producers are answered together right after it. Fetches are in
+`fetches`: parked ones are answered once per loop turn, with all that came in that turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from itertools import islice
+from random import Random
 from typing import Any
 
 from broker.cluster.lease import LeadershipLease
@@ -22,11 +21,10 @@ from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
 from broker.replication.appending.delayed_produce import AwaitedAppend, DelayedProduce, ProduceResponder
-from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, FetchResponder
+from broker.replication.fetching.fetch_reads import FetchReads
 from broker.replication.fetching.fetches import Fetches
-from broker.replication.fetching.large_fetches import WaitingFetch
-from broker.replication.fetching.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.fetching.session_cache import CacheLimits, FetchSessionCache
 from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.following.leader_addresses import LeaderAddresses
 from broker.replication.following.leader_endpoint import FetchSettings, LeaderEndpoint, NetworkLeaderEndpoint
@@ -44,7 +42,6 @@ from broker.settings.config import BrokerConfig
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode
-from protocol.kafka.fetch_codec import FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.network_client import NetworkClient
 from protocol.rpc.messages import (
@@ -55,16 +52,11 @@ from protocol.rpc.messages import (
     UpdateMetadataRequest,
 )
 from protocol.types import BrokerInfo, TopicPartition
-from protocol.zk.znodes import topic_id_uuid
 
 log = logging.getLogger(__name__)
 
-TOUCHED_IN_A_TURN = 400
-"""Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
 LOOKS_IN_A_SLICE = 20
 """A look at a partition that has nothing to do costs a few microseconds."""
-
-__all__ = ["FetchParams", "ReplicaManager"]
 
 
 class ReplicaManager:
@@ -84,6 +76,7 @@ class ReplicaManager:
         own_broker_epoch: Callable[[], int],
         timers: Timers | None = None,
         budget: LoopBudget | None = None,
+        random: Random | None = None,
         make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
     ) -> None:
         self._config = config
@@ -100,12 +93,8 @@ class ReplicaManager:
         self.client_budget = LoopBudget(self._timers, clock.monotonic)
         """Of what clients ask for: however many they are, control requests and followers do not wait in their line."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
-        self._touched: dict[TopicPartition, None] = {}
-        self._appended: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}
-        self._told_topics: dict[uuid.UUID, str] = {}
         self._brokers_looked_at: tuple[BrokerInfo, ...] = ()
-        self._turn_is_scheduled = False
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
         self._surroundings = Surroundings(
@@ -138,17 +127,20 @@ class ReplicaManager:
             sample_s=config.alter_log_dirs_replication_quota_window_size_seconds,
         )
         self.update_throttles(config)
-        self._fetches = Fetches(
-            self.partitions,
+        self.fetches = Fetches(
+            FetchSessionCache(
+                CacheLimits.of(config), clock, self.partitions, metadata_cache, config.broker_id, random or Random()
+            ),
             FetchReads(self.partitions, lease.is_suspect, self._disk_failed, self._leader_throttle),
-            self._timers,
-            clock,
             self._leader_throttle,
+            self._timers,
+            clock.monotonic,
             lease.is_suspect,
             self._complete_produces,
             self._spawn,
             self.budget,
             self.client_budget,
+            config.fetch_max_bytes,
         )
         self._appends = Appends(
             self.partitions,
@@ -156,13 +148,13 @@ class ReplicaManager:
             lease.is_suspect,
             self._surroundings.refused,
             self._produces,
-            self._appended_to,
+            self.fetches.appended_to,
             self._disk_failed,
             self.client_budget,
         )
         self._offsets = OffsetQueries(self.partitions, self._disk_failed)
         self.record_deletions = RecordDeletions(
-            self.partitions, self._timers, lease.is_suspect, self._disk_failed, self._fetches.answer_followers
+            self.partitions, self._timers, lease.is_suspect, self._disk_failed, self.fetches.answer_followers
         )
         self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
         self.failures = DirectoryFailures(
@@ -230,35 +222,6 @@ class ReplicaManager:
         )
         self._produces.try_complete_else_watch(operation, (tp,), timeout_ms / 1000)
 
-    # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
-
-    def fetch(
-        self,
-        params: FetchParams,
-        partitions: Sequence[tuple[TopicPartition, FetchRequestPartition]],
-        respond: FetchResponder,
-        quiet: QuietPartitions | None = None,
-    ) -> WaitingFetch | None:
-        """Reads, for a consumer (below the HW) or a follower; parks when there is less than `min_bytes`.
-
-        `quiet` are the partitions of the same session that rest: those that are woken meanwhile follow in the results.
-        Returns the parked operation, if it was: `complete_now` answers it early, as when its connection is gone.
-        """
-        if params.max_bytes > self._config.fetch_max_bytes and not params.is_follower:
-            params = params._replace(max_bytes=self._config.fetch_max_bytes)
-        return self._fetches.fetch(params, partitions, respond, quiet)
-
-    def begin_fetch(self, quiet: QuietPartitions, replica_epoch: int) -> None:
-        """A request of that session came: to be called before its partitions that are awake are put together."""
-        self._fetches.wake(self._appended, only_followers=True)
-        self._fetches.wake(self._touched)
-        self._fetches.begin(quiet, replica_epoch)
-
-    @property
-    def quiet(self) -> QuietIndex:
-        """The partitions of fetch sessions that rest."""
-        return self._fetches.quiet
-
     # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
 
     def list_offset(
@@ -286,7 +249,7 @@ class ReplicaManager:
         A follower that asks has partitions to add to its next fetch: its parked ones are answered now.
         """
         answer = self._offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
-        self._fetches.answer_follower(replica_id)
+        self.fetches.answer_follower(replica_id)
         return answer
 
     # -- control plane --------------------------------------------------------------------------------------------
@@ -310,17 +273,13 @@ class ReplicaManager:
         """
         for broker in request.live_leaders:
             self._leaders.learn(broker)
-        self._told_topics.update((topic_id_uuid(text), topic) for topic, text in request.topic_ids.items())
+        self.partitions.learn_topics(request.topic_ids)
         response = yield from self._changes.applying(request, lookup, held)
         self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
             self._spawn(self._checkpoint_regularly())
         return response
-
-    def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """As the metadata has it, or LeaderAndIsr, which comes before: followers fetch new partitions at once."""
-        return self._metadata.topic_name(topic_id) or self._told_topics.get(topic_id)
 
     def stop_replicas(self, request: StopReplicaRequest) -> ControlResponse:
         """LAI-6."""
@@ -340,14 +299,13 @@ class ReplicaManager:
         if refusal is not None:
             return refusal
         yield from self._metadata.updating(request)
-        known = self._metadata.topic_name
-        self._told_topics = {key: name for key, name in self._told_topics.items() if known(key) is None}
+        self.partitions.forget_topics_in_metadata()
         before, now = self._brokers_looked_at, self._metadata.brokers()
         if now != before:
             for broker in request.brokers:
                 self._leaders.learn(broker)
             # Whose fetches are of an earlier life by now: that must not keep it in sync (BUG-23).
-            self._fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
+            self.fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
             for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
                 if at % LOOKS_IN_A_SLICE == 0:
@@ -400,8 +358,8 @@ class ReplicaManager:
                 self.leadership_changed(partition.tp)
             if at % LOOKS_IN_A_SLICE == 0:
                 await asyncio.sleep(0)
-        while self._turn_is_scheduled:
-            self._turn()
+        while self.fetches.is_turn_due:
+            self.fetches.look()
             await asyncio.sleep(0)
         await self.checkpoint_high_watermarks()
 
@@ -445,7 +403,7 @@ class ReplicaManager:
 
     def waiting(self) -> tuple[int, int]:
         """(produces, fetches) that are parked now (INV-27)."""
-        return len(self._produces), len(self._fetches)
+        return len(self._produces), len(self.fetches)
 
     async def _shrink_regularly(self) -> None:
         while True:
@@ -463,36 +421,12 @@ class ReplicaManager:
     def leadership_changed(self, tp: TopicPartition) -> None:
         self._produces.check(tp)
         self.record_deletions.check(tp)
-        self._touch(tp)
+        self.fetches.touch(tp)
         self.on_leadership_change(tp)
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None
-        self._touch(tp)
-
-    def _touch(self, tp: TopicPartition) -> None:
-        """There may be news for those who fetch it: looked at in the next turn of the loop."""
-        self._touched[tp] = None
-        self._look_in_the_next_turn()
-
-    def _appended_to(self, tp: TopicPartition) -> None:
-        self._appended[tp] = None
-        self._look_in_the_next_turn()
-
-    def _look_in_the_next_turn(self) -> None:
-        if not self._turn_is_scheduled:
-            self._turn_is_scheduled = True
-            self._timers.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_is_scheduled = False
-        self._complete_produces()
-        touched, appended = _first(self._touched), _first(self._appended)
-        if self._touched or self._appended:
-            self._look_in_the_next_turn()
-        if only_appended := [tp for tp in appended if tp not in touched]:
-            self._fetches.appended(only_appended)
-        self._fetches.touched(touched)
+        self.fetches.touch(tp)
 
     def _complete_produces(self) -> None:
         while self._moved:
@@ -540,14 +474,6 @@ class ReplicaManager:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
-    """Takes some out: the others are looked at in a later turn of the loop."""
-    some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
-    for tp in some:
-        del touched[tp]
-    return some
 
 
 def _nothing(tp: TopicPartition) -> None:
