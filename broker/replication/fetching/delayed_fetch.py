@@ -10,8 +10,8 @@ from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import TopicPartition
 
-Finisher = Callable[[list[PartitionRead]], None]
-"""Answers with these reads, in the order of the entries. Reads first what is still to be read from the disk."""
+AnswerWith = Callable[[list[PartitionRead]], None]
+"""Answers with these reads, which are in the order of the entries. Cold reads are finished first."""
 
 
 def is_decisive(read: PartitionRead) -> bool:
@@ -45,7 +45,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         entries: list[FetchEntry],
         reads: list[PartitionRead],
         source: FetchReads,
-        answer: Finisher,
+        answer: AnswerWith,
     ) -> None:
         """`entries` grows with the partitions that join."""
         super().__init__()

@@ -1,4 +1,4 @@
-"""Fetches that are read in slices: others have their turn, and nothing that happens meanwhile is missed (NET-4, REP-5)."""
+"""Fetches that are read in slices: other requests get their turn, and the fetch misses nothing that happens meanwhile (NET-4, REP-5)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Fetching:
         self.cluster.time.turn()
 
     def told(self) -> list[list[str]]:
-        """Of the only answer, which names the partitions in the order in which they were asked for."""
+        """The values of the only answer, which has the partitions in the order of the request."""
         ((*answer,),) = self.answers
         assert [tp for tp, _ in answer] == PARTITIONS
         return [values_of(data) for _, data in answer]

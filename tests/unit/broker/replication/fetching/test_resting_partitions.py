@@ -1,4 +1,4 @@
-"""Partitions of a session that rest: looked at when something happens to them, and their followers still count as in sync."""
+"""Resting partitions: a session looks at them when something happens to them, and their followers still count as in sync."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SessionOf:
         assert self.session.resting == 1
 
     def not_looked_at(self) -> None:
-        """For an hour nothing is woken but by what happens to it."""
+        """For an hour, partitions are woken only when something happens to them."""
         self.session._looked_at = self.cluster.time.monotonic() + 3600
 
 
@@ -140,7 +140,7 @@ def test_who_claims_a_broker_epoch_that_nobody_told_of_does_not_rest(tmp_path: P
 def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a session of ten thousand partitions that could not rest this took a tenth of a second."""
+    """In a session of ten thousand partitions that could not rest, this took a tenth of a second."""
     reads: list[TopicPartition] = []
     original = FetchReads._read
 
@@ -162,7 +162,7 @@ def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
 def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was looked at for the append too, which it cannot see, and again for the high watermark."""
+    """It was looked at for the append, which a consumer does not see, and again for the high watermark."""
     reads: list[int] = []
     original = FetchReads._read
 
@@ -192,7 +192,7 @@ def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed
 def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the session is lost: the first slice answers the fetch, the others are for the next one."""
+    """As after the loss of the ZooKeeper session: the first slice answers the fetch, the others are for the next one."""
     monkeypatch.setattr(fetches, "TOUCHED_IN_A_TURN", 2)
     looked_at: list[list[int]] = []
     original = Fetches._look_at_touched
@@ -251,7 +251,7 @@ def test_a_consumer_rests_until_the_high_watermark_moves(tmp_path: Path) -> None
 
 
 def test_a_follower_that_rests_is_told_the_high_watermark(tmp_path: Path) -> None:
-    """Not at once, but with the next answer."""
+    """It gets the high watermark with the next answer, not at once."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.produce(1, "a", acks=1)
@@ -268,7 +268,7 @@ def test_a_follower_that_rests_is_told_the_high_watermark(tmp_path: Path) -> Non
 
 
 def test_resting_is_being_in_sync_and_silence_is_not(tmp_path: Path) -> None:
-    """REP-3: the lag counts from the last fetch of the session before the append that the follower does not get."""
+    """REP-3: the lag starts with the last fetch of the session before the append that the follower does not get."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         leader = cluster.nodes[1].manager
@@ -317,7 +317,7 @@ def test_a_change_of_leadership_wakes(tmp_path: Path) -> None:
 
 
 def test_another_life_of_the_follower_is_looked_at(tmp_path: Path) -> None:
-    """INV-14: the sessions of the old one are no proof for the new one."""
+    """INV-14: a session of the old life proves nothing for the new one."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.time.turn()  # becoming leader touches
@@ -339,7 +339,7 @@ def test_another_life_of_the_follower_is_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replica", [2, -1])
 def test_a_third_brokers_coming_and_going_wakes_nobody(tmp_path: Path, replica: int) -> None:
-    """Each change of the brokers looked at everything that rested, in one turn of the loop."""
+    """Each change of the brokers looked at all resting partitions, in one turn of the loop."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.time.turn()
@@ -357,7 +357,7 @@ def test_a_third_brokers_coming_and_going_wakes_nobody(tmp_path: Path, replica: 
 
 
 def test_everybody_is_looked_at_now_and_then(tmp_path: Path) -> None:
-    """What touches nothing, as retention, is told all the same."""
+    """A change that touches no partition, as by retention, is answered too."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.produce(1, "a", acks=1)
@@ -396,7 +396,7 @@ def test_nothing_rests_in_a_session_that_ended_while_its_fetch_was_parked(tmp_pa
 
 
 def test_of_two_names_of_one_partition_neither_is_lost() -> None:
-    """As of a topic that was deleted and made again: the client names its old id and its new one."""
+    """A topic was deleted and created again; the client names its old id and its new one."""
     hosted: Any = None
     index = RestingIndex(hosted)
     session = FetchSession(1, -1, index, is_follower=False, uses_topic_ids=True)
@@ -421,7 +421,7 @@ def position(offset: int, topic_id: uuid.UUID = TOPIC_ID) -> FetchPosition:
 
 @pytest.mark.parametrize("replica", [2, -1], ids=["follower", "consumer"])
 def test_of_very_many_that_are_woken_those_that_were_appended_to_come_first(replica: int) -> None:
-    """A failover moves the HW of thousands: a producer's records do not wait behind them. A consumer is told of all."""
+    """A failover moves the HW of thousands: a producer's records do not wait behind them. A consumer gets all at once."""
     follower: Any = SimpleNamespace(get=lambda tp: SimpleNamespace(isr=(2,), followers={2: FollowerState()}))
     index = RestingIndex(follower)
     session = FetchSession(1, replica, index, is_follower=replica >= 0, uses_topic_ids=False)

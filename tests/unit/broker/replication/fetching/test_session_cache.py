@@ -85,7 +85,7 @@ def asked(context: FetchContext) -> list[tuple[TopicKey, int]]:
 
 
 def answer(context: FetchContext, **data: FetchPartitionData) -> list[tuple[TopicKey, list[int]]]:
-    """What is answered when each partition has the data named `<topic><partition>`, or nothing new."""
+    """The partitions of the answer, when each partition has the data named `<topic><partition>`, or nothing new."""
     found = [
         data.get(f"{tp.topic}{tp.partition}", FetchPartitionData(tp.partition, 0, 0, 0, 0)) for tp, _ in context.entries
     ]
@@ -219,7 +219,7 @@ def test_the_session_is_the_set_that_the_client_named(steps: list[tuple[str, str
 
 
 class Socket:
-    """Something that a session can belong to."""
+    """A connection: a session can belong to it."""
 
 
 def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
