@@ -373,16 +373,6 @@ def test_everybody_is_looked_at_now_and_then(tmp_path: Path) -> None:
     play(tmp_path, 2, scenario)
 
 
-def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.rest()
-        session.fetch(is_last=True)
-        assert len(session.fetches._resting) == 0
-        assert cluster.nodes[1].partition().followers[2].heartbeat is None
-
-    play(tmp_path, 2, scenario)
-
-
 def test_nothing_rests_in_a_session_that_ended_while_its_fetch_was_parked(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         session.fetch()
@@ -410,6 +400,16 @@ def test_of_two_names_of_one_partition_neither_is_lost() -> None:
     assert (list(session.awake), session.resting) == ([new], 1)
     session.remove((new.key, 0))
     assert (list(session.awake), session.resting, len(index)) == ([old], 0, 0)
+
+
+def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.rest()
+        session.fetch(is_last=True)
+        assert len(session.fetches._resting) == 0
+        assert cluster.nodes[1].partition().followers[2].heartbeat is None
+
+    play(tmp_path, 2, scenario)
 
 
 TOPIC_ID = uuid.UUID(int=1)
