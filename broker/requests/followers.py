@@ -45,12 +45,6 @@ def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, 
     return Claim.PROVEN if epoch == live.epoch else Claim.NONE
 
 
-def is_live_follower(metadata: MetadataCache, own_id: int, replica: int, epoch: int) -> bool:
-    """True for another live broker in its current life, which no other client knows the epoch of."""
-    live = metadata.broker(replica) if replica >= 0 and replica != own_id else None
-    return live is not None and epoch == live.epoch
-
-
 def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
     """Replica id and broker epoch (-1: not said)."""
     if header.api_key == ApiKey.FETCH:
