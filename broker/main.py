@@ -49,15 +49,13 @@ from broker.process.loop_watchdog import LoopWatchdog
 from broker.process.metrics import MetricsServer
 from broker.process.server_log import ServerLogHandler
 from broker.process.stopping import StopTime, end_process, unless_stopped
-from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache
-from broker.replication.fetching.fetch_sessions import Surroundings as FetchSurroundings
 from broker.replication.isr_updates import IsrUpdates
 from broker.replication.leadership_changes import YOUNGEST
 from broker.replication.log_dirs.log_dir_events import LogDirEvents
 from broker.replication.replica_manager import ReplicaManager
 from broker.request_handler import RequestHandler
 from broker.requests.context import ApiContext
-from broker.requests.followers import is_live_follower, is_of_follower
+from broker.requests.followers import is_of_follower
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
 from broker.settings import config_sources
@@ -149,6 +147,7 @@ class Broker:
             self._lease,
             self._events,
             own_broker_epoch=self._broker_epoch,
+            random=random.Random(),
             on_leadership_change=lambda tp: self._groups.leadership_changed(tp),
             on_directory_failure=self._log_dir_events.announce,
             on_all_directories_failed=self._all_log_directories_failed,
@@ -288,21 +287,7 @@ class Broker:
             metadata_topics=MetadataTopics(self._metadata, lambda: self._suspected_leaders.suspected, INTERNAL_TOPICS),
             replica_manager=self._replicas,
             log_manager=self._log_manager,
-            fetch_sessions=FetchSessionCache(
-                CacheLimits(
-                    config.max_incremental_fetch_session_cache_slots,
-                    config.max_incremental_fetch_session_cache_partitions,
-                ),
-                self._clock,
-                FetchSurroundings(
-                    self._replicas.topic_name,
-                    random.randint,
-                    self._replicas.quiet.open,
-                    self._replicas.begin_fetch,
-                    self._replicas.partitions.exists,
-                    partial(is_live_follower, self._metadata, config.broker_id),
-                ),
-            ),
+            fetches=self._replicas.fetches,
             topic_admin=TopicAdmin(config, self._zk, self._metadata, random.randrange),
             configs=self._configs,
             config_admin=ConfigAdmin(config.broker_id, self._zk, self._metadata, self._configs),

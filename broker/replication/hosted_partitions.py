@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.replication.partition import LeaderHint, Partition
 from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_ids import topic_id_uuid
 from protocol.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 
@@ -17,6 +19,8 @@ class HostedPartitions:
         self._metadata = metadata
         self._make = make
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._new_topics: dict[uuid.UUID, str] = {}
+        """Topics of LeaderAndIsr requests that the metadata does not have yet."""
 
     def __iter__(self) -> Iterator[Partition]:
         """A snapshot: partitions may be added and removed while the caller iterates."""
@@ -36,6 +40,19 @@ class HostedPartitions:
     def exists(self, tp: TopicPartition) -> bool:
         """Whether the partition exists, here or on another broker."""
         return tp in self._partitions or self._metadata.partition(tp) is not None
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """From the metadata, or from a LeaderAndIsr, which comes before: followers fetch new partitions at once."""
+        return self._metadata.topic_name(topic_id) or self._new_topics.get(topic_id)
+
+    def learn_topics(self, topic_ids: Mapping[str, str]) -> None:
+        """A LeaderAndIsr names these topics: name -> id as text."""
+        self._new_topics.update((topic_id_uuid(text), topic) for topic, text in topic_ids.items())
+
+    def forget_topics_in_metadata(self) -> None:
+        """The metadata changed: what it has now is not kept here."""
+        known = self._metadata.topic_name
+        self._new_topics = {key: name for key, name in self._new_topics.items() if known(key) is None}
 
     def find(self, tp: TopicPartition) -> Partition:
         """The partition. Raises KafkaError if it is not here, or does not exist."""

@@ -1,6 +1,6 @@
 """The broker's replicas: makes the parts that serve them, and carries news of a partition from one part to the others.
 
-Callers use the parts: `appends`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests and the life of the
+Callers use the parts: `appends`, `fetches`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests and the life of the
 whole are here. No part waits: an answer that has to wait is parked (BUG-26). A follower's fetch, or an ISR change, moves the
 high watermark of some partitions; their producers are answered together right afterwards. Parked fetches are answered once
 per loop turn, with all that came in that turn.
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import islice
+from random import Random
 from typing import Any
 
 from broker.cluster.lease import LeadershipLease
@@ -23,11 +22,10 @@ from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
 from broker.replication.appending.delayed_produce import ProduceResponder
-from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, FetchResponder
+from broker.replication.fetching.fetch_reads import FetchReads
 from broker.replication.fetching.fetches import Fetches
-from broker.replication.fetching.large_fetches import WaitingFetch
-from broker.replication.fetching.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
+from broker.replication.fetching.session_cache import CacheLimits, FetchSessionCache
 from broker.replication.following.fetcher_manager import FetcherManager
 from broker.replication.following.leader_endpoint import (
     FetchSettings,
@@ -47,7 +45,6 @@ from broker.replication.record_deletions import RecordDeletions
 from broker.settings.config import BrokerConfig
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchRequestPartition
 from protocol.network_client import NetworkClient
 from protocol.rpc.messages import (
     ControlResponse,
@@ -56,17 +53,12 @@ from protocol.rpc.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from protocol.topic_ids import topic_id_uuid
 from protocol.types import BrokerInfo, TopicPartition
 
 log = logging.getLogger(__name__)
 
-TOUCHED_IN_A_TURN = 400
-"""Partitions for which parked fetches are checked in one turn. When all leaderships end at once, there are ten thousand."""
 LOOKS_IN_A_SLICE = 20
 """Partitions between two pauses. One with nothing to do takes a few microseconds."""
-
-__all__ = ["FetchParams", "ReplicaManager"]
 
 
 def _nothing(tp: TopicPartition) -> None:
@@ -93,6 +85,7 @@ class ReplicaManager:
         own_broker_epoch: Callable[[], int],
         timers: Timers | None = None,
         budget: LoopBudget | None = None,
+        random: Random | None = None,
         make_endpoint: Callable[[int], LeaderEndpoint] | None = None,
         on_leadership_change: Callable[[TopicPartition], None] = _nothing,
         on_directory_failure: Callable[[], None] = lambda: None,
@@ -112,12 +105,8 @@ class ReplicaManager:
         self.client_budget = LoopBudget(self._timers, clock.monotonic)
         """For the requests of clients. Control requests and followers have a budget of their own, and do not wait for clients."""
         self._produces: Purgatory[TopicPartition] = Purgatory(self._timers, clock.monotonic)
-        self._touched: dict[TopicPartition, None] = {}
-        self._appended: dict[TopicPartition, None] = {}
         self._moved: dict[TopicPartition, None] = {}
-        self._told_topics: dict[uuid.UUID, str] = {}
         self._brokers_looked_at: tuple[BrokerInfo, ...] = ()
-        self._turn_is_scheduled = False
         self._leaders = LeaderAddresses(config)
         self._tasks: set[asyncio.Task[None]] = set()
         self._partition_context = PartitionContext(
@@ -150,17 +139,20 @@ class ReplicaManager:
             sample_s=config.alter_log_dirs_replication_quota_window_size_seconds,
         )
         self.update_throttles(config)
-        self._fetches = Fetches(
-            self.partitions,
+        self.fetches = Fetches(
+            FetchSessionCache(
+                CacheLimits.of(config), clock, self.partitions, metadata_cache, config.broker_id, random or Random()
+            ),
             FetchReads(self.partitions, lease.is_suspect, self._leader_throttle),
-            self._timers,
-            clock,
             self._leader_throttle,
+            self._timers,
+            clock.monotonic,
             lease.is_suspect,
             self._complete_produces,
             self._spawn,
             self.budget,
             self.client_budget,
+            config.fetch_max_bytes,
         )
         self.appends = Appends(
             self.partitions,
@@ -168,12 +160,12 @@ class ReplicaManager:
             lease.is_suspect,
             self._partition_context.refused,
             self._produces,
-            self._appended_to,
+            self.fetches.appended_to,
             self.client_budget,
         )
         self.offsets = OffsetQueries(self.partitions)
         self.record_deletions = RecordDeletions(
-            self.partitions, self._timers, lease.is_suspect, self._fetches.answer_followers
+            self.partitions, self._timers, lease.is_suspect, self.fetches.answer_followers
         )
         self._fetchers = FetcherManager(self._make_fetcher, config.num_replica_fetchers, event_log)
         self.failures = DirectoryFailures(
@@ -204,35 +196,6 @@ class ReplicaManager:
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
 
-    # -- fetch (REP-1, REP-2, REP-5) ------------------------------------------------------------------------------
-
-    def fetch(
-        self,
-        params: FetchParams,
-        partitions: Sequence[tuple[TopicPartition, FetchRequestPartition]],
-        respond: FetchResponder,
-        quiet: QuietPartitions | None = None,
-    ) -> WaitingFetch | None:
-        """Reads, for a consumer (below the HW) or a follower; parks when there is less than `min_bytes`.
-
-        `quiet` are the partitions of the same session that rest: those that are woken meanwhile follow in the results.
-        Returns the parked operation, if it was: `complete_now` answers it early, as when its connection is gone.
-        """
-        if params.max_bytes > self._config.fetch_max_bytes and not params.is_follower:
-            params = params._replace(max_bytes=self._config.fetch_max_bytes)
-        return self._fetches.fetch(params, partitions, respond, quiet)
-
-    def begin_fetch(self, quiet: QuietPartitions, replica_epoch: int) -> None:
-        """A request of that session came: to be called before its partitions that are awake are put together."""
-        self._fetches.wake(self._appended, only_followers=True)
-        self._fetches.wake(self._touched)
-        self._fetches.begin(quiet, replica_epoch)
-
-    @property
-    def quiet(self) -> QuietIndex:
-        """The partitions of fetch sessions that rest."""
-        return self._fetches.quiet
-
     # -- produce (REP-4) ------------------------------------------------------------------------------------------
 
     def append(
@@ -255,7 +218,7 @@ class ReplicaManager:
         A follower that asks has partitions to add to its next fetch, so its parked fetches are answered now.
         """
         answer = self.offsets.end_of_epoch(tp, current_leader_epoch, leader_epoch, replica_id)
-        self._fetches.answer_follower(replica_id)
+        self.fetches.answer_follower(replica_id)
         return answer
 
     # -- control plane --------------------------------------------------------------------------------------------
@@ -268,17 +231,13 @@ class ReplicaManager:
         """
         for broker in request.live_leaders:
             self._leaders.learn(broker)
-        self._told_topics.update((topic_id_uuid(text), topic) for topic, text in request.topic_ids.items())
+        self.partitions.learn_topics(request.topic_ids)
         response = await self._changes.become_leader_or_follower(request, lookup, held, pause)
         self.moves.wake()
         if response.error is ErrorCode.NONE and not self._is_checkpointing:
             self._is_checkpointing = True
             self._spawn(self._checkpoint_regularly())
         return response
-
-    def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """As the metadata has it, or LeaderAndIsr, which comes before: followers fetch new partitions at once."""
-        return self._metadata.topic_name(topic_id) or self._told_topics.get(topic_id)
 
     async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
         """LAI-6."""
@@ -293,14 +252,13 @@ class ReplicaManager:
             return refusal
         for _ in self._metadata.updating(request):
             await pause()
-        known = self._metadata.topic_name
-        self._told_topics = {key: name for key, name in self._told_topics.items() if known(key) is None}
+        self.partitions.forget_topics_in_metadata()
         before, now = self._brokers_looked_at, self._metadata.brokers()
         if now != before:
             for broker in request.brokers:
                 self._leaders.learn(broker)
             # Their sessions may be of an earlier life, and must not keep a follower in sync (BUG-23).
-            self._fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
+            self.fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
             for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
                 if at % LOOKS_IN_A_SLICE == 0:
@@ -353,8 +311,8 @@ class ReplicaManager:
                 self.leadership_changed(partition.tp)
             if at % LOOKS_IN_A_SLICE == 0:
                 await asyncio.sleep(0)
-        while self._turn_is_scheduled:
-            self._turn()
+        while self.fetches.is_turn_due:
+            self.fetches.look()
             await asyncio.sleep(0)
         await self.checkpoint_high_watermarks()
 
@@ -393,7 +351,7 @@ class ReplicaManager:
 
     def waiting(self) -> tuple[int, int]:
         """(Produce requests, Fetch requests) that are parked now (INV-27)."""
-        return len(self._produces), len(self._fetches)
+        return len(self._produces), len(self.fetches)
 
     async def _shrink_regularly(self) -> None:
         while True:
@@ -410,36 +368,12 @@ class ReplicaManager:
     def leadership_changed(self, tp: TopicPartition) -> None:
         self._produces.check(tp)
         self.record_deletions.check(tp)
-        self._touch(tp)
+        self.fetches.touch(tp)
         self._on_leadership_change(tp)
 
     def _high_watermark_moved(self, tp: TopicPartition) -> None:
         self._moved[tp] = None
-        self._touch(tp)
-
-    def _touch(self, tp: TopicPartition) -> None:
-        """There may be news for parked fetches of the partition. They are checked in the next turn of the loop."""
-        self._touched[tp] = None
-        self._look_in_the_next_turn()
-
-    def _appended_to(self, tp: TopicPartition) -> None:
-        self._appended[tp] = None
-        self._look_in_the_next_turn()
-
-    def _look_in_the_next_turn(self) -> None:
-        if not self._turn_is_scheduled:
-            self._turn_is_scheduled = True
-            self._timers.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_is_scheduled = False
-        self._complete_produces()
-        touched, appended = _first(self._touched), _first(self._appended)
-        if self._touched or self._appended:
-            self._look_in_the_next_turn()
-        if only_appended := [tp for tp in appended if tp not in touched]:
-            self._fetches.appended(only_appended)
-        self._fetches.touched(touched)
+        self.fetches.touch(tp)
 
     def _complete_produces(self) -> None:
         while self._moved:
@@ -483,11 +417,3 @@ class ReplicaManager:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
-    """Takes some out. The others come in a later turn of the loop."""
-    some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
-    for tp in some:
-        del touched[tp]
-    return some

@@ -23,7 +23,7 @@ from broker.groups.group.messages import (
     SyncRequest,
 )
 from broker.process.clock import Clock
-from broker.replication.fetching.fetch_sessions import FetchSessionCache
+from broker.replication.fetching.fetches import Fetches
 from broker.replication.replica_manager import ReplicaManager
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
@@ -130,7 +130,7 @@ class ApiContext:
     metadata_topics: MetadataTopics
     replica_manager: ReplicaManager
     log_manager: LogManager
-    fetch_sessions: FetchSessionCache
+    fetches: Fetches
     topic_admin: TopicAdmin
     configs: DynamicConfigs
     config_admin: ConfigAdmin

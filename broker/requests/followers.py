@@ -45,12 +45,6 @@ def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, 
     return Claim.PROVEN if epoch == live.epoch else Claim.NONE
 
 
-def is_live_follower(metadata: MetadataCache, own_id: int, replica: int, epoch: int) -> bool:
-    """Whether it is another live broker in its current life, whose epoch no client knows."""
-    live = metadata.broker(replica) if replica >= 0 and replica != own_id else None
-    return live is not None and epoch == live.epoch
-
-
 def _asker(header: RequestHeader, frame: memoryview) -> tuple[int, int]:
     """Replica id and broker epoch (-1: not given)."""
     if header.api_key == ApiKey.FETCH:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from broker.cluster.lease import LeadershipLease
 from broker.cluster.metadata_cache import MetadataCache
 from broker.process.event_log import EventLog
+from broker.replication.fetching.fetch_reads import FetchEntry, FetchParams
+from broker.replication.fetching.fetch_session import FetchedTopics
+from broker.replication.fetching.large_fetches import WaitingFetch
+from broker.replication.fetching.session_cache import FINAL_EPOCH
 from broker.replication.following.follower_session import FetchPosition
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
@@ -23,12 +28,12 @@ from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Partition
-from broker.replication.replica_manager import FetchParams, ReplicaManager
+from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch, decode_records, iter_batches
 from protocol.rpc.messages import (
@@ -109,7 +114,7 @@ class FakeEndpoint:
             answered.set()
 
         params = FetchParams(self._own_id, node.epoch, self.max_wait_ms, 1, 2**20, 0)
-        self._peer().fetch(params, [(tp, p.wanted) for tp, p in positions.items()], respond)
+        fetch_from(self._peer(), params, [(tp, p.wanted) for tp, p in positions.items()], respond)
         await answered.wait()
         before_answer, self._cluster.before_answer = self._cluster.before_answer, None
         if before_answer is not None:
@@ -244,6 +249,7 @@ class Cluster:
             EventLog(None, self.time),
             own_broker_epoch=lambda: self.nodes[broker].epoch,
             timers=self.time,
+            random=Random(broker),
             make_endpoint=lambda leader: self.endpoint(self, broker, leader),
             on_leadership_change=lambda tp: self.leadership_changed(broker, tp),
         )
@@ -352,7 +358,8 @@ class Cluster:
         answer: list[FetchPartitionData] = []
         wanted = FetchRequestPartition(TP.partition, epoch, offset, -1, -1, 2**20)
         params = FetchParams(-1, -1, max_wait_ms, min_bytes, 2**20, 0)
-        self.nodes[broker].manager.fetch(params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
+        manager = self.nodes[broker].manager
+        fetch_from(manager, params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
         return answer
 
     def follower_fetch(
@@ -363,7 +370,8 @@ class Cluster:
         wanted = FetchRequestPartition(TP.partition, epoch, offset, -1, 0, 2**20)
         broker_epoch = self.nodes[follower].epoch if life is None else life
         params = FetchParams(follower, broker_epoch, max_wait_ms, 1, 2**20, 0)
-        self.nodes[leader].manager.fetch(params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
+        manager = self.nodes[leader].manager
+        fetch_from(manager, params, [(TP, wanted)], lambda found: answer.extend(d for _, d in found))
         return answer
 
 
@@ -380,6 +388,23 @@ def list_offset(
             found: tuple[int, int, int] = end.value
             return found
         done = work() if work is not None else None
+
+
+def fetch_from(
+    manager: ReplicaManager,
+    params: FetchParams,
+    entries: Sequence[FetchEntry],
+    respond: Callable[[list[tuple[TopicPartition, FetchPartitionData]]], None],
+) -> WaitingFetch | None:
+    """A fetch without a session."""
+
+    def answered(error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
+        assert (error, session_id) == (ErrorCode.NONE, 0)
+        respond([(TopicPartition(str(topic), data.partition), data) for topic, found in topics for data in found])
+
+    wanted = [(tp.topic, [partition]) for tp, partition in entries]
+    request = FetchRequest(*params[:6], 0, FINAL_EPOCH, wanted, ())
+    return manager.fetches.fetch(params, request, answered, uses_topic_ids=False)
 
 
 def _abandon(logs: LogManager) -> None:
@@ -424,6 +449,7 @@ __all__ = [
     "Node",
     "ReplicaFetcher",
     "Scenario",
+    "fetch_from",
     "list_offset",
     "play",
     "values_of",

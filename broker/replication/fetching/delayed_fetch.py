@@ -1,4 +1,4 @@
-"""A Fetch that waits for data (REP-5). Leaders park their followers' fetches so and answer them once per loop turn."""
+"""A parked fetch: it waits for enough bytes, or for its time-out (REP-5). The leader answers parked fetches once per loop turn."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.types import TopicPartition
 
-Finisher = Callable[[list[FetchEntry], list[PartitionRead]], None]
-"""Answers with these reads, after the cold ones among them were read."""
+AnswerWith = Callable[[list[PartitionRead]], None]
+"""Answers with these reads, which are in the order of the entries. Cold reads are finished first."""
 
 
 def is_decisive(read: PartitionRead) -> bool:
-    """A result that is answered at once, whatever `min_bytes` says."""
+    """Whether this read is answered at once, whatever `min_bytes` says."""
     return read.data.error != ErrorCode.NONE or read.data.diverging_epoch is not None or read.cold is not None
 
 
 class DelayedFetch(DelayedOperation[TopicPartition]):
-    """Looks only at the partitions that were touched; the work does not grow with those that were not.
+    """Looks only at partitions that were touched; the work does not grow with the others.
 
-    Records that were read while there were not enough are dropped (`_incomplete`) and read again for the answer, so
-    that a parked fetch holds no memory.
+    It drops records that it read while there were not enough (`_incomplete`), and reads them again for the answer. So a parked
+    fetch holds no records in memory.
     """
 
     __slots__ = (
+        "_answer",
         "_asked",
         "_entries",
-        "_finish_reads",
         "_incomplete",
         "_index",
         "_params",
@@ -45,23 +45,28 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         entries: list[FetchEntry],
         reads: list[PartitionRead],
         source: FetchReads,
-        finish: Finisher,
+        answer: AnswerWith,
     ) -> None:
+        """`entries` grows with the partitions that join."""
         super().__init__()
         self._asked = params
         self._params = params
         self._entries = entries
         self._reads = reads
         self._source = source
-        self._finish_reads = finish
+        self._answer = answer
         self._index = {tp: index for index, (tp, _) in enumerate(entries)}
         self._total = sum(read.size for read in reads)
         self._throttled = sum(read.throttled_size for read in reads)
         self._incomplete: set[int] = set()
         self._drop_records(index for index, read in enumerate(reads) if read.size)
 
+    def partitions(self) -> list[TopicPartition]:
+        """What it waits for."""
+        return [tp for tp, _ in self._entries]
+
     def add(self, tp: TopicPartition, wanted: FetchRequestPartition) -> None:
-        """A partition of the session that rested until now; it is read when it is asked for, or for the answer."""
+        """A partition of the session that rested until now joins. It is read when it is touched, or for the answer."""
         if tp in self._index or self._purgatory is None:
             return
         self._index[tp] = index = len(self._entries)
@@ -88,10 +93,10 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         return CheckResult.WAIT
 
     def on_complete(self, *, expired: bool) -> None:
-        """Answers. At the time-out what was held up, as by a throttle, is looked at once more; what had nothing to read, and
-        was not touched since, has no news: of ten thousand such partitions none is read again."""
+        """Answers. At the time-out, partitions that were held up, as by a throttle, are read once more. A partition that had nothing
+        to read and was not touched since has no news: of ten thousand such partitions none is read again."""
         if not self._asked.room.is_open:
-            self._finish_reads(self._entries, self._reads)
+            self._answer(self._reads)
             return
         self._params = self._asked.bounded()
         again = self._incomplete
@@ -99,7 +104,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
             again = again | {index for index, read in enumerate(self._reads) if not read.is_idle}
         for index in sorted(again):
             self._read_again(index)
-        self._finish_reads(self._entries, self._reads)
+        self._answer(self._reads)
 
     def _read_again(self, index: int) -> PartitionRead:
         tp, wanted = self._entries[index]

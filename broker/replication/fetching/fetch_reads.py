@@ -1,4 +1,4 @@
-"""Reading for Fetch: one pass over the asked partitions, for consumers up to the HW, for followers up to the LEO."""
+"""Reads for a fetch, one partition after the other: for consumers up to the high watermark, for followers up to the log end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_
 
 
 ROOM_OF_FOLLOWERS = 64 * 1024
-"""Bytes that the answer to a follower may have in any case: followers never wait for what clients do not take."""
+"""Bytes that the answer to a follower may always have: followers never wait for clients that do not take their answers."""
 
 
 class AnswerRoom(Protocol):
@@ -28,11 +28,11 @@ class AnswerRoom(Protocol):
     def is_open(self) -> bool: ...
 
     def answer_room(self) -> int:
-        """Bytes that the answer may have; 0: no records at all."""
+        """Bytes that the answer may have; 0: no records."""
         ...
 
     def reserve(self, size: int) -> None:
-        """So many bytes are held until the answer is given."""
+        """The fetch holds so many bytes until it is answered."""
         ...
 
 
@@ -45,12 +45,12 @@ class Unbounded:
         return INT_MAX
 
     def reserve(self, size: int) -> None:
-        """Nobody counts."""
+        """Nothing to count."""
 
 
 UNBOUNDED = Unbounded()
 NO_ROOM = -(2**62)
-"""As `max_bytes`: not even the first batch."""
+"""As `max_bytes`: no records, not even the first batch."""
 
 
 class FetchParams(NamedTuple):
@@ -69,26 +69,25 @@ class FetchParams(NamedTuple):
         return self.replica_id >= 0
 
     def bounded(self) -> FetchParams:
-        """As it is now: what the answer may have goes by the room that there is, and so does what is enough."""
+        """The same request with `max_bytes` and `min_bytes` bounded by the room that the answer has now."""
         room = self.room.answer_room()
         if room >= self.max_bytes:
             return self
         if self.replica_id >= 0 and room < ROOM_OF_FOLLOWERS:
             room = ROOM_OF_FOLLOWERS
-        # Of whole batches there may be less than there is room for.
+        # An answer has whole batches only, so it can be smaller than its room: half of it is enough.
         return self._replace(max_bytes=min(self.max_bytes, room or NO_ROOM), min_bytes=min(self.min_bytes, room // 2))
 
 
 FetchEntry = tuple[TopicPartition, FetchRequestPartition]
-FetchResponder = Callable[[list[tuple[TopicPartition, FetchPartitionData]]], None]
-"""Gets one result for each asked partition, in the request's order."""
+"""A partition to read, and what is asked of it."""
 
 
 class PartitionRead(NamedTuple):
-    """A result, and its records' size in bytes. `cold`: the records are still to be read from the disk, in a thread.
+    """What a read found, and the size of its records in bytes. `cold`: the records are still to be read from the disk, in a thread.
 
-    `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read, and
-    the partition may rest.
+    `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read, so the partition may
+    rest in its session.
     """
 
     data: FetchPartitionData
@@ -103,7 +102,7 @@ class PartitionRead(NamedTuple):
 
 
 class ColdRead(NamedTuple):
-    """The arguments of a `Log.read` that would have blocked, and in which generation they are valid."""
+    """The arguments of a `Log.read` that would have blocked. They are valid in that `generation` of the partition."""
 
     partition: Partition
     generation: int
@@ -115,7 +114,7 @@ class ColdRead(NamedTuple):
 
 
 class FetchReads:
-    """Stateless but for what it reads from."""
+    """Reads partitions. Keeps no state between reads."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class FetchReads:
         self._is_suspect = is_suspect
 
     def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
-        """The first look, which also notes where a follower is (REP-1 step 4)."""
+        """The first reads of a fetch. They also note where a follower is (REP-1 step 4)."""
         reads: list[PartitionRead] = []
         total = throttled = 0
         for tp, wanted in entries:
@@ -158,9 +157,9 @@ class FetchReads:
         records_fetch: bool = False,
         pending: int = 0,
     ) -> PartitionRead:
-        """One partition: at most `budget` bytes, but with `min_one_batch` its first batch whole.
+        """Reads at most `budget` bytes of one partition, but with `min_one_batch` always its whole first batch.
 
-        `pending` are the throttled bytes that the same answer has already.
+        `records_fetch`: notes where the follower is. `pending`: the throttled bytes that the same answer has already.
         """
         try:
             return self._read(params, tp, wanted, budget, min_one_batch, records_fetch, pending)
@@ -168,7 +167,7 @@ class FetchReads:
             return self.failure(tp, wanted, error.code)
 
     async def read_cold(self, tp: TopicPartition, wanted: FetchRequestPartition, read: PartitionRead) -> PartitionRead:
-        """Finishes a read whose pages were not in memory, then looks again at the leadership (BUG-12)."""
+        """Finishes a read whose pages were not in memory, then checks the leadership again (BUG-12)."""
         cold = read.cold
         assert cold is not None
         try:
@@ -211,7 +210,7 @@ class FetchReads:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if params.is_follower and records_fetch and counts:
             partition.record_follower_fetch(params.replica_id, params.replica_epoch, offset, wanted.log_start_offset)
-        # Read once: a move of the HW between the limit and the answer would show what is not committed (INV-15).
+        # Read once: if the high watermark moved between the limit and the answer, the answer would show uncommitted records (INV-15).
         high_watermark = partition.high_watermark
         limit = log.log_end_offset if params.is_follower and counts else high_watermark
         data = _data(wanted.partition, high_watermark=high_watermark, log_start=log.log_start_offset)
@@ -231,11 +230,11 @@ class FetchReads:
         return PartitionRead(data._replace(records=result.records), result.size, None, is_throttled)
 
     def _is_throttled(self, partition: Partition, log: Log, replica: int) -> bool:
-        """KIP-73: who is in sync is never held up, or the throttle would hold up producers."""
+        """KIP-73: a replica in sync is never throttled, because producers wait for it."""
         return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
 
     def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> bool:
-        """Whether the fetch tells the leader anything. Raises KafkaError."""
+        """Whether the fetch shows where the follower is. Raises KafkaError."""
         if self._is_suspect():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if wanted.current_leader_epoch == NO_EPOCH:

@@ -1,100 +1,130 @@
-"""Fetches of consumers and followers: read at once, or parked until there is enough (REP-1, REP-2, REP-5).
+"""The leader's side of a fetch, for consumers and followers: answered at once, or parked until there is enough (REP-1, REP-2, REP-5).
 
-Nothing here waits. Partitions of a session that rest are not among a fetch's entries; they join it when they are woken.
+The walk of a fetch (`Fetches.fetch`):
+
+1. `FetchSessionCache.open` finds or opens the session, and says which partitions the request looks at (`FetchContext`).
+2. `FetchReads` reads each of them; with very many, in slices (`LargeFetch`).
+3. With enough bytes, or news that cannot wait, the fetch is answered. Otherwise it is parked (`DelayedFetch`).
+4. An append or a move of the high watermark *touches* a partition. In the next turn of the loop, all touched partitions are looked
+   at together: those that rest are woken, and parked fetches that watch them are answered if they have enough.
+5. `FetchContext.answer` picks what goes into the answer. Partitions of the session without news rest from then on.
+
+Nothing here waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine
+from itertools import islice
 from typing import Any
 
-from broker.process.clock import Clock
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.fetching import large_fetches
 from broker.replication.fetching.delayed_fetch import DelayedFetch, is_decisive
-from broker.replication.fetching.fetch_reads import FetchEntry, FetchParams, FetchReads, FetchResponder, PartitionRead
+from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, PartitionRead
+from broker.replication.fetching.fetch_session import NO_SESSION_ID, FetchContext, FetchedTopics
 from broker.replication.fetching.large_fetches import LargeFetch, WaitingFetch
-from broker.replication.fetching.quiet_partitions import QuietIndex, QuietPartitions
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
-from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.replica_state import FollowerState
+from broker.replication.fetching.session_cache import FINAL_EPOCH, FetchSessionCache
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchRequest
 from protocol.types import TopicPartition
+
+TOUCHED_IN_A_TURN = 400
+"""Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
+
+FetchResponder = Callable[[ErrorCode, int, FetchedTopics], None]
+"""Gets the request's error, the session id and the topics. It is called once, or not at all if the connection is gone."""
 
 
 class Fetches:
-    """`after_reads` is called when a follower's fetch may have moved high watermarks."""
+    """See the module. `complete_produces` is called when a follower's fetch may have moved high watermarks."""
 
     def __init__(
         self,
-        hosted: HostedPartitions,
+        sessions: FetchSessionCache,
         reads: FetchReads,
-        timers: Timers,
-        clock: Clock,
         throttle: ReplicationThrottle,
+        timers: Timers,
+        monotonic: Callable[[], float],
         is_suspect: Callable[[], bool],
-        after_reads: Callable[[], None],
+        complete_produces: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         budget: LoopBudget,
         client_budget: LoopBudget,
+        consumer_bytes_max: int,
     ) -> None:
-        """`budget` is for followers."""
-        self._hosted = hosted
+        """`budget` is for large fetches of followers, `client_budget` for those of consumers."""
+        self._sessions = sessions
         self._reads = reads
-        self._clock = clock
         self._throttle = throttle
+        self._timers = timers
         self._is_suspect = is_suspect
-        self._after_reads = after_reads
+        self._complete_produces = complete_produces
         self._spawn = spawn
         self._budget = budget
-        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers, clock.monotonic)
-        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, clock.monotonic)
         self._client_budget = client_budget
+        self._consumer_bytes_max = consumer_bytes_max
+        self._resting = sessions.resting
+        self._parked_followers: Purgatory[TopicPartition] = Purgatory(timers, monotonic)
+        self._parked_consumers: Purgatory[TopicPartition] = Purgatory(timers, monotonic)
         self._parked_of_follower: dict[int, dict[DelayedFetch, None]] = {}
         self._large: dict[LargeFetch, None] = {}
-        self.quiet = QuietIndex(self._in_sync_follower)
+        self._touched: dict[TopicPartition, None] = {}
+        self._appended: dict[TopicPartition, None] = {}
+        self.is_turn_due = False
+        """Partitions were touched; parked fetches have not looked at all of them yet."""
 
     def __len__(self) -> int:
         """Fetches that are parked now."""
         return len(self._parked_followers) + len(self._parked_consumers)
 
-    def begin(self, quiet: QuietPartitions, replica_epoch: int) -> None:
-        """A request of that session came; what was touched before is awake."""
-        self.quiet.begin_fetch(quiet, replica_epoch, self._clock.monotonic(), looks_at_all=self._is_suspect())
+    # -- a request ----------------------------------------------------------------------------------------------------
 
     def fetch(
-        self,
-        params: FetchParams,
-        partitions: Sequence[FetchEntry],
-        respond: FetchResponder,
-        quiet: QuietPartitions | None = None,
+        self, params: FetchParams, request: FetchRequest, respond: FetchResponder, *, uses_topic_ids: bool
     ) -> WaitingFetch | None:
-        """As `ReplicaManager.fetch`."""
-        entries = list(partitions)
+        """Answers, or parks until there are `min_bytes`.
+
+        Returns the parked fetch, if it was parked: `complete_now` answers it early, as when its connection is gone.
+        """
+        in_session = request.session_epoch != FINAL_EPOCH
+        if in_session:
+            self._wake_touched()
+        try:
+            context = self._sessions.open(
+                request,
+                uses_topic_ids=uses_topic_ids,
+                connection=params.room,
+                looks_at_all=in_session and self._is_suspect(),
+            )
+        except KafkaError as error:
+            respond(error.code, NO_SESSION_ID, [])
+            return None
+        if context.has_unknown_topics and params.max_wait_ms:
+            params = params._replace(max_wait_ms=0)  # An error is answered at once.
+        if params.max_bytes > self._consumer_bytes_max and not params.is_follower:
+            params = params._replace(max_bytes=self._consumer_bytes_max)
         bounded = params.bounded()
-        if len(entries) > large_fetches.LARGE:
+        if len(context.entries) > large_fetches.LARGE:
             params.room.reserve(max(bounded.max_bytes, 0))
-            large = LargeFetch(self._reads, bounded, entries)
-            self._spawn(self._read_in_slices(large, params, entries, respond, quiet))
+            large = LargeFetch(self._reads, bounded, context.entries)
+            self._spawn(self._read_in_slices(large, params, context, respond))
             return large
-        reads = self._reads.read_all(bounded, entries)
-        self._after_reads()
-        return self._answer_or_park(params, bounded.min_bytes, entries, reads, respond, quiet)
+        reads = self._reads.read_all(bounded, context.entries)
+        self._complete_produces()
+        return self._answer_or_park(params, bounded.min_bytes, context, reads, respond)
 
     async def _read_in_slices(
-        self,
-        large: LargeFetch,
-        params: FetchParams,
-        entries: list[FetchEntry],
-        respond: FetchResponder,
-        quiet: QuietPartitions | None,
+        self, large: LargeFetch, params: FetchParams, context: FetchContext, respond: FetchResponder
     ) -> None:
         self._large[large] = None
         budget = self._budget if params.is_follower else self._client_budget
         try:
             while True:
                 is_done = large.read_some()
-                self._after_reads()
+                self._complete_produces()
                 if is_done:
                     break
                 await budget.pause()
@@ -103,57 +133,111 @@ class Fetches:
             large.is_completed = True
         if large.is_hurried:
             params = params._replace(max_wait_ms=0)
-        large.parked = self._answer_or_park(params, large.min_bytes, entries, large.reads, respond, quiet)
+        large.parked = self._answer_or_park(params, large.min_bytes, context, large.reads, respond)
 
     def _answer_or_park(
         self,
         params: FetchParams,
         min_bytes: int,
-        entries: list[FetchEntry],
+        context: FetchContext,
         reads: list[PartitionRead],
         respond: FetchResponder,
-        quiet: QuietPartitions | None,
     ) -> WaitingFetch | None:
         """In the turn of the last read, so that nothing is missed in between."""
-        rests = quiet is not None and len(quiet) > 0
-
-        def finish(asked: list[FetchEntry], found: list[PartitionRead]) -> None:
-            self._finish(params, asked, found, respond, quiet)
-
-        total = sum(read.size for read in reads)
-        is_empty = not entries and not rests
-        # What is awake and not among the entries is for the next request.
-        is_short = quiet is not None and bool(quiet.woken)
-        if params.max_wait_ms <= 0 or is_short or is_empty or total >= min_bytes or any(map(is_decisive, reads)):
-            finish(entries, reads)
+        session = context.session
+        if (
+            params.max_wait_ms <= 0
+            # Woken partitions that are not among the entries are for the next request.
+            or (session is not None and session.is_behind)
+            or not (context.entries or (session is not None and session.resting))
+            or sum(read.size for read in reads) >= min_bytes
+            or any(map(is_decisive, reads))
+        ):
+            self._finish(params, context, reads, respond)
             return None
         params.room.reserve(0)  # it holds no records while it is parked
-        operation = DelayedFetch(params, entries, reads, self._reads, finish)
-        if quiet is not None:
-            quiet.parked = operation
-        return self._park(params, operation, entries)
+        fetch = DelayedFetch(
+            params,
+            context.entries,
+            reads,
+            self._reads,
+            lambda found: self._finish(params, context, found, respond),
+        )
+        if session is not None:
+            session.park(fetch)
+        self._park(params, fetch)
+        return fetch
 
-    def touched(self, partitions: Collection[TopicPartition]) -> None:
-        """Something happened to these: whoever waits for them looks again, once."""
-        self.appended(partitions)
-        self.quiet.wake(partitions)
-        self._parked_consumers.check_all(partitions)
+    def _park(self, params: FetchParams, fetch: DelayedFetch) -> None:
+        parked = self._parked_followers if params.is_follower else self._parked_consumers
+        parked.watch(fetch, fetch.partitions(), params.max_wait_ms / 1000)
+        if params.is_follower:
+            others = self._parked_of_follower.setdefault(params.replica_id, {})
+            for done in [other for other in others if other.is_completed]:
+                del others[done]
+            others[fetch] = None
 
-    def appended(self, partitions: Collection[TopicPartition]) -> None:
-        """As `touched`, for followers only: what is above the high watermark is no news for consumers."""
-        for large in self._large:
-            large.note(partitions)
-        self.quiet.wake(partitions, only_followers=True)
-        self._parked_followers.check_all(partitions)
+    def _finish(
+        self, params: FetchParams, context: FetchContext, reads: list[PartitionRead], respond: FetchResponder
+    ) -> None:
+        if all(read.cold is None for read in reads):
+            self._answer(params, context, reads, respond, may_rest=True)
+            return
+        params.room.reserve(sum(read.size for read in reads))
+        self._spawn(self._finish_cold(params, context, reads, respond))
 
-    def wake(self, partitions: Collection[TopicPartition], *, only_followers: bool = False) -> None:
-        """Those that rest among these rest no more; `touched`, or `appended`, will follow."""
-        self.quiet.wake(partitions, only_followers=only_followers)
+    async def _finish_cold(
+        self, params: FetchParams, context: FetchContext, reads: list[PartitionRead], respond: FetchResponder
+    ) -> None:
+        for index, read in enumerate(reads):
+            if not params.room.is_open:
+                return
+            if read.cold is not None:
+                tp, wanted = context.entries[index]
+                reads[index] = await self._reads.read_cold(tp, wanted, read)
+        # Partitions that were touched while the disk was read did not rest, so the index woke nobody: nothing may rest now.
+        self._answer(params, context, reads, respond, may_rest=False)
+
+    def _answer(
+        self,
+        params: FetchParams,
+        context: FetchContext,
+        reads: list[PartitionRead],
+        respond: FetchResponder,
+        *,
+        may_rest: bool,
+    ) -> None:
+        self._throttle.record(sum(read.throttled_size for read in reads))
+        if params.room.is_open:
+            respond(ErrorCode.NONE, context.session_id, context.answer(reads, may_rest=may_rest))
+
+    # -- what happens to partitions -----------------------------------------------------------------------------------
+
+    def touch(self, tp: TopicPartition) -> None:
+        """There may be news for those who fetch it: its high watermark or its leadership changed."""
+        self._touched[tp] = None
+        self._look_in_the_next_turn()
+
+    def appended_to(self, tp: TopicPartition) -> None:
+        """There are records for followers. What is above the high watermark is no news for consumers."""
+        self._appended[tp] = None
+        self._look_in_the_next_turn()
+
+    def look(self) -> None:
+        """One turn: parked fetches look at what was touched."""
+        self.is_turn_due = False
+        self._complete_produces()
+        touched, appended = _take_first(self._touched), _take_first(self._appended)
+        if self._touched or self._appended:
+            self._look_in_the_next_turn()
+        if only_appended := [tp for tp in appended if tp not in touched]:
+            self._look_at_appended(only_appended)
+        self._look_at_touched(touched)
 
     def look_at_followers(self, replicas: Collection[int]) -> None:
         """Whether these may still fetch may have changed: nothing of theirs rests, and they ask again."""
         for replica in replicas:
-            self.quiet.wake_all_of(replica)
+            self._resting.wake_all_of(replica)
             self.answer_follower(replica)
 
     def answer_follower(self, replica: int) -> None:
@@ -162,55 +246,40 @@ class Fetches:
             parked.complete_now()
 
     def answer_followers(self, partitions: Collection[TopicPartition]) -> None:
-        """All fetches of followers that are parked now, with what is new of these partitions."""
-        self.quiet.wake(partitions)
+        """All fetches of followers that are parked now are answered, with the news of these partitions."""
+        self._resting.wake(partitions)
         parked, self._parked_of_follower = self._parked_of_follower, {}
         for fetch in [fetch for fetches in parked.values() for fetch in fetches if not fetch.is_completed]:
             fetch.try_complete(partitions)
             fetch.complete_now()
 
-    def _park(self, params: FetchParams, operation: DelayedFetch, entries: list[FetchEntry]) -> DelayedFetch:
-        parked = self._parked_followers if params.is_follower else self._parked_consumers
-        parked.watch(operation, (tp for tp, _ in entries), params.max_wait_ms / 1000)
-        if params.is_follower:
-            others = self._parked_of_follower.setdefault(params.replica_id, {})
-            for done in [other for other in others if other.is_completed]:
-                del others[done]
-            others[operation] = None
-        return operation
+    def _look_in_the_next_turn(self) -> None:
+        if not self.is_turn_due:
+            self.is_turn_due = True
+            self._timers.call_soon(self.look)
 
-    def _finish(
-        self,
-        params: FetchParams,
-        entries: list[FetchEntry],
-        reads: list[PartitionRead],
-        respond: FetchResponder,
-        quiet: QuietPartitions | None,
-    ) -> None:
-        if all(read.cold is None for read in reads):
-            if quiet is not None:
-                quiet.idle = [entry[0] for entry, read in zip(entries, reads, strict=True) if read.is_idle]
-            self._answer(entries, reads, respond)
-            return
-        # What happens while the disk is asked touches nobody: nothing may rest after that.
-        params.room.reserve(sum(read.size for read in reads))
-        self._spawn(self._finish_cold(params, entries, reads, respond))
+    def _wake_touched(self) -> None:
+        """A request comes before the next turn: what was touched until now does not rest in it."""
+        self._resting.wake(self._appended, only_followers=True)
+        self._resting.wake(self._touched)
 
-    async def _finish_cold(
-        self, params: FetchParams, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder
-    ) -> None:
-        for index, read in enumerate(reads):
-            if not params.room.is_open:
-                return
-            if read.cold is not None:
-                tp, wanted = entries[index]
-                reads[index] = await self._reads.read_cold(tp, wanted, read)
-        self._answer(entries, reads, respond)
+    def _look_at_touched(self, partitions: Collection[TopicPartition]) -> None:
+        """Each fetch that waits for some of these looks again, once."""
+        self._look_at_appended(partitions)
+        self._resting.wake(partitions)
+        self._parked_consumers.check_all(partitions)
 
-    def _answer(self, entries: list[FetchEntry], reads: list[PartitionRead], respond: FetchResponder) -> None:
-        self._throttle.record(sum(read.throttled_size for read in reads))
-        respond([(tp, read.data) for (tp, _), read in zip(entries, reads, strict=True)])
+    def _look_at_appended(self, partitions: Collection[TopicPartition]) -> None:
+        """As `_look_at_touched`, for followers only."""
+        for large in self._large:
+            large.note(partitions)
+        self._resting.wake(partitions, only_followers=True)
+        self._parked_followers.check_all(partitions)
 
-    def _in_sync_follower(self, tp: TopicPartition, replica: int) -> FollowerState | None:
-        partition = self._hosted.get(tp)
-        return partition.followers.get(replica) if partition is not None and replica in partition.isr else None
+
+def _take_first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
+    """Takes some out. The others are looked at in a later turn of the loop."""
+    some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
+    for tp in some:
+        del touched[tp]
+    return some

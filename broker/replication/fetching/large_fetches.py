@@ -1,7 +1,7 @@
-"""A Fetch of thousands of partitions, read in slices so that others have their turn of the loop (NET-4).
+"""A fetch of thousands of partitions, read in slices so that other requests get their turn of the loop (NET-4).
 
-What is touched after it was read, and before all is read, is read again: when the fetch is answered or parked, in the turn of its
-last read, it has missed nothing.
+A partition that is touched after it was read, while others are still to be read, is read again. The fetch is answered or parked in
+the turn of its last read, so it misses nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.replication.fetching.fetch_reads import NO_ROOM, FetchEntry, FetchPa
 from protocol.types import TopicPartition
 
 READS_IN_A_SLICE = 20
-"""A read that finds nothing takes about 10 us, one that finds something up to 100."""
+"""A read that finds nothing takes about 10 us, a read that finds records up to 100 us."""
 LARGE = 150
 """A fetch with more partitions is read in slices."""
 
@@ -30,7 +30,7 @@ class WaitingFetch(Protocol):
 
 
 class LargeFetch:
-    """`reads` has the results so far, in the order of `entries`. `parked` is what it has become after the last read."""
+    """`reads` has the results so far, in the order of `entries`. `parked` is the parked fetch that it became after the last read."""
 
     def __init__(self, source: FetchReads, params: FetchParams, entries: list[FetchEntry]) -> None:
         self._source = source
@@ -43,12 +43,12 @@ class LargeFetch:
         self.reads: list[PartitionRead] = []
         self.parked: WaitingFetch | None = None
         self.is_hurried = False
-        """It must not be parked: nobody waits for it any more."""
+        """Its connection is gone: it must not be parked."""
         self.is_completed = False
 
     @property
     def min_bytes(self) -> int:
-        """What is enough to be answered."""
+        """With so many bytes it is answered."""
         return self._params.min_bytes
 
     def complete_now(self) -> bool:
@@ -63,12 +63,12 @@ class LargeFetch:
                 self._touched.add(index)
 
     def read_some(self) -> bool:
-        """A slice. True: all is read, and nothing has happened to it since."""
-        begin, reads = len(self.reads), self.reads
-        end = min(begin + READS_IN_A_SLICE, len(self._entries))
-        for index in range(begin, end):
+        """Reads one slice. True: all is read, and nothing was touched since."""
+        start, reads = len(self.reads), self.reads
+        end = min(start + READS_IN_A_SLICE, len(self._entries))
+        for index in range(start, end):
             reads.append(self._read(index, records_fetch=True))
-        if begin == end:
+        if start == end:
             for index in sorted(self._touched)[:READS_IN_A_SLICE]:
                 self._touched.discard(index)
                 self._total -= reads[index].size

@@ -1,9 +1,9 @@
 """Replication throttles (KIP-73): how many bytes per second replicas that are not in sync may be copied. Pure.
 
-A window of samples (`replication.quota.window.num` of `replication.quota.window.size.seconds`) slides over what was
-copied. What was copied too much (a batch is sent whole, however large) is not forgotten when its sample leaves the
-window: it is owed until time has paid for it. So never more is copied in t seconds than rate x t, and one burst: what the
-window has left unused (at its beginning one sample's worth), and the answer that went beyond it.
+A window of samples (`replication.quota.window.num` of `replication.quota.window.size.seconds`) slides over the copied bytes.
+A batch is sent whole, so more can be copied than the rate allows. The excess is not forgotten when its sample leaves the window: it
+is owed until enough time has passed. In t seconds at most rate x t bytes are copied, plus one burst: the bytes that the window has
+left unused (at its start, one sample's worth), and the answer that exceeded it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FREE_S_MIN = 0.02
 
 
 class ByteRateWindow:
-    """Bytes in time. All times are seconds of one monotonic clock and never go back."""
+    """Counts bytes. All times are seconds of one monotonic clock and never go back."""
 
     def __init__(self, *, samples: int, sample_s: float) -> None:
         self._sample_s = sample_s
@@ -38,7 +38,7 @@ class ByteRateWindow:
         self._total += size
 
     def excess(self, rate: float, now: float) -> float:
-        """Bytes beyond what the rate allows; below 0 is what may still be copied now."""
+        """Bytes above what the rate allows. Below 0: so many bytes may still be copied now."""
         self._slide(rate, now)
         return self._owed + self._total - rate * max(now - self._since, self._sample_s)
 
@@ -58,7 +58,7 @@ class ByteRateWindow:
 
 
 class ReplicationThrottle:
-    """One side's throttle on one broker: `leader` for what others copy from here, `follower` for what is copied to here."""
+    """The throttle of one broker in one direction: `leader` for what others copy from it, `follower` for what it copies."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ReplicationThrottle:
         samples: int = 11,
         sample_s: float = 1.0,
     ) -> None:
-        """`replicas_of` gives a topic's list of throttled replicas; `rate` is in bytes/s, 0 stops them wholly."""
+        """`replicas_of` gives a topic's list of throttled replicas; `rate` is in bytes/s, 0 stops them."""
         self.rate = rate
         self._own_id = own_id
         self._replicas_of = replicas_of
@@ -78,7 +78,7 @@ class ReplicationThrottle:
         self._window = ByteRateWindow(samples=samples, sample_s=sample_s)
 
     def applies_to(self, config: TopicConfig, partition: int) -> bool:
-        """Whether this broker's replica of that partition is among the throttled."""
+        """Whether this broker's replica of that partition is throttled."""
         text = self._replicas_of(config)
         if not text or self.rate >= UNLIMITED:
             return False
@@ -86,18 +86,18 @@ class ReplicationThrottle:
         return replicas is None or (partition, self._own_id) in replicas
 
     def record(self, size: int) -> None:
-        """Bytes of throttled replicas that were copied."""
+        """So many bytes of throttled replicas were copied."""
         if size and self.rate < UNLIMITED:
             self._window.record(size, self.rate, self._now())
 
     def is_exceeded(self, pending: int = 0) -> bool:
-        """Whether nothing more may be copied now, after `pending` bytes that are about to be recorded."""
+        """Whether nothing more may be copied now. `pending` bytes are about to be recorded."""
         if self.rate >= UNLIMITED:
             return False
         return self._window.excess(self.rate, self._now()) + pending >= 0
 
     def free_in(self) -> float:
-        """Seconds after which it is worth to look again; 0: now."""
+        """Seconds until something may be copied; 0: now."""
         if not self.is_exceeded():
             return 0.0
         if self.rate == 0:

@@ -34,7 +34,6 @@ from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.network.request_channel import Request
 from broker.process.event_log import EventLog
-from broker.replication.fetching.fetch_sessions import FetchSessionCache
 from broker.request_handler import RequestHandler
 from broker.requests.context import ApiContext
 from broker.requests.metadata_topics import MetadataTopics
@@ -175,7 +174,7 @@ class _Broker:
             metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, (OFFSETS_TOPIC,)),
             replica_manager=node.manager,
             log_manager=node.logs,
-            fetch_sessions=_fetch_sessions(cluster),
+            fetches=node.manager.fetches,
             topic_admin=TopicAdmin(config, session, node.metadata, Random(1).randrange),
             configs=configs,
             config_admin=ConfigAdmin(1, session, node.metadata, configs),
@@ -235,16 +234,6 @@ def _newer_parts() -> dict[str, Any]:
     if "replica_listener" in names:
         found["replica_listener"] = None
     return found
-
-
-def _fetch_sessions(cluster: GroupCluster) -> Any:
-    manager, make = cluster.nodes[1].manager, cast(Any, FetchSessionCache)
-    of_manager = (manager.topic_name, Random(1).randint, manager.quiet.open, manager.begin_fetch)
-    module: Any = import_module(FetchSessionCache.__module__)
-    if not hasattr(module, "CacheLimits"):
-        return make(100, cluster.time, *of_manager)
-    more = (cast(Any, manager.partitions).exists, lambda replica_id, epoch: False)
-    return make(module.CacheLimits(100), cluster.time, module.Surroundings(*of_manager, *more))
 
 
 _brokers: list[_Broker] = []

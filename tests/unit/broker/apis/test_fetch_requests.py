@@ -7,22 +7,24 @@ from typing import Any
 
 import pytest
 
-from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.fetch_codec import FetchPartitionData
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from tests.support.api_world import World
 
 
 class Failing:
-    """Takes the replica manager's place: each partition's answer is this error."""
+    """Takes the place of `Fetches`: each partition's answer is this error."""
 
     def __init__(self, error: ErrorCode) -> None:
         self._error = error
 
-    def fetch(self, params: Any, entries: Any, respond: Callable[[Any], None], quiet: Any) -> None:
-        respond([(tp, FetchPartitionData(tp.partition, self._error)) for tp, _ in entries])
+    def fetch(self, params: Any, request: FetchRequest, respond: Callable[..., None], *, uses_topic_ids: bool) -> None:
+        topics = [
+            (topic, [FetchPartitionData(p.partition, self._error) for p in rows]) for topic, rows in request.topics
+        ]
+        respond(ErrorCode.NONE, 0, topics)
 
 
 @pytest.mark.parametrize("version", [4, 5, 6, 12])
@@ -30,9 +32,7 @@ class Failing:
 def test_old_clients_are_told_an_error_that_they_know(version: int, error: ErrorCode) -> None:
     """As Kafka's maybeDownConvertStorageError: KAFKA_STORAGE_ERROR came with v6; the others look for the next leader."""
     world = World()
-    world.context.replica_manager = Failing(error)
-    no_world: Any = None
-    world.context.fetch_sessions = FetchSessionCache(CacheLimits(0), world.context.clock, no_world)
+    world.context.fetches = Failing(error)
     partition = {
         "partition": 0,
         "current_leader_epoch": -1,

@@ -20,7 +20,6 @@ from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.groups.group.messages import Protocol
 from broker.network.request_channel import Request
 from broker.process.event_log import EventLog
-from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
 from broker.request_handler import RequestHandler
 from broker.requests.long_answers import LongAnswers
 from broker.requests.metadata_topics import MetadataTopics
@@ -113,18 +112,7 @@ class EveryApi:
             metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, ()),
             replica_manager=node.manager,
             log_manager=node.logs,
-            fetch_sessions=FetchSessionCache(
-                CacheLimits(0),
-                cluster.time,
-                Surroundings(
-                    topic_name=node.manager.topic_name,
-                    random_id=max,
-                    new_quiet=node.manager.quiet.open,
-                    begin_fetch=node.manager.begin_fetch,
-                    exists=lambda tp: True,
-                    is_follower=lambda replica, epoch: False,
-                ),
-            ),
+            fetches=node.manager.fetches,
             replica_listener=None,
             topic_admin=TopicAdmin(config, zk, node.metadata, lambda n: 0),
             configs=configs,

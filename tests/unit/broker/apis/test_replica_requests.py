@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.replication.fetching.fetch_sessions import CacheLimits, FetchSessionCache, Surroundings
-from broker.replication.fetching.quiet_partitions import QuietIndex
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from tests.support.api_world import FakeConnection, World, run
 
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -20,15 +18,16 @@ OWN = FakeConnection.listener
 
 
 class Manager:
-    """Takes the replica manager's place, and counts what it is asked."""
+    """Takes the place of the replica manager and of its fetches, and counts what it is asked."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.offsets = self
 
-    def fetch(self, params: Any, entries: Any, respond: Any, quiet: Any) -> None:
+    def fetch(self, params: Any, request: FetchRequest, respond: Any, *, uses_topic_ids: bool) -> None:
         self.asked += 1
-        respond([(tp, FetchPartitionData(tp.partition, ErrorCode.NONE)) for tp, _ in entries])
+        none = ErrorCode.NONE
+        respond(none, 0, [(key, [FetchPartitionData(p.partition, none) for p in rows]) for key, rows in request.topics])
 
     def listing_offset(self, *_: Any) -> Generator[None, None, tuple[int, int, int]]:
         self.asked += 1
@@ -43,17 +42,7 @@ class Manager:
 def world_of(replica_listener: str | None) -> tuple[World, Manager]:
     world, manager = World(), Manager()
     world.context.replica_listener = replica_listener
-    world.context.replica_manager = manager
-    quiet = QuietIndex(lambda tp, replica: None)
-    around = Surroundings(
-        topic_name=lambda topic_id: None,
-        random_id=lambda low, high: 7,
-        new_quiet=quiet.open,
-        begin_fetch=lambda quiet, epoch: None,
-        exists=lambda tp: True,
-        is_follower=lambda replica, epoch: True,
-    )
-    world.context.fetch_sessions = FetchSessionCache(CacheLimits(9), world.context.clock, around)
+    world.context.replica_manager = world.context.fetches = manager
     return world, manager
 
 
@@ -109,7 +98,7 @@ def test_on_a_listener_of_clients_a_replica_id_is_refused(api_key: ApiKey, versi
     world, manager = world_of("INTERNAL")
     for replica in (0, 2, 2**31 - 1):
         assert errors(world, api_key, version, replica) == {REFUSED}
-    assert (manager.asked, len(world.context.fetch_sessions)) == (0, 0)
+    assert manager.asked == 0
     assert errors(world, api_key, version, -1) == {0}, "consumers are served there"
 
 
@@ -127,19 +116,3 @@ def test_on_the_brokers_listener_a_replica_is_served(
     world, manager = world_of(replica_listener)
     assert errors(world, api_key, version, 2) == {0}
     assert manager.asked == 1
-
-
-def test_nobody_goes_on_with_the_session_of_a_follower() -> None:
-    """A request in it counts as the follower's fetch of all its partitions that rest."""
-    cache = world_of(None)[0].context.fetch_sessions
-
-    def request(replica: int, session_id: int, epoch: int) -> FetchRequest:
-        wanted = [] if session_id else [("t", [FetchRequestPartition(0, 0, 0, -1, -1, 1000)])]
-        return FetchRequest(replica, 200, 500, 1, 1000, 0, session_id, epoch, wanted, (), "")
-
-    assert cache.open(request(2, 0, 0), uses_topic_ids=False).session_id == 7
-    for other in (-1, 3):
-        with pytest.raises(KafkaError) as refused:
-            cache.open(request(other, 7, 1), uses_topic_ids=False)
-        assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert cache.open(request(2, 7, 1), uses_topic_ids=False).session_id == 7

@@ -158,18 +158,18 @@ def test_a_leader_knows_a_topic_id_as_soon_as_it_leads(tmp_path: Path) -> None:
         await cluster.start(1, 2)
         manager = cluster.nodes[1].manager
         topic_id = topic_id_uuid(TOPIC_ID)
-        assert manager.topic_name(topic_id) is None
+        assert manager.partitions.topic_name(topic_id) is None
         cluster.lead(1, 0, (1, 2), replicas=(1, 2))
         cluster.tell_metadata()
-        assert manager.topic_name(topic_id) == TP.topic, "other metadata came first"
+        assert manager.partitions.topic_name(topic_id) == TP.topic, "other metadata came first"
         head = (9, 1, cluster.nodes[1].epoch)
         state = PartitionState(TP.topic, 0, 1, 1, 0, (1, 2), 0, (1, 2))
         told = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
         cluster.nodes[1].carry_out(told)
-        assert manager.topic_name(topic_id) == TP.topic
+        assert manager.partitions.topic_name(topic_id) == TP.topic
         gone = dataclasses.replace(told, partitions=(), topic_ids={})
         cluster.nodes[1].carry_out(gone)
-        assert manager.topic_name(topic_id) is None
+        assert manager.partitions.topic_name(topic_id) is None
 
     play(tmp_path, scenario)
 

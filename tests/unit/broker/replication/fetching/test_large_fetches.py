@@ -1,4 +1,4 @@
-"""Fetches that are read in slices: others have their turn, and nothing that happens meanwhile is missed (NET-4, REP-5)."""
+"""Fetches that are read in slices: other requests get their turn, and the fetch misses nothing that happens meanwhile (NET-4, REP-5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.replication.fetching.large_fetches import LargeFetch, WaitingFetch
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import TP, Cluster, values_of
+from tests.support.replica_cluster import TP, Cluster, fetch_from, values_of
 
 PARTITIONS = [TopicPartition(TP.topic, number) for number in range(4)]
 
@@ -31,7 +31,7 @@ class Fetching:
     def begin(self, max_wait_ms: int = 500) -> WaitingFetch:
         entries = [(tp, FetchRequestPartition(tp.partition, -1, 0, -1, -1, 2**20)) for tp in PARTITIONS]
         params = FetchParams(-1, -1, max_wait_ms, 1, 2**20)
-        waiting = self.cluster.nodes[1].manager.fetch(params, entries, self.answers.append)
+        waiting = fetch_from(self.cluster.nodes[1].manager, params, entries, self.answers.append)
         assert isinstance(waiting, LargeFetch)
         return waiting
 
@@ -41,7 +41,7 @@ class Fetching:
         self.cluster.time.turn()
 
     def told(self) -> list[list[str]]:
-        """Of the only answer, which names the partitions in the order in which they were asked for."""
+        """The values of the only answer, which has the partitions in the order of the request."""
         ((*answer,),) = self.answers
         assert [tp for tp, _ in answer] == PARTITIONS
         return [values_of(data) for _, data in answer]

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.cluster.metadata_cache import MetadataCache
-from broker.replication.fetching.fetch_sessions import (
+from broker.replication.fetching.fetch_reads import PartitionRead
+from broker.replication.fetching.fetch_session import FetchContext
+from broker.replication.fetching.session_cache import (
     EPOCH_MAX,
     SESSIONS_PER_CONNECTION,
     SESSIONS_PER_FOLLOWER,
     UNKNOWN_PARTITIONS_MAX,
     CacheLimits,
-    FetchContext,
     FetchSessionCache,
-    Surroundings,
 )
-from broker.replication.fetching.quiet_partitions import QuietIndex
-from broker.replication.replica_state import FollowerState
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition, TopicKey
 from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_text
-from protocol.types import TopicPartition
+from protocol.types import BrokerInfo
 from tests.support.fake_time import FakeTime
 
 SLOTS = 3
+OWN_ID = 1
 EPOCH = 77
 
 
@@ -39,20 +40,16 @@ class World:
     def __init__(self, *, slots: int = SLOTS, partitions: int = 1000) -> None:
         self.time = FakeTime()
         self.metadata = MetadataCache()
+        brokers = tuple(BrokerInfo(broker, EPOCH, ()) for broker in (1, 2, 3))
+        self.metadata.update(UpdateMetadataRequest(1, 1, 1, (), {}, brokers))
         ids = itertools.count(100)
-        self.index = index = QuietIndex(lambda tp, replica: FollowerState())
-        self.cache = FetchSessionCache(
-            CacheLimits(slots, partitions),
-            self.time,
-            Surroundings(
-                self.metadata.topic_name,
-                lambda low, high: next(ids),
-                index.open,
-                lambda quiet, epoch: index.begin_fetch(quiet, epoch, self.time.monotonic(), looks_at_all=False),
-                lambda tp: not tp.topic.startswith("no"),
-                lambda replica, epoch: replica in (2, 3) and epoch == EPOCH,
-            ),
+        random: Any = SimpleNamespace(randint=lambda low, high: next(ids))
+        hosted: Any = SimpleNamespace(
+            topic_name=self.metadata.topic_name,
+            exists=lambda tp: not tp.topic.startswith("no"),
+            get=lambda tp: None,
         )
+        self.cache = FetchSessionCache(CacheLimits(slots, partitions), self.time, hosted, self.metadata, OWN_ID, random)
 
     def open(
         self,
@@ -84,16 +81,16 @@ class World:
 
 
 def asked(context: FetchContext) -> list[tuple[TopicKey, int]]:
-    return [(p.key, p.wanted.partition) for p in context.partitions]
+    return [(tp.topic, tp.partition) for tp, _ in context.entries]
 
 
 def answer(context: FetchContext, **data: FetchPartitionData) -> list[tuple[TopicKey, list[int]]]:
-    """What is answered when each partition has the data named `<topic><partition>`, or nothing new."""
-    results = [
-        (p, data.get(f"{p.key}{p.wanted.partition}", FetchPartitionData(p.wanted.partition, 0, 0, 0, 0)))
-        for p in context.partitions
+    """The partitions of the answer, when each partition has the data named `<topic><partition>`, or nothing new."""
+    found = [
+        data.get(f"{tp.topic}{tp.partition}", FetchPartitionData(tp.partition, 0, 0, 0, 0)) for tp, _ in context.entries
     ]
-    return [(key, [d.partition for d in rows]) for key, rows in context.select(results)]
+    topics = context.answer([PartitionRead(data) for data in found], may_rest=True)
+    return [(key, [d.partition for d in rows]) for key, rows in topics]
 
 
 def test_a_session_tells_news_only() -> None:
@@ -125,7 +122,7 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     world.open(0, 0, {"a": [0, 1]})
     context = world.open(100, 1, {"a": [1], "b": [0]}, {"a": [0]}, offset=7)
     assert asked(context) == [("a", 1), ("b", 0)]
-    assert [p.wanted.fetch_offset for p in context.partitions] == [7, 7]
+    assert [wanted.fetch_offset for _, wanted in context.entries] == [7, 7]
     assert asked(world.open(100, 2)) == [("a", 1), ("b", 0)]
 
 
@@ -200,10 +197,10 @@ def test_a_topic_id_is_resolved_when_it_becomes_known() -> None:
     world = World()
     topic_id = uuid.uuid4()
     context = world.open(0, 0, {topic_id: [0]}, uses_topic_ids=True)
-    assert context.partitions[0].tp is None
+    assert (context.entries, context.has_unknown_topics) == ([], True)
     state = PartitionState("a", 0, 1, 1, 0, (1,), 0, (1,))
     world.metadata.update(UpdateMetadataRequest(1, 1, 1, (state,), {"a": topic_id_text(topic_id)}, ()))
-    assert world.open(100, 1, uses_topic_ids=True).partitions[0].tp == TopicPartition("a", 0)
+    assert asked(world.open(100, 1, uses_topic_ids=True)) == [("a", 0)]
     with pytest.raises(KafkaError) as raised:
         world.open(100, 2)
     assert raised.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
@@ -222,7 +219,7 @@ def test_the_session_is_the_set_that_the_client_named(steps: list[tuple[str, str
 
 
 class Socket:
-    """Something that a session can belong to."""
+    """A connection: a session can belong to it."""
 
 
 def test_a_session_ends_with_its_connection_and_a_connection_has_few() -> None:
@@ -291,10 +288,21 @@ def test_a_follower_has_so_many_sessions_at_the_most() -> None:
     assert all(map(world.is_open, (other, *rest)))
 
 
+def test_nobody_goes_on_with_the_session_of_a_follower() -> None:
+    """A request in it counts as the follower's fetch of all its partitions that rest."""
+    world = World()
+    session_id = world.follow(2)
+    for other in (-1, 3):
+        with pytest.raises(KafkaError) as refused:
+            world.open(session_id, 1, replica_id=other, replica_epoch=EPOCH)
+        assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert world.open(session_id, 1, replica_id=2, replica_epoch=EPOCH).session_id == session_id
+
+
 def test_nothing_is_left_of_replicas_that_somebody_invented() -> None:
     world = World(slots=1)
     for replica in range(100):
         world.time.now += 200
         assert world.open(0, 0, {"a": [0]}, replica_id=replica).session_id
-    assert len(world.index._of_followers) == 1
+    assert len(world.cache.resting._of_followers) == 1
     assert len(world.cache._of_followers) == 0

@@ -1,23 +1,31 @@
-"""Partitions of a session that rest: looked at when something happens to them, and their followers still count as in sync."""
+"""Resting partitions: a session looks at them when something happens to them, and their followers still count as in sync."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from broker.replication import replica_manager
-from broker.replication.fetching import fetch_reads
-from broker.replication.fetching.fetch_reads import FetchReads
-from broker.replication.fetching.fetch_sessions import FetchedPartition
+from broker.replication.fetching import fetch_reads, fetches
+from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, PartitionRead
+from broker.replication.fetching.fetch_session import (
+    LOOK_EVERY_S,
+    WOKEN_AT_ONCE,
+    FetchedPartition,
+    FetchedTopics,
+    FetchSession,
+    RestingIndex,
+)
 from broker.replication.fetching.fetches import Fetches
-from broker.replication.fetching.quiet_partitions import LOOK_EVERY_S, WOKEN_AT_ONCE, QuietIndex, QuietPartitions
-from broker.replication.replica_manager import FetchParams
+from broker.replication.fetching.session_cache import FINAL_EPOCH
 from broker.replication.replica_state import FollowerState
 from protocol.errors import ErrorCode
-from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
 
@@ -25,49 +33,54 @@ Scenario = Callable[[Cluster, "SessionOf"], Awaitable[None]]
 
 
 class SessionOf:
-    """A session with one partition, of a follower or (-1) of a consumer, as the API keeps it."""
+    """A client with a session of one partition: a follower, or (-1) a consumer."""
 
     def __init__(self, cluster: Cluster, replica: int) -> None:
         self.cluster = cluster
         self.replica = replica
-        self.quiet: QuietPartitions = cluster.nodes[1].manager.quiet.open(replica)
+        self.fetches: Fetches = cluster.nodes[1].manager.fetches
         self.offset = 0
+        self.id = 0
+        self.next_epoch = 0
         self.answers: list[list[FetchPartitionData]] = []
-        self.partition: FetchedPartition | None = None
-        self.is_awake = True
 
-    def fetch(self, *, max_wait_ms: int = 500, to: int | None = None, life: int | None = None) -> None:
+    @property
+    def session(self) -> FetchSession:
+        """The leader's end."""
+        return self.fetches._sessions._sessions[self.id or next(iter(self.fetches._sessions._sessions))]
+
+    @property
+    def is_awake(self) -> bool:
+        return list(self.session.awake) == list(self.session.partitions.values())
+
+    def fetch(
+        self, *, max_wait_ms: int = 500, to: int | None = None, life: int | None = None, is_last: bool = False
+    ) -> None:
         """The next request of the session; `to`: with another offset; `life`: with another broker epoch."""
-        manager = self.cluster.nodes[1].manager
+        self.offset = self.offset if to is None else to
+        topics = [("t", [FetchRequestPartition(TP.partition, 0, self.offset, -1, 0, 2**20)])]
+        if (to is None and self.next_epoch) or is_last:
+            topics = []
         epoch = life or (self.cluster.nodes[self.replica].epoch if self.replica >= 0 else -1)
-        manager.begin_fetch(self.quiet, epoch)
-        if self.quiet.take_woken():
-            self.is_awake = True
-        if to is not None or self.partition is None:
-            self.quiet.wake(TP)
-            self.offset = self.offset if to is None else to
-            wanted = FetchRequestPartition(TP.partition, 0, self.offset, -1, 0, 2**20)
-            self.partition = FetchedPartition("t", wanted, TP)
-            self.is_awake = True
-        partition = self.partition
-
-        def respond(found: list[tuple[TopicPartition, FetchPartitionData]]) -> None:
-            self.answers.append([data for _, data in found])
-            if self.quiet.woken.pop(TP, None) is not None:
-                self.is_awake = True
-            if TP in self.quiet.idle and self.quiet.rest(TP, partition):
-                self.is_awake = False
-            self.quiet.idle = []
-
         params = FetchParams(self.replica, epoch, max_wait_ms, 1, 2**20)
-        entries = [(TP, partition.wanted)] if self.is_awake else []
-        manager.fetch(params, entries, respond, self.quiet)
+        session = (self.id, FINAL_EPOCH if is_last else self.next_epoch)
+        self.fetches.fetch(params, FetchRequest(*params[:6], *session, topics, ()), self.respond, uses_topic_ids=False)
+        self.id = self.id or self.session.id
+        self.next_epoch += 1
+
+    def respond(self, error: ErrorCode, session_id: int, topics: FetchedTopics) -> None:
+        assert not error
+        self.answers.append([data for _, found in topics for data in found])
 
     def rest(self) -> None:
-        """Fetches until there is nothing more to tell."""
+        """Fetches until there is no news."""
         self.fetch(max_wait_ms=0)
         assert not self.is_awake
-        assert len(self.quiet) == 1
+        assert self.session.resting == 1
+
+    def not_looked_at(self) -> None:
+        """For an hour, partitions are woken only when something happens to them."""
+        self.session._looked_at = self.cluster.time.monotonic() + 3600
 
 
 def play(directory: Path, replica: int, scenario: Scenario) -> None:
@@ -98,7 +111,7 @@ def test_who_rests_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.time.turn()  # becoming leader touches
         session.rest()
-        session.quiet.looked_at = cluster.time.monotonic() + 3600
+        session.not_looked_at()
         reads.clear()
         for _ in range(5):
             session.fetch()
@@ -125,7 +138,7 @@ def test_who_claims_a_broker_epoch_that_nobody_told_of_does_not_rest(tmp_path: P
 def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a session of ten thousand partitions that could not rest this took a tenth of a second."""
+    """In a session of ten thousand partitions that could not rest, this took a tenth of a second."""
     reads: list[TopicPartition] = []
     original = FetchReads._read
 
@@ -147,7 +160,7 @@ def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
 def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was looked at for the append too, which it cannot see, and again for the high watermark."""
+    """It was looked at for the append, which a consumer does not see, and again for the high watermark."""
     reads: list[int] = []
     original = FetchReads._read
 
@@ -158,13 +171,13 @@ def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.time.turn()
         session.rest()
-        session.quiet.looked_at = cluster.time.monotonic() + 3600
+        session.not_looked_at()
         session.fetch()
         waiting = cluster.consume(1, 0, max_wait_ms=500)
         reads.clear()
         cluster.produce(1, "a")
         cluster.time.turn()
-        assert (reads, len(session.quiet), waiting) == ([], 1, [])
+        assert (reads, session.session.resting, waiting) == ([], 1, [])
         cluster.follower_fetch(1, 2, 1, epoch=0)
         cluster.time.turn()
         assert sorted(reads) == [-1, -1, 2]
@@ -177,10 +190,10 @@ def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed
 def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the session is lost: the first slice answers the fetch, the others are for the next one."""
-    monkeypatch.setattr(replica_manager, "TOUCHED_IN_A_TURN", 2)
+    """As after the loss of the ZooKeeper session: the first slice answers the fetch, the others are for the next one."""
+    monkeypatch.setattr(fetches, "TOUCHED_IN_A_TURN", 2)
     looked_at: list[list[int]] = []
-    original = Fetches.touched
+    original = Fetches._look_at_touched
 
     def noted(self: Fetches, partitions: Collection[TopicPartition]) -> None:
         looked_at.append([tp.partition for tp in partitions])
@@ -191,7 +204,7 @@ def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
         for cluster.tp in (TopicPartition(TP.topic, number) for number in range(5)):
             cluster.lead(1, 0, (1,), replicas=(1,))
         cluster.time.turn()
-        monkeypatch.setattr(Fetches, "touched", noted)
+        monkeypatch.setattr(Fetches, "_look_at_touched", noted)
         waiting = cluster.consume(1, 0, max_wait_ms=60_000)
         cluster.nodes[1].manager.step_down_all("test")
         cluster.time.turn()
@@ -236,13 +249,14 @@ def test_a_consumer_rests_until_the_high_watermark_moves(tmp_path: Path) -> None
 
 
 def test_a_follower_that_rests_is_told_the_high_watermark(tmp_path: Path) -> None:
-    """Not at once, but with the next answer."""
+    """It gets the high watermark with the next answer, not at once."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.produce(1, "a", acks=1)
         session.fetch(to=1, max_wait_ms=0)
         partition = cluster.nodes[1].partition()
-        partition.high_watermark = 0
+        (answered,) = session.session.partitions.values()
+        partition.high_watermark = answered.high_watermark = 0
         partition.advance_high_watermark()
         session.fetch()
         cluster.pass_time(0.6)
@@ -252,7 +266,7 @@ def test_a_follower_that_rests_is_told_the_high_watermark(tmp_path: Path) -> Non
 
 
 def test_resting_is_being_in_sync_and_silence_is_not(tmp_path: Path) -> None:
-    """REP-3: the lag counts from the last fetch of the session before the append that the follower does not get."""
+    """REP-3: the lag starts with the last fetch of the session before the append that the follower does not get."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         leader = cluster.nodes[1].manager
@@ -301,18 +315,18 @@ def test_a_change_of_leadership_wakes(tmp_path: Path) -> None:
 
 
 def test_another_life_of_the_follower_is_looked_at(tmp_path: Path) -> None:
-    """INV-14: the sessions of the old one are no proof for the new one."""
+    """INV-14: a session of the old life proves nothing for the new one."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.time.turn()  # becoming leader touches
         session.rest()
-        session.quiet.looked_at = cluster.time.monotonic()
+        session.not_looked_at()
         session.fetch()
         old_life, told = cluster.nodes[2].epoch, len(session.answers)
-        assert len(cluster.nodes[1].manager.quiet) == 1
+        assert len(session.fetches._resting) == 1
         cluster.kill(2)
         await cluster.start_broker(2)
-        assert len(cluster.nodes[1].manager.quiet) == 0
+        assert len(session.fetches._resting) == 0
         assert len(session.answers) > told, "the fetch that was parked is answered, so that the next one is refused"
         assert old_life != cluster.nodes[2].epoch
         refused = cluster.follower_fetch(1, 2, 0, epoch=0, life=old_life)
@@ -323,25 +337,25 @@ def test_another_life_of_the_follower_is_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replica", [2, -1])
 def test_a_third_brokers_coming_and_going_wakes_nobody(tmp_path: Path, replica: int) -> None:
-    """Each change of the brokers looked at everything that rested, in one turn of the loop."""
+    """Each change of the brokers looked at all resting partitions, in one turn of the loop."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.time.turn()
         session.rest()
-        session.quiet.looked_at = cluster.time.monotonic()
+        session.not_looked_at()
         session.fetch()
         await cluster.start_broker(3)
         cluster.time.turn()
         cluster.kill(3)
         cluster.time.turn()
-        assert len(session.quiet) == 1
+        assert session.session.resting == 1
         assert len(session.answers) == 1
 
     play(tmp_path, replica, scenario)
 
 
 def test_everybody_is_looked_at_now_and_then(tmp_path: Path) -> None:
-    """What touches nothing, as retention, is told all the same."""
+    """A change that touches no partition, as by retention, is answered too."""
 
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         cluster.produce(1, "a", acks=1)
@@ -357,11 +371,40 @@ def test_everybody_is_looked_at_now_and_then(tmp_path: Path) -> None:
     play(tmp_path, 2, scenario)
 
 
+def test_nothing_rests_in_a_session_that_ended_while_its_fetch_was_parked(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, session: SessionOf) -> None:
+        session.fetch()
+        session.fetch(is_last=True)
+        cluster.pass_time(0.6)
+        assert len(session.answers) == 2
+        assert len(session.fetches._resting) == 0
+        assert cluster.nodes[1].partition().followers[2].heartbeat is None
+
+    play(tmp_path, 2, scenario)
+
+
+def test_of_two_names_of_one_partition_neither_is_lost() -> None:
+    """A topic was deleted and created again; the client names its old id and its new one."""
+    hosted: Any = None
+    index = RestingIndex(hosted)
+    session = FetchSession(1, -1, index, is_follower=False, uses_topic_ids=True)
+    wanted = FetchRequestPartition(0, 0, 0, -1, 0, 2**20)
+    old, new = (FetchedPartition(uuid.UUID(int=number), wanted, TP) for number in (1, 2))
+    for partition in (old, new):
+        session.set((partition.key, 0), partition)
+    idle = PartitionRead(FetchPartitionData(0, ErrorCode.NONE), is_idle=True)
+    for partition in (old, new):
+        session.take_answer(partition, idle, may_rest=True)
+    assert (list(session.awake), session.resting) == ([new], 1)
+    session.remove((new.key, 0))
+    assert (list(session.awake), session.resting, len(index)) == ([old], 0, 0)
+
+
 def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, session: SessionOf) -> None:
         session.rest()
-        session.quiet.close()
-        assert len(cluster.nodes[1].manager.quiet) == 0
+        session.fetch(is_last=True)
+        assert len(session.fetches._resting) == 0
         assert cluster.nodes[1].partition().followers[2].heartbeat is None
 
     play(tmp_path, 2, scenario)
@@ -369,17 +412,24 @@ def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replica", [2, -1], ids=["follower", "consumer"])
 def test_of_very_many_that_are_woken_those_that_were_appended_to_come_first(replica: int) -> None:
-    """A failover moves the HW of thousands: a producer's records do not wait behind them. A consumer is told of all."""
-    index = QuietIndex(lambda tp, replica: FollowerState())
-    quiet = index.open(replica)
+    """A failover moves the HW of thousands: a producer's records do not wait behind them. A consumer gets all at once."""
+    follower: Any = SimpleNamespace(get=lambda tp: SimpleNamespace(isr=(2,), followers={2: FollowerState()}))
+    index = RestingIndex(follower)
+    session = FetchSession(1, replica, index, is_follower=replica >= 0, uses_topic_ids=False)
     partitions = [TopicPartition("t", number) for number in range(4 * WOKEN_AT_ONCE)]
     for tp in partitions:
-        quiet.rest(tp, FetchedPartition("t", FetchRequestPartition(tp.partition, 0, 0, -1, 0, 2**20), tp))
+        partition = FetchedPartition("t", FetchRequestPartition(tp.partition, 0, 0, -1, 0, 2**20), tp)
+        session.set(("t", tp.partition), partition)
+        idle = PartitionRead(FetchPartitionData(tp.partition, ErrorCode.NONE), is_idle=True)
+        session.take_answer(partition, idle, may_rest=True)
+    assert (session.resting, len(index)) == (len(partitions), len(partitions))
     index.wake(partitions[:-1])
     index.wake(partitions[-2:], only_followers=True)
     rounds = []
-    while taken := quiet.take_woken():
-        rounds.append([watched.wanted.partition for watched in taken])
+    while session.is_behind:
+        session.awake.clear()
+        session.begin_request(-1, 0.0, looks_at_all=False)
+        rounds.append([partition.wanted.partition for partition in session.awake])
     if replica < 0:
         assert list(map(len, rounds)) == [len(partitions) - 1], "an append above the HW is no news for a consumer"
     else:

@@ -1,0 +1,437 @@
+"""One fetch session (KIP-227): which of its partitions a request looks at, and what the answer says of them.
+
+A client names the partitions of its session once. Each partition is in one of three states:
+
+    awake      the next request looks at it
+    resting    its last read found nothing; no request looks at it, no parked fetch watches it
+    woken      it rested until something happened to it; one of the next requests takes it over
+
+    awake   -> resting   the answer has nothing to read; a follower must also be in sync
+    resting -> woken     an append, a move of the high watermark, or a change of leadership touched it
+    woken   -> awake     the next request takes it over, or the parked fetch that it joined is answered
+    any     -> awake     the client asks something else of it
+
+So a fetch costs as much as there are partitions that are awake, however many rest.
+
+While a follower's partition rests, each request of its session shows that the follower still has everything: the times of
+`FollowerState` follow the session's `Heartbeat`. A request wakes what was touched before it counts as a heartbeat, so no append
+counts as seen that the follower has not seen.
+
+A failover wakes thousands of a follower's partitions that have no records for it, only a moved high watermark. The session
+takes over a few of them with each request; partitions that were appended to come first, because producers wait for them.
+
+Some changes touch nothing: a log start that retention moved, a throttle. So a few resting partitions are woken regularly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from weakref import ref
+
+from broker.replication.fetching.delayed_fetch import DelayedFetch
+from broker.replication.fetching.fetch_reads import FetchEntry, PartitionRead
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.replica_state import FollowerState, Heartbeat
+from protocol.errors import ErrorCode
+from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequestPartition, TopicKey
+from protocol.types import TopicPartition
+
+NO_SESSION_ID = 0
+
+LOOK_EVERY_S = 0.5
+LOOKS_UNTIL_ALL = 64
+"""Each partition is looked at twice a minute. With 5,000 partitions one look costs less than a millisecond."""
+
+WOKEN_AT_ONCE = 50
+"""How many of a follower's partitions without new records join one fetch."""
+
+PartitionKey = tuple[TopicKey, int]
+FetchedTopics = list[tuple[TopicKey, list[FetchPartitionData]]]
+"""The topics of a response, in the order of the answer."""
+
+
+class FetchedPartition:
+    """A partition of a request or session, and what was last answered of it. `tp` is None while its topic id is unknown.
+
+    `was_unknown`: it did not exist when the session took it.
+    """
+
+    __slots__ = ("high_watermark", "key", "log_start_offset", "tp", "wanted", "was_unknown")
+
+    def __init__(self, key: TopicKey, wanted: FetchRequestPartition, tp: TopicPartition | None) -> None:
+        self.key = key
+        self.wanted = wanted
+        self.tp = tp
+        self.high_watermark = -1
+        self.log_start_offset = wanted.log_start_offset
+        self.was_unknown = False
+
+    def take_news(self, data: FetchPartitionData) -> bool:
+        """Whether an incremental answer must have this; then it counts as answered."""
+        is_news = bool(data.records) or data.diverging_epoch is not None or data.preferred_read_replica != -1
+        if data.high_watermark != self.high_watermark:
+            self.high_watermark = data.high_watermark
+            is_news = True
+        if data.log_start_offset != self.log_start_offset:
+            self.log_start_offset = data.log_start_offset
+            is_news = True
+        if data.error:
+            # An error is answered until it is over. The next good answer is news in any case.
+            self.high_watermark = -1
+            is_news = True
+        return is_news
+
+
+class FetchSession:
+    """`replica_id` < 0: a consumer's. `is_follower`: the client has shown that it is a live broker.
+
+    `next_epoch` is the epoch that the client's next request must have; `owner` is the connection that opened the session.
+    """
+
+    __slots__ = (
+        "_appended",
+        "_heartbeat",
+        "_index",
+        "_looked_at",
+        "_parked",
+        "_replica_epoch",
+        "_resting",
+        "_woken",
+        "awake",
+        "id",
+        "is_follower",
+        "last_used",
+        "next_epoch",
+        "owner",
+        "partitions",
+        "replica_id",
+        "unknown",
+        "uses_topic_ids",
+    )
+
+    def __init__(
+        self, session_id: int, replica_id: int, index: RestingIndex, *, is_follower: bool, uses_topic_ids: bool
+    ) -> None:
+        self.id = session_id
+        self.replica_id = replica_id
+        self.is_follower = is_follower
+        self.uses_topic_ids = uses_topic_ids
+        self.owner: ref[object] | None = None
+        self.unknown = 0
+        """How many of its partitions did not exist when it took them."""
+        self.last_used = 0.0
+        self.next_epoch = 1
+        self.partitions: dict[PartitionKey, FetchedPartition] = {}
+        self.awake: dict[FetchedPartition, None] = {}
+        """In the order in which they are read."""
+        self._resting: dict[TopicPartition, tuple[FetchedPartition, FollowerState | None]] = {}
+        self._woken: dict[TopicPartition, FetchedPartition] = {}
+        self._appended: dict[TopicPartition, None] = {}
+        """Woken partitions that were appended to."""
+        self._parked: DelayedFetch | None = None
+        self._heartbeat = Heartbeat()
+        self._looked_at = 0.0
+        self._replica_epoch = -1
+        self._index = index
+        index.add_session(self)
+
+    @property
+    def resting(self) -> int:
+        """How many partitions rest."""
+        return len(self._resting)
+
+    @property
+    def is_behind(self) -> bool:
+        """There are woken partitions for the next request."""
+        return bool(self._woken)
+
+    # -- requests and answers -----------------------------------------------------------------------------------------
+
+    def begin_request(self, replica_epoch: int, now: float, *, looks_at_all: bool) -> None:
+        """A request came; all that was touched before is woken already. Wakes what it is time to look at, takes over what is woken."""
+        if looks_at_all or replica_epoch != self._replica_epoch:
+            self._replica_epoch = replica_epoch
+            self.wake_all()
+        elif now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            self._wake_for_a_look(list(islice(self._resting, len(self._resting) // LOOKS_UNTIL_ALL + 1)))
+        self._heartbeat.at = self.last_used = now
+        if self._woken:
+            self._take_over_woken()
+
+    def park(self, fetch: DelayedFetch) -> None:
+        """The session's request waits: partitions that are woken from now on join it."""
+        self._parked = fetch
+
+    def take_answer(self, partition: FetchedPartition, read: PartitionRead, *, may_rest: bool) -> bool:
+        """This is about to be answered. True: it is news. A partition that had nothing to read rests from now on, if it `may_rest`."""
+        data = read.data
+        is_news = partition.take_news(data)
+        if data.records:
+            if partition in self.awake:
+                # It is read last next time, so that a busy partition does not take all bytes of each answer.
+                del self.awake[partition]
+                self.awake[partition] = None
+        elif read.is_idle:
+            if may_rest:
+                self._rest(partition)
+        elif data.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.uses_topic_ids:
+            partition.tp = None  # The topic was deleted: the next request looks up its id again.
+        return is_news
+
+    def take_woken(self, tp: TopicPartition) -> FetchedPartition | None:
+        """A woken partition is awake from now on. None: it is awake already, or the client does not ask for it any more."""
+        partition = self._woken.pop(tp, None)
+        if partition is not None:
+            self.awake[partition] = None
+            if not self._woken:
+                self._appended = {}
+                self._index.caught_up(self)
+        return partition
+
+    # -- the client's set of partitions -------------------------------------------------------------------------------
+
+    def set(self, key: PartitionKey, partition: FetchedPartition) -> None:
+        """The client asks for this partition."""
+        self.remove(key)
+        self.partitions[key] = partition
+        self.unknown += partition.was_unknown
+        self.awake[partition] = None
+
+    def change(self, partition: FetchedPartition, wanted: FetchRequestPartition, tp: TopicPartition | None) -> None:
+        """The client asks something else of a partition of the session."""
+        self._wake_now(partition)
+        partition.wanted = wanted
+        partition.tp = tp
+
+    def remove(self, key: PartitionKey) -> None:
+        """The client does not ask for this partition any more."""
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.unknown -= partition.was_unknown
+            self._wake_now(partition)
+            del self.awake[partition]
+
+    def close(self) -> None:
+        """The session is over. A fetch of it that is still parked is answered, but nothing rests after that."""
+        self.wake_all()
+        self._index.remove_session(self)
+        self.awake, self._woken, self._appended = {}, {}, {}
+        self._parked = None
+
+    # -- resting and waking -------------------------------------------------------------------------------------------
+
+    def wake(self, tp: TopicPartition, *, is_appended: bool) -> None:
+        """Something happened to a partition that rests; the index has it no more."""
+        self._end_rest(tp)
+        self.join_parked(tp, is_appended=is_appended)
+
+    def join_parked(self, tp: TopicPartition, *, is_appended: bool) -> None:
+        """A woken partition joins the parked fetch, unless that has enough partitions without new records."""
+        if is_appended:
+            self._appended[tp] = None
+        if self._parked is not None and (is_appended or self.replica_id < 0 or len(self._woken) <= WOKEN_AT_ONCE):
+            self._parked.add(tp, self._woken[tp].wanted)
+
+    def is_woken(self, tp: TopicPartition) -> bool:
+        """It is for one of the next requests."""
+        return tp in self._woken
+
+    def wake_all(self) -> None:
+        """The next request looks at all partitions."""
+        self._wake_for_a_look(tuple(self._resting))
+
+    def _rest(self, partition: FetchedPartition) -> None:
+        tp = partition.tp
+        if tp is None or tp in self._resting or partition not in self.awake:
+            return
+        follower = None
+        if self.replica_id >= 0:
+            follower = self._index.in_sync_follower(tp, self.replica_id)
+            if follower is None:
+                return
+            follower.rest(self._heartbeat)
+        self._resting[tp] = (partition, follower)
+        self._index.add(tp, self)
+        del self.awake[partition]
+
+    def _wake_for_a_look(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing happened to these: they do not join a parked fetch."""
+        for tp in partitions:
+            self._index.discard(tp, self)
+            self._end_rest(tp)
+
+    def _wake_now(self, partition: FetchedPartition) -> None:
+        """The request at hand looks at it."""
+        tp = partition.tp
+        if tp is not None:
+            if tp in self._resting:
+                self._wake_for_a_look((tp,))
+            self.take_woken(tp)
+        self.awake[partition] = None
+
+    def _end_rest(self, tp: TopicPartition) -> None:
+        partition, follower = self._resting.pop(tp)
+        if follower is not None:
+            follower.wake(self._heartbeat)
+        self._woken[tp] = partition
+        if self.replica_id >= 0:
+            self._index.fell_behind(self)
+
+    def _take_over_woken(self) -> None:
+        """All woken partitions of a consumer. Of a follower, those that were appended to and as many others as fit into one answer."""
+        appended, self._appended = self._appended, {}
+        for tp in appended:
+            self.take_woken(tp)
+        limit = WOKEN_AT_ONCE if self.replica_id >= 0 else len(self._woken)
+        for tp in list(islice(self._woken, limit)):
+            self.take_woken(tp)
+
+
+class RestingIndex:
+    """In which sessions a partition rests."""
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+        self._resting: dict[TopicPartition, dict[FetchSession, None]] = {}
+        self._of_followers: dict[int, dict[FetchSession, None]] = {}
+        self._behind: dict[FetchSession, None] = {}
+        """Followers' sessions with woken partitions."""
+
+    def __len__(self) -> int:
+        """Partitions that rest in some session."""
+        return len(self._resting)
+
+    def add_session(self, session: FetchSession) -> None:
+        if session.replica_id >= 0:
+            self._of_followers.setdefault(session.replica_id, {})[session] = None
+
+    def remove_session(self, session: FetchSession) -> None:
+        """None of its partitions rests any more."""
+        sessions = self._of_followers.get(session.replica_id, {})
+        sessions.pop(session, None)
+        if not sessions:
+            self._of_followers.pop(session.replica_id, None)
+        self._behind.pop(session, None)
+
+    def add(self, tp: TopicPartition, session: FetchSession) -> None:
+        """The partition rests in that session."""
+        self._resting.setdefault(tp, {})[session] = None
+
+    def discard(self, tp: TopicPartition, session: FetchSession) -> None:
+        """The partition does not rest in that session any more."""
+        sessions = self._resting[tp]
+        del sessions[session]
+        if not sessions:
+            del self._resting[tp]
+
+    def in_sync_follower(self, tp: TopicPartition, replica: int) -> FollowerState | None:
+        """None: this broker does not have the partition, or the follower is not in sync."""
+        partition = self._hosted.get(tp)
+        return partition.followers.get(replica) if partition is not None and replica in partition.isr else None
+
+    def fell_behind(self, session: FetchSession) -> None:
+        """A follower's session has woken partitions that no request has taken over."""
+        self._behind[session] = None
+
+    def caught_up(self, session: FetchSession) -> None:
+        """It has taken over all of them."""
+        self._behind.pop(session, None)
+
+    def wake(self, touched: Iterable[TopicPartition], *, only_followers: bool = False) -> None:
+        """Something happened to these; `only_followers`: records were appended, and consumers do not see them yet."""
+        for tp in touched:
+            if only_followers:
+                for session in self._behind:
+                    if session.is_woken(tp):
+                        session.join_parked(tp, is_appended=True)
+            sessions = self._resting.pop(tp, None)
+            if sessions is None:
+                continue
+            if only_followers:
+                consumers = {session: None for session in sessions if session.replica_id < 0}
+                if consumers:
+                    self._resting[tp] = consumers
+                    sessions = {session: None for session in sessions if session not in consumers}
+            for session in sessions:
+                session.wake(tp, is_appended=only_followers)
+
+    def wake_all_of(self, replica_id: int) -> None:
+        """The next request of that follower looks at all its partitions, and may be refused."""
+        for session in tuple(self._of_followers.get(replica_id, ())):
+            session.wake_all()
+
+
+class FetchContext:
+    """What one request looks at, and how its answer is put together. `session` None: without one.
+
+    `entries` are the partitions to read, in the order of the answer. Partitions that are woken while the fetch is parked follow.
+    """
+
+    __slots__ = ("_partitions", "_unknown", "entries", "is_incremental", "session")
+
+    def __init__(
+        self, session: FetchSession | None, partitions: Iterable[FetchedPartition], *, is_incremental: bool = False
+    ) -> None:
+        self.session = session
+        self.is_incremental = is_incremental
+        known: list[FetchedPartition] = []
+        entries: list[FetchEntry] = []
+        unknown: list[FetchedPartition] = []
+        for partition in partitions:
+            if partition.tp is None:
+                unknown.append(partition)
+            else:
+                known.append(partition)
+                entries.append((partition.tp, partition.wanted))
+        self.entries = entries
+        self._partitions = known
+        self._unknown = unknown
+
+    @property
+    def session_id(self) -> int:
+        return NO_SESSION_ID if self.session is None else self.session.id
+
+    @property
+    def has_unknown_topics(self) -> bool:
+        """Some topic ids are unknown to this broker."""
+        return bool(self._unknown)
+
+    def answer(self, reads: Sequence[PartitionRead], *, may_rest: bool) -> FetchedTopics:
+        """The topics of the response: all, or in an incremental one those with news. `reads` are in the order of `entries`."""
+        topics: FetchedTopics = []
+        session = self.session
+        partitions = self._partitions
+        if len(reads) > len(partitions):
+            partitions, reads = self._with_woken(reads)
+        for partition, read in zip(partitions, reads, strict=True):
+            if session is not None:
+                is_news = session.take_answer(partition, read, may_rest=may_rest)
+                if self.is_incremental and not is_news:
+                    continue
+            _add(topics, partition.key, read.data)
+        for partition in self._unknown:
+            data = FetchPartitionData(partition.wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+            partition.take_news(data)
+            _add(topics, partition.key, data)
+        return topics
+
+    def _with_woken(self, reads: Sequence[PartitionRead]) -> tuple[list[FetchedPartition], list[PartitionRead]]:
+        """Partitions that were woken while the fetch was parked follow those that it asked for."""
+        assert self.session is not None
+        asked = len(self._partitions)
+        partitions, found = list(self._partitions), list(reads[:asked])
+        for (tp, _), read in zip(self.entries[asked:], reads[asked:], strict=True):
+            partition = self.session.take_woken(tp)
+            if partition is not None:
+                partitions.append(partition)
+                found.append(read)
+        return partitions, found
+
+
+def _add(topics: FetchedTopics, key: TopicKey, data: FetchPartitionData) -> None:
+    if topics and topics[-1][0] == key:
+        topics[-1][1].append(data)
+    else:
+        topics.append((key, [data]))

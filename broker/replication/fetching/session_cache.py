@@ -1,0 +1,308 @@
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
+
+    request's session id, epoch   meaning                                        answer
+    any, -1                       no session (a session of that id is closed)    all partitions, session id 0
+    any, 0                        a new session, the old one is closed           all partitions, the new id (0: no session)
+    id, n > 0                     the n-th request of the session                partitions with news only
+    unknown id, n > 0             FETCH_SESSION_ID_NOT_FOUND                     (BAD-30)
+    id, another n                 INVALID_FETCH_SESSION_EPOCH
+
+The cache is bounded (BAD-30): `max.incremental.fetch.session.cache.slots` sessions, and among those of consumers
+`max.incremental.fetch.session.cache.partitions` partitions. A full cache evicts the sessions of connections that have ended, and
+those that were idle for two minutes. With too many partitions it evicts the largest session, for a smaller one. Otherwise
+the client continues without a session, which any client of Kafka can. A connection has at most SESSIONS_PER_CONNECTION.
+
+A follower's session evicts a consumer's. A client may claim to be a follower: it is one only if it names the broker epoch of a
+live broker. Each broker has at most SESSIONS_PER_FOLLOWER.
+
+A session keeps at most UNKNOWN_PARTITIONS_MAX partitions that do not exist (yet). A session that names more is closed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+from broker.cluster.metadata_cache import MetadataCache
+from broker.process.clock import Clock
+from broker.replication.fetching.fetch_session import (
+    NO_SESSION_ID,
+    FetchContext,
+    FetchedPartition,
+    FetchSession,
+    RestingIndex,
+)
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.settings.config import BrokerConfig
+from protocol.errors import ErrorCode, KafkaError
+from protocol.kafka.fetch_codec import FetchRequest, TopicKey
+from protocol.topic_names import TOPIC_NAME_MAX
+from protocol.types import TopicPartition
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+ID_MAX = 2**31 - 1
+IDLE_BEFORE_EVICTION_S = 120.0
+
+SESSIONS_PER_CONNECTION = 8
+"""A client has one with each broker, over one connection; a proxy may have some."""
+SESSIONS_PER_FOLLOWER = 64
+"""One for each of its fetchers (`num.replica.fetchers`)."""
+FOLLOWER_PARTITIONS_MAX = 100_000
+"""In one session of a follower."""
+UNKNOWN_PARTITIONS_MAX = 1_000
+"""In one session of a consumer: those that a broker hears of a moment after the client, and those of deleted topics."""
+
+
+class CacheLimits(NamedTuple):
+    """At most so many sessions, and so many partitions in all sessions of consumers."""
+
+    slots: int
+    partitions: int = 200_000
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> CacheLimits:
+        return cls(
+            config.max_incremental_fetch_session_cache_slots,
+            config.max_incremental_fetch_session_cache_partitions,
+        )
+
+
+class FetchSessionCache:
+    """All sessions of this broker. `resting` has the partitions that rest in one of them."""
+
+    def __init__(
+        self,
+        limits: CacheLimits,
+        clock: Clock,
+        hosted: HostedPartitions,
+        metadata: MetadataCache,
+        own_id: int,
+        random: Random,
+    ) -> None:
+        """`random` gives the session ids."""
+        self.resting = RestingIndex(hosted)
+        self._limits = limits
+        self._clock = clock
+        self._hosted = hosted
+        self._metadata = metadata
+        self._own_id = own_id
+        self._random = random
+        self._sessions: dict[int, FetchSession] = {}
+        """The longest unused first."""
+        self._partition_count = 0
+        self._of_followers: Counter[int] = Counter()
+        self._of_connection: WeakKeyDictionary[object, dict[int, None]] = WeakKeyDictionary()
+        self._orphans: deque[int] = deque()
+        """Sessions whose connections have ended; filled by whoever drops the last reference to a connection."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """How many there are in the sessions of consumers."""
+        return self._partition_count
+
+    def open(
+        self,
+        request: FetchRequest,
+        *,
+        uses_topic_ids: bool,
+        connection: object | None = None,
+        looks_at_all: bool = False,
+    ) -> FetchContext:
+        """What the request looks at. Raises KafkaError for a session that is not as the client thinks.
+
+        A new session ends with its `connection`. `looks_at_all`: nothing rests in this request.
+        """
+        while self._orphans:
+            self._close(self._orphans.popleft())
+        if request.session_epoch > INITIAL_EPOCH:
+            return self._continue(request, uses_topic_ids, looks_at_all)
+        if request.session_id != NO_SESSION_ID:
+            self._close(request.session_id)
+        partitions = list(self._partitions(request))
+        if request.session_epoch == FINAL_EPOCH or not partitions:
+            return _without_session(partitions)
+        is_follower = self._is_live_follower(request.replica_id, request.replica_epoch)
+        if not self._may_keep(partitions, 0, 0, is_follower):
+            return _without_session(partitions)
+        now = self._clock.monotonic()
+        session = self._new_session(request.replica_id, is_follower, uses_topic_ids, len(partitions), connection, now)
+        if session is None:
+            return _without_session(partitions)
+        session.begin_request(request.replica_epoch, now, looks_at_all=looks_at_all)
+        for partition in partitions:
+            session.set((partition.key, partition.wanted.partition), partition)
+        self._count(session, len(session.partitions))
+        return FetchContext(session, session.awake)
+
+    def _continue(self, request: FetchRequest, uses_topic_ids: bool, looks_at_all: bool) -> FetchContext:
+        session = self._sessions.get(request.session_id)
+        if session is None or session.replica_id != request.replica_id:  # a session belongs to one replica id
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.next_epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.next_epoch = 1 if session.next_epoch == EPOCH_MAX else session.next_epoch + 1
+        session.begin_request(request.replica_epoch, self._clock.monotonic(), looks_at_all=looks_at_all)
+        if request.topics or request.forgotten:
+            self._change(session, request)
+        if not session.partitions:
+            self._close(session.id)
+            return _without_session(())
+        del self._sessions[session.id]
+        self._sessions[session.id] = session
+        for partition in session.awake:
+            if partition.tp is None:
+                partition.tp = self._resolve(partition.key, partition.wanted.partition)
+        return FetchContext(session, session.awake, is_incremental=True)
+
+    def _change(self, session: FetchSession, request: FetchRequest) -> None:
+        """Raises KafkaError when the session would become too large; then it is closed, and the client opens another."""
+        before = len(session.partitions)
+        new: list[FetchedPartition] = []
+        for partition in self._partitions(request):
+            key = (partition.key, partition.wanted.partition)
+            known = session.partitions.get(key)
+            if known is None:
+                new.append(partition)
+            else:
+                session.change(known, partition.wanted, partition.tp)
+        if new and not self._may_keep(new, before, session.unknown, session.is_follower):
+            self._close(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        for partition in new:
+            session.set((partition.key, partition.wanted.partition), partition)
+        for topic, indexes in request.forgotten:
+            for index in indexes:
+                session.remove((topic, index))
+        self._count(session, len(session.partitions) - before)
+        if new and self._is_over() and not self._make_room_for(len(session.partitions), session):
+            self._close(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    def _partitions(self, request: FetchRequest) -> Iterable[FetchedPartition]:
+        for key, partitions in request.topics:
+            for wanted in partitions:
+                yield FetchedPartition(key, wanted, self._resolve(key, wanted.partition))
+
+    def _resolve(self, key: TopicKey, partition: int) -> TopicPartition | None:
+        name = key if isinstance(key, str) else self._hosted.topic_name(key)
+        return None if name is None else TopicPartition(name, partition)
+
+    def _may_keep(self, new: Iterable[FetchedPartition], count: int, unknown: int, is_follower: bool) -> bool:
+        """Whether a session with `count` partitions, `unknown` of which do not exist, may take these too. Notes which do not exist."""
+        exists = self._hosted.exists
+        for partition in new:
+            count += 1
+            if partition.tp is None or not exists(partition.tp):
+                if isinstance(partition.key, str) and len(partition.key) > TOPIC_NAME_MAX:
+                    return False
+                partition.was_unknown = True
+                unknown += 1
+                if unknown > UNKNOWN_PARTITIONS_MAX and not is_follower:
+                    return False
+        return count <= (FOLLOWER_PARTITIONS_MAX if is_follower else self._limits.partitions)
+
+    def _is_live_follower(self, replica: int, epoch: int) -> bool:
+        """True for another live broker in its current life. No other client knows the epoch of that life."""
+        live = self._metadata.broker(replica) if replica >= 0 and replica != self._own_id else None
+        return live is not None and epoch == live.epoch
+
+    # -- the bound of the cache ---------------------------------------------------------------------------------------
+
+    def _count(self, session: FetchSession, change: int) -> None:
+        if not session.is_follower:
+            self._partition_count += change
+
+    def _is_over(self) -> bool:
+        return self._partition_count > self._limits.partitions
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        self._count(session, -len(session.partitions))
+        if session.is_follower:
+            replica_id = session.replica_id
+            self._of_followers[replica_id] -= 1
+            if not self._of_followers[replica_id]:
+                del self._of_followers[replica_id]
+        owner = session.owner() if session.owner is not None else None
+        if owner is not None:
+            self._of_connection.get(owner, {}).pop(session_id, None)
+        session.close()
+
+    def _new_session(
+        self,
+        replica_id: int,
+        is_follower: bool,
+        uses_topic_ids: bool,
+        partitions: int,
+        connection: object | None,
+        now: float,
+    ) -> FetchSession | None:
+        """None: the cache is full."""
+        own = self._of_connection.setdefault(connection, {}) if connection is not None else {}
+        if len(own) >= SESSIONS_PER_CONNECTION:
+            self._close(next(iter(own)))
+        if is_follower and self._of_followers[replica_id] >= SESSIONS_PER_FOLLOWER:
+            sessions = self._sessions.values()
+            self._close(next(s.id for s in sessions if s.is_follower and s.replica_id == replica_id))
+        if len(self._sessions) >= self._limits.slots and not self._free_slot(is_follower, now):
+            return None
+        if not is_follower and self._partition_count + partitions > self._limits.partitions:
+            self._partition_count += partitions
+            has_room = self._make_room_for(partitions, None)
+            self._partition_count -= partitions
+            if not has_room:
+                return None
+        session_id = self._random.randint(1, ID_MAX)
+        while session_id in self._sessions:
+            session_id = self._random.randint(1, ID_MAX)
+        session = FetchSession(
+            session_id, replica_id, self.resting, is_follower=is_follower, uses_topic_ids=uses_topic_ids
+        )
+        self._sessions[session_id] = session
+        if is_follower:
+            self._of_followers[replica_id] += 1
+        if connection is not None:
+            own[session_id] = None
+            orphans = self._orphans
+            session.owner = ref(connection, lambda _: orphans.append(session_id))
+        return session
+
+    def _free_slot(self, for_follower: bool, now: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now - oldest.last_used <= IDLE_BEFORE_EVICTION_S:
+            oldest = next((s for s in self._sessions.values() if not s.is_follower), None) if for_follower else None
+        if oldest is None:
+            return False
+        self._close(oldest.id)
+        return True
+
+    def _make_room_for(self, partitions: int, keep: FetchSession | None) -> bool:
+        """Too many partitions are in the sessions of consumers: closes the largest sessions, for a smaller one. False: none is larger."""
+        while self._is_over():
+            others = (s for s in self._sessions.values() if not s.is_follower and s is not keep)
+            largest = max(others, key=lambda s: len(s.partitions), default=None)
+            if largest is None or len(largest.partitions) <= partitions:
+                return False
+            self._close(largest.id)
+        return True
+
+
+def _without_session(partitions: Sequence[FetchedPartition]) -> FetchContext:
+    """A partition that is named twice is answered once, as it was asked for last."""
+    if len(partitions) > 1:
+        partitions = list({(partition.key, partition.wanted.partition): partition for partition in partitions}.values())
+    return FetchContext(None, partitions)
