@@ -210,7 +210,12 @@ class Purgatory(Generic[Key]):
         return tuple(self._watchers)
 
     def _expire(self, operation: DelayedOperation[Key]) -> None:
-        operation._finish(expired=True)
+        """An event that came in time counts, although its check was put off to a later turn."""
+        due = self._operations_due.pop(operation, {}) | {key: None for key in self._keys_due if key in operation._keys}
+        if due and operation.try_complete(tuple(due)) is CheckResult.DONE:
+            operation.complete_now()
+        else:
+            operation._finish(expired=True)
 
     def _forget(self, operation: DelayedOperation[Key]) -> None:
         self._count -= 1

@@ -234,6 +234,28 @@ def test_a_turn_does_not_ask_for_long(is_check_all: bool) -> None:
         assert min(len(operation.asked) for operation in operations) > 0, "each has its turn"
 
 
+@pytest.mark.parametrize("is_check_all", [False, True])
+def test_an_event_counts_although_the_time_out_comes_before_its_check(is_check_all: bool) -> None:
+    """A consumer would get an empty answer, and its partition would rest with a record that nobody announces again."""
+    turns = Turns()
+    purgatory: Purgatory[str] = Purgatory(turns)
+    operations = [Waiting() for _ in range(3 * AT_ONCE)]
+    for operation in operations:
+        purgatory.watch(operation, ["a", "b"], 1)
+    last = operations[-1]
+    last.verdict = CheckResult.DONE
+    if is_check_all:
+        purgatory.check_all(["a"])
+    else:
+        purgatory.check("a")
+    assert last.asked == []
+    purgatory._expire(last)
+    assert (last.asked, last.completions) == ([("a",)], [False])
+    while turns.soon:
+        turns.turn()
+    assert last.completions == [False]
+
+
 def test_who_comes_when_there_are_too_many_is_answered_at_once() -> None:
     purgatory: Purgatory[str] = Purgatory(FakeTime(), keys_max=5)
     some, more, few = Waiting(), Waiting(), Waiting()
