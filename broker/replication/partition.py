@@ -134,7 +134,7 @@ class Partition:
         """Leads from now on, in `state.leader_epoch`, which starts at the LEO; the HW moves if it can (BUG-22).
 
         The log comes first and the epoch is published last: after a failure the same request can be taken again (BUG-21). An
-        epoch is noted even if no record of it ever comes (BUG-15); its file is written soon (`storage/epoch_files.py`).
+        epoch is noted even if no record of it ever comes (BUG-15); its file is written soon (`storage/flushing.py`).
         """
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)
