@@ -63,11 +63,11 @@ from broker.settings.config import BrokerConfig, ConfigError
 from broker.settings.dynamic_configs import NOTHING_GIVEN, DynamicConfigs, TopicOverrides
 from broker.settings.listeners import listeners_of, metrics_listener
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.directories.log_directory import LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log_directory import LogDirectoryError
 from broker.storage.log_manager import LogManager
-from broker.storage.log_schedule import LogSchedule
 from broker.storage.producers.log_producers import ProducerExpiration
+from broker.storage.upkeep import LogSchedule
 from controller.controller import Controller, ControllerSettings
 from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.kafka import messages
@@ -235,7 +235,7 @@ class Broker:
             async with asyncio.TaskGroup() as background:
                 tasks = [
                     background.create_task(self._lease.run(self._zk)),
-                    background.create_task(self._log_manager.run()),
+                    background.create_task(self._log_manager.upkeep.run()),
                     background.create_task(self._cleaner.run()),
                     background.create_task(self._configs.run()),
                     background.create_task(self._follow_descriptor_limit()),
@@ -268,7 +268,7 @@ class Broker:
         await registration.prepare_paths(self._zk)
         await self._configs.start()
         self._cluster_id = await registration.cluster_id(self._zk)
-        self._log_manager.check_meta(self._config.broker_id, self._cluster_id)
+        self._log_manager.log_directories.check_meta(self._config.broker_id, self._cluster_id)
         await preloaded
         await self._bind(self._cluster_id)
 
@@ -371,7 +371,7 @@ class Broker:
         await self._registration.start()
         # Not earlier: the directories of a broker whose id was refused may belong to another broker.
         self._log_manager.note_disks(self._registration.epoch)
-        self._log_manager.ensure_meta(config.broker_id, self._cluster_id)
+        self._log_manager.log_directories.ensure_meta(config.broker_id, self._cluster_id)
         await self._controller.start()
         await self._wait_for_metadata(stop)
         keep_out_of_collections()
@@ -543,7 +543,7 @@ class Broker:
     def _broker_config_changed(self, config: BrokerConfig) -> None:
         """Applies settings of this broker, or of all brokers, that changed while it runs."""
         self._log_manager.update_defaults(config.topic_defaults())
-        self._log_manager.producer_expiration = _producer_expiration(config)
+        self._log_manager.upkeep.producer_expiration = _producer_expiration(config)
         self._cleaner.settings = CleanerSettings.of(config)
         self._replicas.update_throttles(config)
         self._replicas.update_fetchers(config.num_replica_fetchers)

@@ -101,7 +101,6 @@ class Purgatory(Generic[Key]):
         self._spent_s = 0.0
         """Time spent in checks and answers since the last end of a turn."""
         self._is_next_turn_scheduled = False
-        self._keys_due: dict[Key, None] = {}
         self._operations_due: dict[DelayedOperation[Key], dict[Key, None]] = {}
 
     def __len__(self) -> int:
@@ -145,11 +144,15 @@ class Purgatory(Generic[Key]):
     def check(self, key: Key) -> int:
         """Checks the operations that watch `key`, oldest first. Returns how many were completed in this turn."""
         completed = 0
-        for operation in list(self._watchers.get(key, ())):
+        operations = list(self._watchers.get(key, ()))
+        for at, operation in enumerate(operations):
             if operation.is_completed:
                 continue
             if not self._may_check():
-                self._keys_due[key] = None
+                # Each of the others, and not the key: a check that starts with the oldest would never get to the youngest.
+                for later in operations[at:]:
+                    if not later.is_completed:
+                        self._operations_due.setdefault(later, {})[key] = None
                 break
             result = self._check_one(operation, (key,))
             if result is CheckResult.DONE:
@@ -201,9 +204,6 @@ class Purgatory(Generic[Key]):
     def _next_turn(self) -> None:
         self._is_next_turn_scheduled = False
         self._left, self._spent_s = AT_ONCE, 0.0
-        keys, self._keys_due = self._keys_due, {}
-        for key in keys:
-            self.check(key)
         self._check_due()
 
     def watched(self) -> tuple[Key, ...]:
@@ -211,8 +211,8 @@ class Purgatory(Generic[Key]):
 
     def _expire(self, operation: DelayedOperation[Key]) -> None:
         """An event that came in time counts, although its check was put off to a later turn."""
-        due = self._operations_due.pop(operation, {}) | {key: None for key in self._keys_due if key in operation._keys}
-        if due and operation.try_complete(tuple(due)) is CheckResult.DONE:
+        due = self._operations_due.pop(operation, None)
+        if due is not None and operation.try_complete(tuple(due)) is CheckResult.DONE:
             operation.complete_now()
         else:
             operation._finish(expired=True)

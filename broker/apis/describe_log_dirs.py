@@ -30,7 +30,7 @@ async def describe_log_dirs(context: ApiContext, request: Request) -> None:
     header = request.header
     wanted = await finished(context, request, _wanted(request))
     # In a thread: a volume that hangs must not block the broker.
-    spaces = await asyncio.get_running_loop().run_in_executor(None, context.log_manager.disk_spaces)
+    spaces = await asyncio.get_running_loop().run_in_executor(None, context.log_manager.log_directories.spaces)
     await respond_when_finished(context, request, _answer(context, header.api_version, wanted, spaces))
 
 

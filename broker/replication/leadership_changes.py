@@ -306,7 +306,7 @@ class LeadershipChanges:
         """Finds or makes the log. A log that may be on a failed disk is not made again on another one."""
         tp = partition.tp
         if self._checkpointed is None:
-            self._checkpointed = dict(self._log_manager.read_high_watermarks())
+            self._checkpointed = dict(self._log_manager.checkpoints.read_high_watermarks())
         found: Log | None = self._log_manager.get(tp)
         if found is None:
             if not is_new and self._log_manager.offline_dirs:

@@ -134,7 +134,7 @@ class Partition:
         """Leads from now on, in `state.leader_epoch`, which starts at the LEO. The HW moves if it can (BUG-22).
 
         The log comes first and the epoch is published last, so the same request can be taken again after a failure (BUG-21).
-        The log notes an epoch even if it never gets a record (BUG-15); its file is written soon (`storage/epoch_files.py`).
+        The log notes an epoch even if it never gets a record (BUG-15); its file is written soon (`storage/flushing.py`).
         """
         assert self.log is not None
         self.log.leader_epochs.assign(state.leader_epoch, self.log.log_end_offset)

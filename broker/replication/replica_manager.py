@@ -331,7 +331,7 @@ class ReplicaManager:
         """LAI-5, LOG-3. A directory that cannot be written has failed."""
         marks = {p.tp: p.high_watermark for p in self.partitions if p.log is not None}
         try:
-            await self._log_manager.write_high_watermarks(marks)
+            await self._log_manager.checkpoints.write_high_watermarks(marks)
         except KafkaError as error:
             log.error("the high watermarks could not be checkpointed: %s", error)
 

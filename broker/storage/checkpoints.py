@@ -80,7 +80,7 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The checkpoint at `path`; empty when there is none or it cannot be read, which is told."""
+    """The checkpoint at `path`; empty when there is none or it cannot be read, which is logged."""
     data = filesystem.read_file(path)
     if not data:
         return {}  # Kafka makes them empty, until there is something to note
@@ -92,7 +92,7 @@ def read_offsets(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]
 
 
 def read_epochs(filesystem: FileSystem, path: str) -> list[tuple[int, int]] | None:
-    """The epochs at `path`; None when the file is not there or broken: the log then tells them."""
+    """The epochs at `path`; None when the file does not exist or is broken: they are then read from the log."""
     data = filesystem.read_file(path)
     if data is None:
         return None

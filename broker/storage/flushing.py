@@ -1,4 +1,9 @@
-"""What of a log is not on the disk yet, and files that a thread uses (LOG-3, FLT-24, FLT-29)."""
+"""What of a log is not on the disk yet, and when it gets there (LOG-3, FLT-24, FLT-29).
+
+`Unsynced` is what one flush takes. `DueFlushes` knows which logs are to be flushed now: those that started a new segment, and
+those whose flush interval in messages or time is over. By default no topic has such an interval, so a tick does not look at
+ten thousand logs. `EpochFiles` writes changed leader epochs to their files.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,25 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
+from broker.settings.config import LONG_MAX
 from broker.storage.checkpoints import LEADER_EPOCHS
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.log_types import LogDirFailed, is_passing
 from broker.storage.producers.log_producers import SnapshotWrites
 from broker.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from broker.storage.log import Log
+
+LOGS_IN_A_SLICE = 500
+WRITTEN_AT_ONCE = 1000
+WRITTEN_BY_A_THREAD = 50
+"""What a thread takes at one time: others wait for one, too."""
 
 
 class EpochsWrite(NamedTuple):
@@ -78,3 +95,109 @@ async def in_thread(
     running: asyncio.Future[object] = asyncio.get_running_loop().run_in_executor(threads, work)
     running.add_done_callback(unpin)
     await asyncio.shield(running)
+
+
+class DueFlushes:
+    """`rolled` is called for each log that starts a segment, `watch` for each log that is new or has other settings."""
+
+    def __init__(self) -> None:
+        self._rolled: dict[Log, None] = {}
+        # Of logs with an interval: since when something of it may be unflushed, None until the next look.
+        self._since: dict[Log, float | None] = {}
+
+    def rolled(self, log: Log) -> None:
+        self._rolled[log] = None
+
+    def watch(self, log: Log) -> None:
+        if log.config.flush_messages < LONG_MAX or log.config.flush_ms < LONG_MAX:
+            self._since.setdefault(log, None)
+        else:
+            self._since.pop(log, None)
+
+    def forget(self, log: Log) -> None:
+        """The log was removed, or failed."""
+        self._rolled.pop(log, None)
+        self._since.pop(log, None)
+
+    async def flush(self, now: float) -> None:
+        """Those that are due; one that fails does not stop the others."""
+        for at, found in enumerate([*self._since, *(log for log in self._rolled if log not in self._since)], 1):
+            if at % LOGS_IN_A_SLICE == 0:
+                await asyncio.sleep(0)
+            if found not in self._since and found not in self._rolled:
+                continue  # it was removed
+            unflushed = found.log_end_offset - found.recovery_point
+            since = self._since.get(found)
+            if since is None or unflushed == 0:
+                since = now
+            is_due = (
+                found in self._rolled
+                or unflushed >= found.config.flush_messages
+                or (now - since) * 1000 >= found.config.flush_ms
+            )
+            if unflushed and is_due:
+                self._rolled.pop(found, None)
+                since = now
+            if found in self._since:
+                self._since[found] = since
+            if unflushed and is_due:
+                try:
+                    await found.flush()
+                except LogDirFailed as error:
+                    if is_passing(error):
+                        self._rolled[found] = None  # once more with the next tick
+
+
+class EpochFiles:
+    """Writes changed leader epochs to their files soon (LOG-3, KIP-101); `changed` is called for each log that has some.
+
+    A crash does not need the file: each flush writes it, so it is right below the recovery point, and above it the batches tell
+    the epochs. People and the next start read it. A failover adds an epoch to thousands of logs within a second, while everybody
+    waits for leaders. So the files are written afterwards, some in each second.
+    """
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self._filesystem = filesystem
+        self._behind: dict[Log, None] = {}
+        self._writing: asyncio.Future[None] | None = None
+
+    def changed(self, log: Log) -> None:
+        self._behind[log] = None
+
+    def forget(self, log: Log) -> None:
+        """The log was removed, or failed."""
+        self._behind.pop(log, None)
+
+    async def done(self) -> None:
+        """Waits for what a thread writes, also when `write_some` was cancelled."""
+        if self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+
+    async def write_some(self) -> None:
+        """In the order of their changes; one that fails does not stop the others."""
+        for _ in range(WRITTEN_AT_ONCE // WRITTEN_BY_A_THREAD):
+            logs = list(islice(self._behind, WRITTEN_BY_A_THREAD))
+            for log in logs:
+                del self._behind[log]
+            if logs:
+                await self._write_together(logs)
+
+    async def _write_together(self, logs: list[Log]) -> None:
+        failures: list[tuple[Log, OSError]] = []
+        async with AsyncExitStack() as locks:
+            writes = [(log, await locks.enter_async_context(log.epochs_write())) for log in logs]
+
+            def work() -> None:
+                for log, write in writes:
+                    try:
+                        if write is not None:
+                            write.write(self._filesystem)
+                    except OSError as error:
+                        failures.append((log, error))
+
+            self._writing = asyncio.get_running_loop().run_in_executor(None, work)
+            await asyncio.shield(self._writing)
+        for log, error in failures:
+            log.leader_epochs.changed()  # they are still to be written
+            log.failed(error)
+        await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset of a log (KIP-101, Kafka's LeaderEpochFileCache). Pure but for `on_change`.
+"""Which leader epoch started at which offset of a log (KIP-101, Kafka's LeaderEpochFileCache). Pure except for `on_change`.
 
 Epoch e covers the offsets from its start to the start of the next epoch that is there, the last one to the LEO. Entries
 strictly increase in epoch and do not decrease in offset (INV-19); an epoch without records counts (BUG-15).
@@ -36,9 +36,9 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Epoch `epoch` begins at `start_offset`. An epoch that is not newer than the newest changes nothing.
+        """Epoch `epoch` starts at `start_offset`. An epoch that is not newer than the newest changes nothing.
 
-        Entries that begin at or after `start_offset` are dropped: nothing of them was kept.
+        Entries that start at or after `start_offset` are dropped: nothing of them was kept.
         """
         if self._epochs and epoch <= self._epochs[-1]:
             return
@@ -67,12 +67,12 @@ class LeaderEpochCache:
         return self._epochs[at - 1], self._starts[at]
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that covers `offset`, None when it lies before the first."""
+        """The epoch that covers `offset`, None when it is before the first."""
         at = bisect_right(self._starts, offset)
         return self._epochs[at - 1] if at else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drops the epochs that begin at or after `end_offset`: the log was cut there."""
+        """Drops the epochs that start at or after `end_offset`: the log was cut there."""
         if not self._starts or self._starts[-1] < end_offset:
             return
         while self._starts and self._starts[-1] >= end_offset:
@@ -81,7 +81,7 @@ class LeaderEpochCache:
         self.changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drops the epochs that end before `start_offset`; the one that covers it now begins there."""
+        """Drops the epochs that end before `start_offset`; the one that covers it now starts there."""
         at = bisect_right(self._starts, start_offset)
         if at == 0 or (at == 1 and self._starts[0] == start_offset):
             return

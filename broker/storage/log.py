@@ -16,13 +16,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from broker.settings.config import TopicConfig
-from broker.storage import fetched_batches, timestamps
+from broker.storage import timestamps
 from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
 from broker.storage.disk.filesystem import Buffer, FileSystem
 from broker.storage.flushing import EpochsWrite, Unsynced, in_thread
-from broker.storage.log_retention import deletable_segments
 from broker.storage.log_types import (
     NOTHING,
     PARTITION_METADATA,
@@ -37,19 +36,28 @@ from broker.storage.log_types import (
 )
 from broker.storage.producers import produced_batches
 from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
-from broker.storage.rolling import must_roll
+from broker.storage.retention import deletable_segments, must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import BatchHeader, patch, set_log_append_time, validate_produced
+from protocol.kafka.record_batch import (
+    BatchHeader,
+    crc_is_valid,
+    iter_batches,
+    patch,
+    set_log_append_time,
+    validate_produced,
+)
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 WARM_TRIES = 6
 """How often a cold read is tried again in the page cache: for its index, for places in it, for the records."""
+BASE_OFFSET_MAX = 2**63 - 1 - 2**31
+"""Whatever its last offset delta is, the offset after the batch is a number of 64 bits."""
 ASSIGNED_BYTES = 16
-"""Base offset, length and leader epoch: what a leader writes anew in front of a producer's batch."""
+"""Base offset, length and leader epoch: what a leader writes in front of a producer's batch."""
 
 __all__ = [
     "AppendInfo",
@@ -164,7 +172,7 @@ class Log:
             patch(whole, 0, first_offset, leader_epoch)
             parts: tuple[Buffer, ...] = (whole,)
         else:
-            # The record bytes go from the network buffer to the file: only the first 16 bytes are made anew.
+            # The record bytes go from the network buffer to the file: only the first 16 bytes are new.
             head = bytearray(records[:ASSIGNED_BYTES])
             patch(head, 0, first_offset, leader_epoch)
             parts = (head, memoryview(records)[ASSIGNED_BYTES:])
@@ -179,13 +187,13 @@ class Log:
         """Appends what the leader sent, byte for byte; a partial batch at the end is cut off.
 
         Raises KafkaError(CORRUPT_MESSAGE) for broken bytes and KafkaError(OFFSET_OUT_OF_RANGE) for a batch before the
-        LEO (nothing is written then), LogDirFailed for the disk. An empty log whose start lies inside the first batch (the
-        leader's records were deleted up to there) begins with that batch.
+        LEO (nothing is written then), LogDirFailed for the disk. An empty log whose start is inside the first batch (the
+        leader's records were deleted up to there) starts with that batch.
         """
         expected = self.log_end_offset
         if expected == self.log_start_offset:
-            expected = fetched_batches.begin_inside(records, expected)
-        headers, end = fetched_batches.check(records, expected)
+            expected = _start_inside(records, expected)
+        headers, end = _check_fetched(records, expected)
         first_offset = headers[0].base_offset if headers else self.log_end_offset
         if headers:
             if first_offset < self.log_end_offset:
@@ -221,7 +229,7 @@ class Log:
         self.log_end_offset = segment.next_offset
 
     def _check_usable(self) -> None:
-        """After a failure the disk is not asked again: what a failed fsync did not write is gone (FLT-29).
+        """After a failure the disk is not asked again: what a failed fsync did not write is lost (FLT-29).
 
         A log that was deleted or closed is another matter: whoever still has it is late, the disk is well.
         """
@@ -258,7 +266,7 @@ class Log:
         return failure
 
     def _roll(self, base_offset: int) -> Segment:
-        """Ends the last segment and begins one at `base_offset`. Raises OSError."""
+        """Ends the last segment and starts one at `base_offset`. Raises OSError."""
         self._segments[-1].seal()
         self.producers.roll(base_offset)
         return self._begin_segment(base_offset)
@@ -295,7 +303,7 @@ class Log:
     async def read_cold(self, offset: int, max_bytes: int, max_offset: int, min_one_batch: bool) -> ReadResult:
         """`read`, whose pages a thread first brings into the page cache, so that the loop does not wait for the disk.
 
-        The thread looks at no state; after it `read` looks at everything anew (BUG-12).
+        The thread looks at no state; after it `read` looks at everything again (BUG-12).
         """
         for _ in range(WARM_TRIES):
             try:
@@ -379,7 +387,7 @@ class Log:
         with self._using_disk(is_half_done=True):
             if offset < self.recovery_point:
                 self._lower_recovery_point(self._bases[bisect_right(self._bases, offset) - 1])
-            # The newest go first: a crash in between leaves the begin of the log, not a log with a hole.
+            # The newest are removed first: a crash in between leaves the start of the log, not a log with a hole.
             while len(self._segments) > 1 and self._bases[-1] >= offset:
                 self._remove(self._segments.pop())
                 self._bases.pop()
@@ -393,12 +401,12 @@ class Log:
             self._end_moved_back()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drops everything; the log goes on at `offset`. Raises LogDirFailed."""
+        """Drops everything; the log continues at `offset`. Raises LogDirFailed."""
         with self._using_disk():
             self._filesystem.check_spare()
         with self._using_disk(is_half_done=True):
             if offset < self.log_start_offset:
-                # Before anything goes: a start that the checkpoint still has would become the end of what is left.
+                # Before anything is removed: a start that the checkpoint still has would become the end of what is left.
                 self.log_start_offset = offset
                 self._lower_recovery_point(min(offset, self.recovery_point))
                 self._listener.before_write_after_cut(self)
@@ -414,9 +422,9 @@ class Log:
             self._end_moved_back()
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Before a cut: what is written there later must not count as synced after a power loss (INV-21, `lowered_points`).
+        """Before a cut: what is written there later must not count as synced after a power loss (INV-21, `LoweredPoints`).
 
-        Whole segments are verified, so it goes back to a segment's begin.
+        Whole segments are verified, so it moves back to the start of a segment.
         """
         self.recovery_point = offset
         self.is_point_behind = True
@@ -454,7 +462,7 @@ class Log:
             self._filesystem.remove(path)
 
     def increment_log_start(self, offset: int) -> None:
-        """Records below `offset` are not served any more; their segments go with the next retention."""
+        """Records below `offset` are not served any more; their segments are removed with the next retention."""
         if offset > self.log_start_offset:
             self.log_start_offset = min(offset, self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
@@ -475,7 +483,7 @@ class Log:
     def roll_if_old(self, high_watermark: int, now_ms: int) -> bool:
         """Ends the last segment when retention has left no other and wants that one too. Raises LogDirFailed.
 
-        Flush before it is deleted: the name of the empty one is all that tells where the log goes on after a power loss.
+        Flush before it is deleted: after a power loss only the name of the empty segment says where the log continues.
         """
         if len(self._segments) > 1:
             return False
@@ -640,3 +648,35 @@ class Log:
         self.is_deleted = True
         self.cleaned_up_to = 0
         self.close()
+
+
+def _check_fetched(records: Buffer, expected: int) -> tuple[list[BatchHeader], int]:
+    """What a follower makes sure of before it appends what its leader sent (REP-9).
+
+    Returns (headers, bytes) of the whole batches, of which none starts before the offset `expected`.
+
+    Raises KafkaError(CORRUPT_MESSAGE) for broken bytes, KafkaError(OFFSET_OUT_OF_RANGE) for a batch before `expected`.
+    """
+    headers: list[BatchHeader] = []
+    end = 0
+    for position, header in iter_batches(records):
+        if header.base_offset < expected:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"batch at {header.base_offset}, the log ends at {expected}"
+            )
+        if (
+            header.last_offset_delta < 0
+            or header.base_offset > BASE_OFFSET_MAX
+            or not crc_is_valid(records, position, header)
+        ):
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is broken")
+        headers.append(header)
+        expected = header.next_offset
+        end = position + header.size_in_bytes
+    return headers, end
+
+
+def _start_inside(records: Buffer, start: int) -> int:
+    """Where an empty log starts: at its `start`, or at the first batch, if that holds `start`."""
+    first = next(iter_batches(records), None)
+    return first[1].base_offset if first and first[1].base_offset < start <= first[1].last_offset else start

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,10 @@ from protocol.types import TopicPartition
 if TYPE_CHECKING:
     from broker.storage.log import Log
 
+log = logging.getLogger(__name__)
+
 PARTITION_METADATA = "partition.metadata"
+TOLD_EVERY_S = 60.0
 
 
 class LogDirFailed(KafkaError):
@@ -61,6 +65,31 @@ def is_passing(failure: Exception) -> bool:
     return isinstance(failure, LogUnavailable) and failure.is_passing
 
 
+class UnavailableLogs:
+    """Tells a person of logs that cannot be used although their disk is well, once and not for each of ten thousand partitions.
+
+    One line for the first error of a kind, and then one a minute that counts the others.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._told: dict[int | None, tuple[float, int]] = {}
+
+    def tell(self, error: LogUnavailable) -> None:
+        number = error.error.errno
+        now = self._monotonic()
+        told_at, untold = self._told.get(number, (now - TOLD_EVERY_S, 0))
+        if now - told_at < TOLD_EVERY_S:
+            self._told[number] = told_at, untold + 1
+            return
+        self._told[number] = now, 0
+        others = f" ({untold} times more in the last minute)" if untold else ""
+        remedy = (
+            "it is tried again" if error.is_passing else "its partition answers KAFKA_STORAGE_ERROR, all others go on"
+        )
+        log.error("a log cannot be used now, %s: %s%s", remedy, error, others)
+
+
 class LogListener:
     """Hears what happens to logs; each log gets one when it is made. This one does nothing: for a log that stands alone."""
 
@@ -77,7 +106,7 @@ class LogListener:
         """The log end moved back."""
 
     def point_lowered(self, log: Log) -> None:
-        """The recovery point, or the offset up to which the log is clean, moved back (`lowered_points`). Raises OSError."""
+        """The recovery point, or the offset up to which the log is clean, moved back (`LoweredPoints`). Raises OSError."""
 
     def before_write_after_cut(self, log: Log) -> None:
         """The log is about to be written, and a checkpoint still has the point from before a cut. Raises OSError."""

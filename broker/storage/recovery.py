@@ -20,8 +20,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from broker.settings.config import TopicConfig
-from broker.storage import checkpoints, topic_ids
+from broker.storage import checkpoints
 from broker.storage.compaction.segment_swap import finish_swaps
+from broker.storage.directories import topic_ids
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.leader_epochs import LeaderEpochCache
 from broker.storage.log_types import LogParts

@@ -32,7 +32,7 @@ class Judge:
         self._next_base: int | None = None
 
     def begin_segment(self, base_offset: int, next_base: int | None) -> None:
-        """`next_base`: where the segment after it begins, None for the last."""
+        """`next_base`: where the next segment starts, None for the last."""
         self._end = base_offset
         self._next_base = next_base
 
@@ -91,7 +91,7 @@ def rebuilt_epochs(
 ) -> list[EpochEntry]:
     """The epochs of a log: the checkpoint's below `read_from`, from there on those that the batches have (`found`).
 
-    An epoch that begins at the very end has no batch and counts all the same (BUG-15).
+    An epoch that starts at the very end has no batch and counts all the same (BUG-15).
     """
     before = [entry for entry in stored if entry[1] < read_from and (not found or entry[0] <= found[0][0])]
     at_the_end = [entry for entry in stored if entry[1] == end_offset]

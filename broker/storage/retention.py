@@ -1,9 +1,52 @@
-"""Which old segments may go (LOG-1, INV-22). Pure."""
+"""When a log starts a new segment, and which old segments may be deleted (LOG-1, INV-22).
+
+`deletable` decides from numbers alone; the others look at a log's segments, which may read their time indexes from the disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from broker.settings.config import TopicConfig
+from broker.storage.segment import Segment
+from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
+from protocol.kafka.record_batch import BatchHeader
+from protocol.types import TopicPartition
+
+INDEX_ENTRY_BYTES_MAX = 12
+
+
+def must_roll(
+    segment: Segment,
+    last: BatchHeader,
+    size: int,
+    config: TopicConfig,
+    wall_ms: Callable[[], int],
+    of: TopicPartition,
+) -> bool:
+    """Kafka's LogSegment.shouldRoll: by size, by relative offset, by index size, by time of the records.
+
+    `last` is the header of the last batch which comes, `size` the bytes of all.
+    """
+    if segment.size + size > config.segment_bytes or last.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+        return True
+    if segment.bytes_since_index > segment.index_interval_bytes:  # an entry comes
+        entries = max(segment.index.count, segment.time_index.count)
+        if entries and (entries + 1) * INDEX_ENTRY_BYTES_MAX > config.segment_index_bytes:
+            return True
+    if segment.first_timestamp >= 0 and last.max_timestamp >= 0:
+        waited = last.max_timestamp - segment.first_timestamp
+    else:
+        waited = wall_ms() - segment.created_ms
+    if config.segment_jitter_ms:
+        # Logs of one age should not all roll at once: each has its own, constant share of the jitter.
+        waited += zlib.crc32(str(of).encode()) % config.segment_jitter_ms
+    limit = config.segment_ms
+    if "compact" in config.cleanup_policy:
+        limit = min(limit, config.max_compaction_lag_ms)  # only what is rolled can be compacted
+    return waited > limit
 
 
 class SegmentAge(NamedTuple):
@@ -29,7 +72,7 @@ def deletable(
     """How many segments from the front may be deleted; all of them only when the last one, which is appended to, is ended first.
 
     `segments` are taken one by one, and none behind the first that stays; `total_size` is of all.
-    A segment goes when it is older than `retention_ms`, or the log without it still has `retention_bytes`, or it lies
+    A segment is deleted when it is older than `retention_ms`, or the log without it still has `retention_bytes`, or it is
     wholly below the log start, which for the last does not count; -1 switches a limit off. One that reaches past the high
     watermark stops the count, and so does the last while it is empty (Kafka's `UnifiedLog.deletableSegments`).
     """
@@ -46,3 +89,38 @@ def deletable(
         excess -= segment.size
         count += 1
     return count
+
+
+def deletable_segments(
+    segments: Sequence[Segment],
+    config: TopicConfig,
+    *,
+    high_watermark: int,
+    log_start_offset: int,
+    log_end_offset: int,
+    now_ms: int,
+) -> int:
+    """How many segments from the front may be deleted, as `deletable` counts.
+
+    Without `delete` in cleanup.policy only those below the log start. Looks at the time index of the first that stays, and of
+    none behind it. Raises OSError.
+    """
+    is_limited = "delete" in config.cleanup_policy
+    retention_ms = config.retention_ms if is_limited else -1
+
+    def ages() -> Iterator[SegmentAge]:
+        last = len(segments) - 1
+        for number, segment in enumerate(segments):
+            end = segments[number + 1].base_offset if number < last else log_end_offset
+            newest_ms = segment.newest_ms() if retention_ms >= 0 else 0
+            yield SegmentAge(segment.base_offset, end, segment.size, newest_ms, is_last=number == last)
+
+    return deletable(
+        ages(),
+        total_size=sum(segment.size for segment in segments),
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        now_ms=now_ms,
+        retention_ms=retention_ms,
+        retention_bytes=config.retention_bytes if is_limited else -1,
+    )

@@ -1,7 +1,7 @@
 """One segment: `<base offset>.log` with its two indexes (LOG-1). Offsets are those of records, positions bytes of the file.
 
 The newest batches' positions are kept in memory, so that what follows the end of the log (followers, consumers that keep
-up, the high watermark) finds its place without the index. All positions lie at the begin of a batch.
+up, the high watermark) finds its place without the index. All positions are at the start of a batch.
 
 A segment's log file is opened when it is first read or written, and closed again when it rests (`open_files`). A segment that
 is not appended to any more keeps only its name, its bounds and its newest timestamp in memory.
@@ -126,7 +126,7 @@ class Segment:
         self._indexes_are_warm = False
         self._pins = 0
         self._is_closing = False
-        # Of the newest batches, without a hole up to the end: where each begins, and the offset after its last record.
+        # Of the newest batches, without a hole up to the end: where each starts, and the offset after its last record.
         self._recent_positions: array[int] | None = None
         self._recent_ends: array[int] | None = None
         path = self.path
@@ -201,7 +201,7 @@ class Segment:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def load_indexes(self) -> None:
-        """Reads the indexes once; those that do not fit the log are made anew from it (FLT-27)."""
+        """Reads the indexes once; those that do not fit the log are rebuilt from it (FLT-27)."""
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         try:
@@ -225,7 +225,7 @@ class Segment:
             raise IndexCorrupt(f"{self.time_index.path}: {newest[0]} ms for offset {newest[1]} is wrong")
 
     def _fits(self, entry: tuple[int, int]) -> bool:
-        """True when at the entry's position there is a batch that begins at or before the entry's offset."""
+        """True when at the entry's position there is a batch that starts at or before the entry's offset."""
         offset, position = entry
         found = next(self.headers(position), None)
         return found is not None and found[1].base_offset <= offset
@@ -283,7 +283,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def verify(self, is_believed: IsBelieved) -> None:
-        """Re-reads the whole segment (LOG-2) and cuts the file after the last valid batch; the indexes are made anew.
+        """Re-reads the whole segment (LOG-2) and cuts the file after the last valid batch; the indexes are rebuilt.
 
         Valid: whole, of format v2, CRC right, and believed.
         """
@@ -382,7 +382,7 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self) -> None:
-        """The next segment begins: this one is only read from now on. Raises OSError."""
+        """The next segment starts: this one is only read from now on. Raises OSError."""
         self.write_indexes()
         self._newest_is_known = True
         self._forget_recent()
@@ -426,10 +426,10 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def position_of(self, offset: int, *, may_block: bool) -> int:
-        """Where the batch that holds `offset` begins, or the first after it; the segment's size when there is none.
+        """Where the batch that holds `offset` starts, or the first after it; the segment's size when there is none.
 
         Raises WouldBlock, when the file must be looked at and `may_block` is False, KafkaError(CORRUPT_MESSAGE) when
-        something that is no batch lies before it.
+        something that is no batch is before it.
         """
         if offset >= self.next_offset:
             return self.size
@@ -443,7 +443,7 @@ class Segment:
         entry = self.index.entry_before(offset)
         start = end = entry[1] if entry else 0
         if entry is not None and start <= 0:
-            start = end = -1  # no batch but the first begins there, and that one has no entry
+            start = end = -1  # no batch but the first starts there, and that one has no entry
         for at, header in self.headers(start, may_block=may_block):
             if at == start and entry is not None and header.base_offset > entry[0]:
                 break
@@ -579,7 +579,7 @@ class Segment:
         return was_unsynced, paths
 
     def pin(self) -> None:
-        """A thread begins to use the file: closing waits for `unpin`, or the descriptor might become another file's."""
+        """A thread starts to use the file: closing waits for `unpin`, or the descriptor might become another file's."""
         self._file()
         self._pins += 1
 

@@ -1,15 +1,15 @@
 """The two sparse indexes of a segment, in Kafka's bytes (LOG-1). Entries are looked up by binary search in these bytes.
 
-    <base>.index       int32 offset - base offset | int32 position of a batch that holds it or begins before it
+    <base>.index       int32 offset - base offset | int32 position of a batch that holds it or starts before it
     <base>.timeindex   int64 timestamp (ms)       | int32 offset - base offset in the batch that has that timestamp
 
-An index is a function of the log: one that is missing, torn or not ordered is made anew by the segment (FLT-27). An index of a
+An index is a function of the log: one that is missing, torn or not ordered is rebuilt by the segment (FLT-27). An index of a
 full segment has 260,000 entries, so nothing looks at all of them. `load` checks the first and the last entry; a look-up
 ends at an entry that it has compared itself, and the segment compares that entry with the log.
 
 A file is read when an entry is first looked up, and is open only while it is read or written. New entries are kept in memory
 and written some hundred at a time, when the segment ends, and before a flush: a crash costs only entries of a segment whose
-indexes the next start makes anew.
+indexes the next start rebuilds.
 
 An offset that is too far from the base for an entry gets none: no leader writes it there, a damaged or forged file may have it.
 """

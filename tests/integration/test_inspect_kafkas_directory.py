@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.storage.checkpoints import HIGH_WATERMARKS
+from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log_directory import LogDirectory, LogDirectoryError
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import PeerBroker

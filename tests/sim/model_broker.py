@@ -180,7 +180,7 @@ class ModelDisk:
     high_watermark: int = 0
     is_there: bool = False
     since: int | None = None
-    """The life that had it first (`broker.storage.disk_history`); None: none yet."""
+    """The life that had it first (`broker.storage.directories.disk_history`); None: none yet."""
 
 
 class Refusal(NamedTuple):
@@ -360,6 +360,11 @@ class ModelBroker:
         """LogManager.disks_since."""
         assert self.disk.since is not None
         return self.disk.since
+
+    @property
+    def checkpoints(self) -> ModelBroker:
+        """LogManager.checkpoints."""
+        return self
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         return {TP: self.disk.high_watermark}

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from broker.settings.config import TopicConfig
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from broker.storage.directories.log_directory import CLEAN_SHUTDOWN
 from broker.storage.log import Log
-from broker.storage.log_directory import CLEAN_SHUTDOWN
 from broker.storage.log_manager import LogManager
 from broker.storage.producers.producer_state import ProducerState
 from protocol.kafka.record_batch import build_batch, decode_records, parse_header
@@ -222,11 +222,11 @@ class Workload:
         for tp, lives in self.lives.items():
             if (log := self.manager.get(tp)) is not None:
                 lives[-1].start_max = max(lives[-1].start_max, log.log_end_offset)
-        await self.manager.delete_old_segments()
+        await self.manager.upkeep.delete_old_segments()
 
     async def checkpoint(self) -> None:
-        await self.manager.checkpoint_recovery_points()
-        await self.manager.checkpoint_log_starts()
+        await self.manager.checkpoints.write_recovery_points()
+        await self.manager.checkpoints.write_log_starts()
 
     async def compact(self) -> None:
         """Until nothing is due."""
@@ -240,7 +240,7 @@ class Workload:
         marks = {found.topic_partition: found.log_end_offset for found in self.manager.logs()}
         for tp, mark in marks.items():
             self.life(tp).high_watermark_max = max(self.life(tp).high_watermark_max, mark)
-        await self.manager.write_high_watermarks(marks)
+        await self.manager.checkpoints.write_high_watermarks(marks)
 
     def delete(self, tp: TopicPartition) -> None:
         self.life(tp).may_be_gone = True
@@ -308,7 +308,7 @@ def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Seque
     problems = []
     for promise in promises[tp]:
         try:
-            _compare(log, promise, manager.read_high_watermarks().get(tp, 0))
+            _compare(log, promise, manager.checkpoints.read_high_watermarks().get(tp, 0))
         except AssertionError as error:
             problems.append(f"{promise.life.topic_id}: {error}")
         else:

@@ -412,7 +412,7 @@ def _abandon(logs: LogManager) -> None:
     for log in (*logs.logs(), *logs.futures.logs()):
         for segment in log.segments:
             segment.close()
-    for directory in logs._directories:
+    for directory in logs.log_directories:
         directory.release()
 
 

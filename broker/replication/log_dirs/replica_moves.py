@@ -1,6 +1,6 @@
 """Moving replicas between this broker's log directories while they are served (LOG-6, KIP-113; Kafka's ReplicaAlterLogDirsThread).
 
-1. AlterReplicaLogDirs makes an empty copy of the log in the other directory (`broker.storage.future_logs`).
+1. AlterReplicaLogDirs makes an empty copy of the log in the other directory (`broker.storage.directories.future_logs`).
 2. One task copies: of each moving log in turn what its copy does not have yet, up to the LEO, as a follower on the same machine,
    `replica.alter.log.dirs.io.max.bytes.per.second` at most.
 3. A copy that has everything is synced. Then, on the loop, it gets the little that came meanwhile, and takes the log's place.
@@ -19,8 +19,8 @@ from broker.process.event_log import EventLog
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.partition import Role
+from broker.storage.directories.future_logs import TOPIC_NAME_MAX
 from broker.storage.disk.filesystem import Buffer
-from broker.storage.future_logs import TOPIC_NAME_MAX
 from broker.storage.log import Log, LogDirFailed, LogUnavailable, WouldBlock
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError

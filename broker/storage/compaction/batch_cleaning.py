@@ -3,9 +3,9 @@
 a record is dropped     a later one has its key; or it is a tombstone whose time is over; or its transaction was aborted
 a batch without a loss  is copied as it is, unless it has tombstones that are seen for the first time: their time is
                         over `delete.retention.ms` from now, noted in its base timestamp with attribute bit 6 (KIP-534)
-with some               is built anew of those that stay: offsets, producer, sequence and last offset stay
-without any             goes; only its header stays if it is its producer's last (its sequence must not be forgotten)
-a transaction's marker  goes like a tombstone, once nothing of its transaction is left
+with some               is built again from those that stay: offsets, producer, sequence and last offset stay
+without any             is removed; only its header stays if it is its producer's last (its sequence must not be forgotten)
+a transaction's marker  is removed like a tombstone, once nothing of its transaction is left
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ABORT, COMMIT = 0, 1
 
 
 RawRecord = tuple[int, int, int, int, int, bytes | None, bool]
-"""Of a record in unpacked batch bytes: start, end, where its key's length begins; timestamp delta, offset delta; key; has a
+"""Of a record in unpacked batch bytes: start, end, where its key's length starts; timestamp delta, offset delta; key; has a
 value. A plain tuple: there are millions of them."""
 
 
@@ -144,7 +144,7 @@ class Transactions:
     """Which transactional batches were aborted, and which markers end a transaction of which something is left.
 
     `note` takes every batch of the log, in order, up to the high watermark: also those behind the part that is cleaned,
-    or an aborted batch in it whose marker lies behind it would count as committed. Then the pass that copies calls `saw`
+    or an aborted batch in it whose marker is behind it would count as committed. Then the pass that copies calls `saw`
     for each transactional data batch and `is_of_nothing` for each control batch, in order.
     """
 
@@ -154,7 +154,7 @@ class Transactions:
         self._seen: set[int] = set()
 
     def note(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
-        """Data batches begin transactions, markers end them."""
+        """Data batches start transactions, markers end them."""
         if header.is_control:
             kind = marker_kind(buffer, position, header)
             if kind in (ABORT, COMMIT):
@@ -164,7 +164,7 @@ class Transactions:
             self._open.setdefault(header.producer_id, header.base_offset)
 
     def first_open(self, end_offset: int) -> int:
-        """Where the first transaction begins that none of these markers ends, `end_offset` at the most."""
+        """Where the first transaction starts that none of these markers ends, at most `end_offset`."""
         return min([end_offset, *self._open.values()])
 
     def is_aborted(self, header: BatchHeader) -> bool:

@@ -1,7 +1,7 @@
 """Up to where each compacted log is clean: `cleaner-offset-checkpoint` in every log directory (LOG-4).
 
-An entry that is too high is dangerous: what lies below it is not looked at for later records of a key, so a tombstone there
-could go before what it deletes. So when a log is cut, it is lowered on the disk before anything is appended (`lowered_points`);
+An entry that is too high is dangerous: what is below it is not searched for later records of a key, so a tombstone there
+could be removed before what it deletes. So when a log is cut, it is lowered on the disk before anything is appended (`LoweredPoints`);
 when a log is deleted, before another of its name is made; and after a crash nothing above the recovery point is believed
 clean. One that is too low only costs time.
 """
@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from broker.storage.checkpoints import CLEANED
+from broker.storage.directories.log_directory import LogDirectory
 from broker.storage.log import Log
-from broker.storage.log_directory import LogDirectory
 from protocol.types import TopicPartition
 
 
 class CleanerCheckpoint:
     """`Log.cleaned_up_to` on the disk."""
 
-    def __init__(self, directories: Sequence[LogDirectory], logs: Callable[[], Iterable[Log]]) -> None:
+    def __init__(self, directories: Iterable[LogDirectory], logs: Callable[[], Iterable[Log]]) -> None:
         self._directories = directories
         self._logs = logs
         self._turns = itertools.count(1)

@@ -144,7 +144,7 @@ class LogCleaner:
         )
 
     def _stable_offset(self, found: Log) -> int:
-        """The high watermark, or where the first open transaction begins. Nothing, while nobody knows the former."""
+        """The high watermark, or where the first open transaction starts. 0 while nobody knows the high watermark."""
         if self.manager.high_watermark_of is None:
             return 0
         open_transactions = [
@@ -169,7 +169,7 @@ class LogCleaner:
             self._leave_alone(found, error)
             return False
         except Exception as error:
-            # The task's boundary: whatever is in one log, the others and the broker go on.
+            # The task's boundary: whatever is in one log, the others and the broker continue.
             log.exception("%s is not compacted any more", found.topic_partition)
             self._leave_alone(found, error)
             return False
@@ -241,7 +241,7 @@ class Cleaning:
             self._look_again(self._sources)
         if self._log.recovery_point < self._work.first_uncleanable:
             raise GaveUp("it is not on the disk yet")
-        await self._manager.checkpoint_recovery_points()
+        await self._manager.checkpoints.write_recovery_points()
         self._look_again(self._sources)
 
     def _look_again(self, sources: Sequence[Segment]) -> None:
@@ -456,7 +456,7 @@ class Cleaning:
 
 
 def _slice(source: Segment, position: int, end_position: int, each: EachBatch) -> tuple[int, bool]:
-    """Some batches of [position, end_position): where the next slice begins, and False when `each` wanted to stop.
+    """Some batches of [position, end_position): where the next slice starts, and False when `each` wanted to stop.
 
     For a thread. Raises KafkaError(CORRUPT_MESSAGE) for what is no batch, OSError.
     """

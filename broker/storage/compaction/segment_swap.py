@@ -4,7 +4,7 @@
     2. renamed to .swap, the log file last: from here on the new one counts, whatever happens
     3. the old ones' files are renamed to .deleted
     4. .swap is taken off the new one's names
-    5. the directory is synced, the .deleted files go
+    5. the directory is synced, the .deleted files are removed
 
 `finish_swaps` does the rest of it when a log is opened: before 2 the new files are dropped, after it the old ones. A directory
 that Kafka left in the middle of its own swap is treated alike (Kafka 3.9's LogLoader).

@@ -5,7 +5,7 @@
     one path           ENAMETOOLONG, ELOOP, ENOTDIR, EISDIR: other files of the same disk can be used. It stays.
 
 Only an error of the disk takes a log directory offline. A failed sync is always one of the disk, whatever it says: what it has not
-written may be gone (see `FileSystem.sync`).
+written may be lost (see `FileSystem.sync`).
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class FileSystem:
                 self.close(fd)
 
     def sync_directory(self, path: str) -> None:
-        """Waits until what was made, renamed and removed in the directory is on the disk; one that is gone is fine."""
+        """Waits until what was made, renamed and removed in the directory is on the disk; one that does not exist any more is fine."""
         with contextlib.suppress(FileNotFoundError):
             fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -299,7 +299,7 @@ class FileSystem:
 
 @contextlib.contextmanager
 def _of_the_disk() -> Iterator[None]:
-    """What a failed sync did not write may be gone, also when it lacked memory only (FLT-29)."""
+    """What a failed sync did not write may be lost, even if only memory was missing (FLT-29)."""
     try:
         yield
     except OSError as error:

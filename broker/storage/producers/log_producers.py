@@ -3,7 +3,7 @@
     a batch is in the log          note       the state follows; nothing is noted before it is written
     a segment is rolled            roll       snapshot at its base offset
     the log is closed cleanly      snapshot   at the LEO, so that the next start reads one small file
-    the end moves back             cut        snapshots beyond it go; the state is built anew if a producer's batch went
+    the end moves back             cut        snapshots beyond it are removed; the state is rebuilt if a producer's batch was cut
     segments went or were merged   drop_strays
     all is dropped                 restart_at
 
@@ -16,7 +16,7 @@ A cut must not read a whole segment of small batches on the loop (4 us each, a m
 batches a copy of the state is kept in memory, the older the sparser, so what is read again is about as much as was cut.
 
 The batches of segments that were deleted are in no log any more, but their producers are in the snapshot at the first
-segment's begin. Kafka 3.9 forgets them in a restart when that offset is not above the log start; here it is used, or the
+segment's start. Kafka 3.9 forgets them in a restart when that offset is not above the log start; here it is used, or the
 last batch could be written twice after its records were deleted.
 """
 
@@ -140,7 +140,7 @@ class LogProducers:
             self._copies.append(self.state.freeze())
 
     def roll(self, base_offset: int) -> None:
-        """A segment begins at `base_offset`, which is the LEO or lies beyond it."""
+        """A segment starts at `base_offset`, which is the LEO or beyond it."""
         self.state.skip_to(base_offset)
         self.snapshot()
 
@@ -164,13 +164,13 @@ class LogProducers:
             self._rebuild(segments, end_offset)
 
     def restart_at(self, offset: int) -> None:
-        """The log was emptied and goes on at `offset`."""
+        """The log was emptied and continues at `offset`."""
         self._remove(self._snapshots)
         self._copies.clear()
         self.state.restart_at(offset)
 
     def drop_strays(self, segment_bases: Collection[int]) -> None:
-        """These segments are left: snapshots that none of them begins with go, but not the one of a clean stop."""
+        """Only these segments are left: snapshots that are not of the start of one are removed, except the one of a clean stop."""
         self._remove(producer_snapshots.strays(self._snapshots, segment_bases))
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
@@ -199,7 +199,7 @@ class LogProducers:
     def take_unsynced(self) -> tuple[bool, list[str], SnapshotWrites]:
         """(do the directory's names have to be synced, paths of the snapshots that do, what a thread writes before that).
 
-        They count as synced from now on; `written` is told of the writes.
+        They count as synced from now on; `written` gets the writes.
         """
         changed, self._names_changed = self._names_changed, False
         paths = [self._path(offset) for offset in sorted(self._unsynced)]
@@ -274,7 +274,7 @@ class LogProducers:
         return True
 
     def _replay(self, segment: Segment, position: int = 0) -> None:
-        """From the begin of the file, without a position: then the index is not believed."""
+        """From the start of the file, without a position: then the index is not believed."""
         state = self.state
         for _, header in segment.headers(position):
             if header.base_offset >= state.end_offset:

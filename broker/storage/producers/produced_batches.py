@@ -20,7 +20,7 @@ Where a topic's settings ask for it, each record is decoded, and the refusal nam
 - `cleanup.policy=compact`: each has a key;
 - `message.timestamp.before.max.ms`, `after.max.ms`: its time is not too far from the broker's (CreateTime only).
 
-With a `compression.type` other than `producer` the batch is compressed anew when it came in another; then all its records
+With a `compression.type` other than `producer` the batch is compressed again when it came in another; then all its records
 are checked.
 
 What takes longer than a turn of the loop may (`accept` then raises TakesLong) is done by `accepting`: unpacking and packing in
@@ -137,7 +137,7 @@ def accept(
 def accepting(
     batch: Buffer, header: BatchHeader, config: TopicConfig, wall_ms: Callable[[], int], allowance: Allowance
 ) -> Steps:
-    """As `accept`, however long it takes. Memory: what the batch unpacks to, and that once more if it is packed anew."""
+    """As `accept`, however long it takes. Memory: what the batch unpacks to, and that once more if it is compressed again."""
     compression = header.attributes & COMPRESSION_MASK
     count = header.record_count
     data, at = batch, HEADER_SIZE

@@ -18,7 +18,7 @@ Snapshots are taken when a segment is rolled (at its base offset), and in a clea
 
 1. `out_of_range` names the snapshots that are not for this log any more, `strays` those that no segment needs: removed.
 2. `newest_first` gives those to try. One that `decode` refuses is removed, and the next one tried; without any the state
-   begins empty at the first segment.
+   starts empty at the first segment.
 3. The batches from the state's `end_offset` on are appended to it.
 """
 
@@ -104,12 +104,12 @@ def out_of_range(offsets: Iterable[int], *, first_offset: int, log_end_offset: i
 
 
 def newest_first(offsets: Iterable[int], *, first_offset: int, log_end_offset: int) -> list[int]:
-    """Those to try when the state is built anew."""
+    """Those to try when the state is rebuilt."""
     return sorted((offset for offset in offsets if first_offset <= offset <= log_end_offset), reverse=True)
 
 
 def strays(offsets: Iterable[int], segment_bases: Collection[int]) -> list[int]:
-    """Snapshots that are of no segment's begin; but the newest of all stays: a clean stop wrote it at the end."""
+    """Snapshots that are not of the start of a segment. The newest of all stays: a clean stop wrote it at the end."""
     bases = frozenset(segment_bases)
     newest_base = max(bases, default=-1)
     unneeded = sorted(offset for offset in offsets if offset not in bases)

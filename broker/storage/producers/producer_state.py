@@ -6,15 +6,15 @@ Kafka 3.9 (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo):
 
     epoch below the known one                          INVALID_PRODUCER_EPOCH
     epoch and first and last sequence of a kept batch  a duplicate: answered with that batch's offsets, nothing is written
-    epoch above the known one                          must begin at sequence 0, else OUT_OF_ORDER_SEQUENCE_NUMBER
-    the known epoch                                    must go on where the last batch ended, after 2^31-1 at 0
+    epoch above the known one                          must start at sequence 0, else OUT_OF_ORDER_SEQUENCE_NUMBER
+    the known epoch                                    must continue where the last batch ended, after 2^31-1 at 0
     a producer that is not known                       is taken at any sequence: it may have expired, or its records were deleted
 
 UNKNOWN_PRODUCER_ID is never answered (KIP-360). Only the leader checks, and only what clients send; a follower and a log that is
 read again take the batches as they are. The state is a function of the log (BUG-24): `check` changes nothing, `append`
 is called after the batch is in the log, with the same header that a rebuild finds there.
 
-The log's rule for a cut: call `truncate`. If that is False the state is now empty, and is built anew from the newest
+The log's rule for a cut: call `truncate`. If that is False the state is now empty, and is rebuilt from the newest
 usable snapshot (`producer_snapshots`) and the batches from its `end_offset` on.
 """
 
@@ -35,7 +35,7 @@ PRODUCERS_MAX = 50_000
 """Of one log. A client may invent a producer id for each batch (in Kafka until there is no memory left): those that wrote
 the longest ago make room. Should one come again it is a producer that is not known, as one that expired."""
 COMPARED = 512
-"""Of so many producers the half that wrote the longest ago goes at a time; the others are not looked at again for long."""
+"""At this many producers the half that wrote longest ago is dropped at once; the others are then left alone for long."""
 
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
@@ -46,7 +46,7 @@ NOBODY = 0
 LAST_OFFSET_MAX = 2**63
 
 RETRIES_END_MS = 3_600_000
-"""After a start a producer that has not been heard of since is kept so long at the least: its retries are over by then."""
+"""Minimum time to keep a producer after a restart. Its retries have ended by then."""
 
 
 _owners = itertools.count(NOBODY + 1)
@@ -85,7 +85,7 @@ class ProducerEntry:
     `batches`: at most five, oldest first, all of `epoch`.
 
     `last_timestamp` is in ms, of its last batch or transaction marker. `transaction_first_offset` is where its open
-    transaction begins, -1 without one; `coordinator_epoch` is of who wrote its last transaction marker. `is_heard` and
+    transaction starts, -1 without one; `coordinator_epoch` is of who wrote its last transaction marker. `is_heard` and
     `heard_ms` are for `expire`, and no function of the log: did a batch come since it looked last, and when did it see one.
     """
 
@@ -120,7 +120,7 @@ class ProducerEntry:
         )
 
     def begin_epoch(self, epoch: int) -> None:
-        """Sequences begin anew with every epoch, so what was kept tells nothing more."""
+        """Sequences restart with every epoch, so what was kept is irrelevant."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = []
@@ -245,7 +245,7 @@ class ProducerState:
         return False
 
     def restart_at(self, offset: int) -> None:
-        """The log was emptied and goes on at `offset`."""
+        """The log was emptied and continues at `offset`."""
         self.producers.clear()
         self.end_offset = offset
         self._changed_up_to = 0

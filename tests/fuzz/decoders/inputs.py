@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.storage import checkpoints, topic_ids
+from broker.storage import checkpoints
+from broker.storage.directories import topic_ids
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
 from tests.fuzz.decoder import Decoder

@@ -6,10 +6,11 @@ import struct
 from collections.abc import Iterator
 from typing import Any, cast
 
-from broker.storage import checkpoints, disk_history, topic_ids
-from broker.storage.disk_history import DiskHistory
+from broker.storage import checkpoints
+from broker.storage.directories import disk_history, topic_ids
+from broker.storage.directories.disk_history import DiskHistory
+from broker.storage.directories.log_directory import META, LogDirectory, LogDirectoryError
 from broker.storage.log import Log
-from broker.storage.log_directory import META, LogDirectory, LogDirectoryError
 from broker.storage.producers import producer_snapshots
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.sparse_index import IndexCorrupt, OffsetIndex, SparseIndex, TimeIndex

@@ -20,7 +20,7 @@ OLD, YOUNG = 50, 500
 async def start(cluster: Cluster, *, wipe: bool = False) -> Node:
     node = await cluster.start_broker(1, wipe=wipe)
     node.logs.note_disks(node.epoch)
-    node.logs.ensure_meta(1, "c")
+    node.logs.log_directories.ensure_meta(1, "c")
     return node
 
 

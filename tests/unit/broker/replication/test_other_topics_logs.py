@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage import topic_ids
+from broker.storage.directories import topic_ids
 from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest

@@ -110,14 +110,14 @@ def test_no_checkpoint_names_it_any_more(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, node: Node) -> None:
         own = cluster.directory / "broker-1-0"
         await node.manager.checkpoint_high_watermarks()
-        await node.logs.checkpoint_recovery_points()
+        await node.logs.checkpoints.write_recovery_points()
         assert TP in checkpoints.read_offsets(FileSystem(), f"{own}/{checkpoints.HIGH_WATERMARKS}")
         assert stop(node, -2, TOPIC_ID) == ()
         cluster.lead(1, 0, (1, 2), replicas=(1, 2), topic_id=OTHER_ID)
         assert node.partition().high_watermark == 0
         assert stop(node, -2, OTHER_ID) == ()
         await node.manager.checkpoint_high_watermarks()
-        await node.logs.checkpoint_recovery_points()
+        await node.logs.checkpoints.write_recovery_points()
         for name in (checkpoints.HIGH_WATERMARKS, checkpoints.RECOVERY_POINTS):
             assert checkpoints.read_offsets(FileSystem(), f"{own}/{name}") == {}
 

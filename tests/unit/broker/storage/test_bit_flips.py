@@ -23,8 +23,8 @@ from random import Random
 import pytest
 
 from broker.settings.config import TopicConfig
+from broker.storage.directories.log_directory import META, LogDirectoryError
 from broker.storage.log import ASSIGNED_BYTES, Log
-from broker.storage.log_directory import META, LogDirectoryError
 from broker.storage.log_manager import LogManager
 from protocol.errors import KafkaError
 from protocol.kafka.record_batch import HEADER_SIZE, crc_is_valid, iter_batches, parse_header
@@ -52,7 +52,7 @@ def filled() -> tuple[MemoryDisk, Stored, dict[TopicPartition, int]]:
 
     async def scenario() -> None:
         await work.manager.start()
-        work.manager.ensure_meta(1, CLUSTER)
+        work.manager.log_directories.ensure_meta(1, CLUSTER)
         for tp, topic_id in TOPIC_IDS.items():
             await work.create(tp, topic_id)
         for epoch in (1, 2, 5):
@@ -102,7 +102,7 @@ def test_a_flipped_bit_anywhere_never_serves_a_wrong_record(one_in: int, capsys:
             run(manager.start())
             tried += 1
             try:
-                manager.check_meta(1, CLUSTER)
+                manager.log_directories.check_meta(1, CLUSTER)
             except LogDirectoryError:
                 refused += path.endswith(META)
                 continue
@@ -192,7 +192,7 @@ def test_a_checkpoint_without_a_form_is_reset(name: str, caplog: pytest.LogCaptu
         manager = LogManager([LOG_DIR], SMALL, broken, FakeTime())
         caplog.clear()
         run(manager.start())
-        manager.read_high_watermarks()
+        manager.checkpoints.read_high_watermarks()
         assert f"{name} is broken" in caplog.text
         led = manager.get(LED)
         assert led is not None

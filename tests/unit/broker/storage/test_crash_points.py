@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from broker.settings.config import TopicConfig
-from broker.storage.log_directory import CLEAN_SHUTDOWN
+from broker.storage.directories.log_directory import CLEAN_SHUTDOWN
 from broker.storage.producers import log_producers
 from protocol.types import TopicPartition
 from tests.support.crash_points import Workload, survive

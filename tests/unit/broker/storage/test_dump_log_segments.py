@@ -27,7 +27,7 @@ async def write(path: str) -> dict[str, int]:
     """A leader's log, cut and written on; its follower's, appended in large pieces; both after a restart. -> records"""
     manager = LogManager([path], CONFIG, FileSystem(), SystemClock())
     await manager.start()
-    manager.ensure_meta(1, "cluster")
+    manager.log_directories.ensure_meta(1, "cluster")
     leader = manager.get_or_create(TopicPartition("leader", 0), "AAAAAAAAAAAAAAAAAAAAWA", {})
     moments = random.Random(7)
     for number in range(400):

@@ -19,12 +19,12 @@ import pytest
 from broker.process.clock import SystemClock
 from broker.settings.config import TopicConfig
 from broker.storage import recovery
+from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
-from broker.storage.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.log_manager import LogManager
-from broker.storage.log_schedule import LogSchedule
 from broker.storage.log_types import LogParts
+from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, failures_of, fill
@@ -52,7 +52,7 @@ def test_everything_comes_back_after_a_clean_stop_and_after_a_kill() -> None:
     fill(log, 20, epoch=3)
     log.increment_log_start(5)
     data = everything(log)
-    run(manager.write_high_watermarks({ORDERS: 17, TopicPartition("not-here", 1): 4}))
+    run(manager.checkpoints.write_high_watermarks({ORDERS: 17, TopicPartition("not-here", 1): 4}))
     killed = disk.after_kill()
     run(manager.shutdown())
     assert disk.open_files() == 0
@@ -64,7 +64,7 @@ def test_everything_comes_back_after_a_clean_stop_and_after_a_kill() -> None:
         log = again.get(ORDERS)  # type: ignore[assignment]
         assert (log.topic_id, log.log_start_offset, log.log_end_offset) == (TOPIC_ID, log_start, 40)
         assert everything(log).endswith(data)
-        assert again.read_high_watermarks() == {ORDERS: 17}
+        assert again.checkpoints.read_high_watermarks() == {ORDERS: 17}
         assert not found.exists("/data/.kafka_cleanshutdown")
         check(log)
 
@@ -132,10 +132,10 @@ def test_a_refused_start_leaves_every_directory_as_it_is(tmp_path: Path) -> None
     for path in (one, two):
         killed = started(FileSystem(), path)
         fill(killed.get_or_create(TopicPartition("orders", int(path == two)), None, {}), 3)
-        run(killed.checkpoint_recovery_points())
-        killed._directories[0].release()  # as a kill does
+        run(killed.checkpoints.write_recovery_points())
+        next(iter(killed.log_directories)).release()  # as a kill does
     running = started(FileSystem(), two)
-    run(running.checkpoint_recovery_points())
+    run(running.checkpoints.write_recovery_points())
     before = _contents(one, two)
     refused = manager_of(FileSystem(), one, two)
     with pytest.raises(LogDirectoryError, match="in use by a running broker"):
@@ -143,7 +143,7 @@ def test_a_refused_start_leaves_every_directory_as_it_is(tmp_path: Path) -> None
     run(refused.shutdown())
     assert _contents(one, two) == before
     run(running.shutdown())
-    assert not started(FileSystem(), one)._directories[0].was_clean
+    assert not next(iter(started(FileSystem(), one).log_directories)).was_clean
 
 
 @pytest.mark.parametrize("broken", ["/one", "/two"])
@@ -184,25 +184,25 @@ def test_a_start_that_breaks_off_is_no_clean_stop(
 def test_meta_properties(broker: int, cluster: str, message: str) -> None:
     disk = MemoryDisk()
     manager = started(disk)
-    manager.ensure_meta(1, "c")
+    manager.log_directories.ensure_meta(1, "c")
     text = disk.content("/data/meta.properties").decode()
     assert {"version=0", "broker.id=1", "cluster.id=c"} <= set(text.splitlines())
     if message:
         with pytest.raises(LogDirectoryError, match=message):
-            manager.ensure_meta(broker, cluster)
+            manager.log_directories.ensure_meta(broker, cluster)
     else:
-        manager.ensure_meta(broker, cluster)
+        manager.log_directories.ensure_meta(broker, cluster)
     assert disk.content("/data/meta.properties").decode() == text
 
 
 def test_a_check_of_meta_properties_writes_nothing() -> None:
     disk = MemoryDisk()
     manager = started(disk)
-    manager.check_meta(2, "c")
+    manager.log_directories.check_meta(2, "c")
     assert not disk.exists("/data/meta.properties")
-    manager.ensure_meta(1, "c")
+    manager.log_directories.ensure_meta(1, "c")
     with pytest.raises(LogDirectoryError, match="belongs to another broker"):
-        manager.check_meta(2, "c")
+        manager.log_directories.check_meta(2, "c")
 
 
 def test_meta_properties_of_kraft_are_refused() -> None:
@@ -210,7 +210,7 @@ def test_meta_properties_of_kraft_are_refused() -> None:
     manager = started(disk)
     disk.write_atomically("/data/meta.properties", b"version=1\nnode.id=1\ncluster.id=c\n")
     with pytest.raises(LogDirectoryError, match="version is 1"):
-        manager.ensure_meta(1, "c")
+        manager.log_directories.ensure_meta(1, "c")
 
 
 def test_no_directory_can_be_used() -> None:
@@ -297,9 +297,9 @@ def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(crashes_between
 
     async def checkpointed() -> None:
         await old.flush()
-        await manager.checkpoint_recovery_points()
-        await manager.checkpoint_log_starts()
-        await manager.write_high_watermarks({ORDERS: 40})
+        await manager.checkpoints.write_recovery_points()
+        await manager.checkpoints.write_log_starts()
+        await manager.checkpoints.write_high_watermarks({ORDERS: 40})
 
     run(checkpointed())
     manager.delete(ORDERS)
@@ -313,7 +313,7 @@ def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(crashes_between
     log = manager.get(ORDERS)
     assert log is not None
     assert (log.topic_id, log.log_start_offset, log.log_end_offset, log.recovery_point) == (OTHER_ID, 0, 6, 0)
-    assert manager.read_high_watermarks() == {}
+    assert manager.checkpoints.read_high_watermarks() == {}
 
 
 def test_a_failed_directory_takes_its_own_logs_only() -> None:
@@ -364,7 +364,7 @@ class Ticks:
 def tick(monkeypatch: pytest.MonkeyPatch, manager: LogManager, clock: FakeTime, ticks: int = 1) -> None:
     Ticks(monkeypatch, clock, ticks)
     with pytest.raises(asyncio.CancelledError):
-        run(_plain(manager.run()))
+        run(_plain(manager.upkeep.run()))
 
 
 def test_retention_takes_the_last_segment_too() -> None:
@@ -376,12 +376,12 @@ def test_retention_takes_the_last_segment_too() -> None:
     log = manager.get_or_create(ORDERS, TOPIC_ID, {})
     fill(log, 3)
     clock.now += 2
-    run(manager.delete_old_segments())
+    run(manager.upkeep.delete_old_segments())
     assert (log.log_start_offset, log.log_end_offset) == (0, 6), "not past the high watermark"
     manager.high_watermark_of = lambda tp: 6
-    run(manager.delete_old_segments())
+    run(manager.upkeep.delete_old_segments())
     assert (log.log_start_offset, log.log_end_offset, log.size, len(log.segments)) == (6, 6, 0, 1)
-    run(manager.delete_old_segments())
+    run(manager.upkeep.delete_old_segments())
     assert len(log.segments) == 1
     after = LogManager(["/data"], SMALL, disk.after_power_loss(random.Random(1)), clock)
     run(after.start())

@@ -81,18 +81,18 @@ class Machine:
             case "flush":
                 await log.flush()
             case "checkpoint":
-                await self.manager.checkpoint_recovery_points()
-                await self.manager.checkpoint_log_starts()
+                await self.manager.checkpoints.write_recovery_points()
+                await self.manager.checkpoints.write_log_starts()
             case "truncate":
                 target = max(log.log_end_offset - amount, log.log_start_offset)
                 self.safe = {base: one for base, one in self.safe.items() if parse_header(one).next_offset <= target}
                 log.truncate_to(target)
                 # As the manager's `run` does at its next tick.
-                await self.manager.checkpoint_recovery_points()
+                await self.manager.checkpoints.write_recovery_points()
             case "delete records":
                 log.increment_log_start(min(log.log_start_offset + amount, log.log_end_offset))
             case "retention":
-                await self.manager.delete_old_segments()
+                await self.manager.upkeep.delete_old_segments()
             case "restart":
                 await self.manager.shutdown()
                 await self.start()

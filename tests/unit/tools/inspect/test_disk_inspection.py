@@ -27,13 +27,13 @@ FIRST, SECOND = "00000000000000000000", "00000000000000000010"
 async def write(path: Path, *, batches: int, is_clean: bool) -> None:
     manager = LogManager([str(path)], SMALL, FileSystem(), FakeTime())
     await manager.start()
-    manager.ensure_meta(1, "cluster")
+    manager.log_directories.ensure_meta(1, "cluster")
     log = manager.get_or_create(TP, TOPIC_ID, {})
     for number in range(batches):
         log.append_as_leader(produced(5, 2 * number, timestamp=1_000 + 10 * number), 1 + number // 7)
     await log.flush()
-    await manager.checkpoint_recovery_points()
-    await manager.write_high_watermarks({TP: log.log_end_offset})
+    await manager.checkpoints.write_recovery_points()
+    await manager.checkpoints.write_high_watermarks({TP: log.log_end_offset})
     if is_clean:
         await manager.shutdown()
     else:

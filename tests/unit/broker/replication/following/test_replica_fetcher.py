@@ -92,6 +92,6 @@ def test_shutdown_answers_all_who_wait(tmp_path: Path) -> None:
         await manager.shutdown()
         assert produced[0].error == consumed[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert manager.waiting() == (0, 0)
-        assert cluster.nodes[1].logs.read_high_watermarks() == {TP: 0}
+        assert cluster.nodes[1].logs.checkpoints.read_high_watermarks() == {TP: 0}
 
     asyncio.run(scenario())

@@ -12,8 +12,8 @@ import pytest
 
 from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.partition import Role
+from broker.storage.directories.future_logs import REPLACES_CURRENT
 from broker.storage.disk.filesystem import Buffer, FileSystem
-from broker.storage.future_logs import REPLACES_CURRENT
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import TP, Cluster, Node
@@ -186,7 +186,7 @@ def test_a_copy_that_cannot_take_its_place(tmp_path: Path, monkeypatch: pytest.M
         assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
         (refused,) = cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,), is_new=False)[1].partitions
         assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
-        await node.logs._retention_due(
+        await node.logs.upkeep._retention_due(
             node.logs._clock.monotonic() + 1e6
         )  # has nothing to do with a log that is closed
         monkeypatch.setattr(FileSystem, "rename", rename)

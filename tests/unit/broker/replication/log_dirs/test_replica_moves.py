@@ -234,7 +234,7 @@ def test_a_stopped_replica_is_deleted_with_its_copy(tmp_path: Path) -> None:
         )
         assert node.carry_out(request).partitions == ()
         assert len(node.logs.futures) == 0
-        await node.logs._removals.wait()
+        await node.logs.upkeep.removals.wait()
         for path in node.logs.directories:
             assert remains(path) == []
 

@@ -73,7 +73,7 @@ def test_a_follower_copies_holes_and_truncates_in_them(cut_at: int) -> None:
                 h.base_offset for _, h in iter_batches(data) if h.last_offset < cut_at and h.record_count
             ]
             await it.log.flush()
-            await it.manager.checkpoint_recovery_points()
+            await it.manager.checkpoints.write_recovery_points()
             again = await CompactedLog(it.disk.after_kill(), it.time).start()
             assert again.log.log_end_offset == it.log.log_end_offset
             assert again.log.leader_epochs.entries == it.log.leader_epochs.entries
@@ -239,7 +239,7 @@ def _cleaning_that_stops(random: Random, calls: int) -> tuple[MemoryDisk, bool]:
                 it.time.now += 2
         it.roll()
         await it.log.flush()
-        await it.manager.checkpoint_recovery_points()
+        await it.manager.checkpoints.write_recovery_points()
         disk.calls_left = calls
         try:
             await it.clean()

@@ -13,7 +13,7 @@ from broker.settings.config import TopicConfig
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
-from broker.storage.log_schedule import LogSchedule
+from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, everything, failures_of, fill
@@ -46,7 +46,7 @@ def filled(*, is_clean: bool = False) -> tuple[MemoryDisk, dict[TopicPartition, 
             await log.flush()
             data[tp] = everything(log)
         assert manager.get(IN_A).log_dir == A  # type: ignore[union-attr]
-        await manager.write_high_watermarks({IN_A: 40, IN_B: 40})
+        await manager.checkpoints.write_high_watermarks({IN_A: 40, IN_B: 40})
         if is_clean:
             await manager.shutdown()
 
@@ -113,7 +113,7 @@ def test_retention_reports_the_directory_and_goes_on_with_the_other() -> None:
     disk, _ = filled(is_clean=True)
     manager = started(disk, TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_bytes=480))
     disk.fail("read", below=A)
-    run(manager._retention_due(manager._clock.monotonic()))
+    run(manager.upkeep._retention_due(manager._clock.monotonic()))
     assert manager.offline_dirs == (A,)
     assert manager.get(IN_A) is None
     assert log_of(manager, IN_B).log_start_offset > 0
@@ -172,7 +172,7 @@ def test_each_read_of_a_recovery_that_fails(is_clean: bool) -> None:
         again = started(disk.after_kill())
         assert everything(log_of(again, IN_A)) == data[IN_A], number
         assert log_of(again, IN_A).topic_id == TOPIC_ID
-        assert again.read_high_watermarks() == {IN_A: 40, IN_B: 40}
+        assert again.checkpoints.read_high_watermarks() == {IN_A: 40, IN_B: 40}
     assert number > 5
 
 
@@ -194,7 +194,7 @@ def test_high_watermarks_that_cannot_be_read_are_their_own_directorys() -> None:
     disk, _ = filled()
     manager = started(disk)
     disk.fail("read_file", below=A)
-    assert manager.read_high_watermarks() == {IN_B: 40}
+    assert manager.checkpoints.read_high_watermarks() == {IN_B: 40}
     assert manager.offline_dirs == (A,)
 
 

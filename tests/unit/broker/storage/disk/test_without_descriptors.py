@@ -163,9 +163,14 @@ async def _duties(manager: LogManager) -> None:
     """All that the background does, at once."""
     for found in list(manager.logs()):
         found.leader_epochs.assign(found.leader_epochs.latest_epoch() + 1, found.log_end_offset)
-        manager._flushes.rolled(found)
-    manager._points_are_behind = True
-    for duty in (manager._flush_due, manager._epochs_due, manager._checkpoint_due, manager._retention_due):
+        manager.upkeep._flushes.rolled(found)
+    manager.checkpoints.are_behind = True
+    for duty in (
+        manager.upkeep._flush_due,
+        manager.upkeep._epochs_due,
+        manager.upkeep._checkpoint_due,
+        manager.upkeep._retention_due,
+    ):
         with contextlib.suppress(LogDirFailed):
             await duty(1e9)
 
@@ -193,9 +198,9 @@ def test_what_the_background_could_not_do_it_does_later() -> None:
 
 
 async def _retried(manager: LogManager) -> None:
-    await manager._removals.wait()
-    manager._removals.retry()
-    await manager._removals.wait()
+    await manager.upkeep.removals.wait()
+    manager.upkeep.removals.retry()
+    await manager.upkeep.removals.wait()
 
 
 # -- the real file system ---------------------------------------------------------------------------------------------
@@ -301,7 +306,7 @@ def test_logs_that_are_not_synced_are_synced_to_close_their_files(tmp_path: Path
     for number in range(30):
         manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
     assert len(disk.in_use) == 30
-    run(manager._files_due(manager._clock.monotonic()))
+    run(manager.upkeep._files_due(manager._clock.monotonic()))
     assert len(disk.in_use) <= 10
     assert sum(log.recovery_point == 2 for log in manager.logs()) >= 20
     for log in manager.logs():

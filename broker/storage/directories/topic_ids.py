@@ -1,11 +1,11 @@
-"""Of which topic a log is: `partition.metadata` in its directory (KIP-516), and what is believed of it.
+"""The topic that a log belongs to: `partition.metadata` in its directory (KIP-516), and what is believed of it.
 
     version: 0
     topic_id: <22 characters>
 
 A topic that is deleted and made again under its name has another id, and its old records must not come back (FLT-36). But the
 file has no CRC, and one flipped bit in it must not cost the log that it stands beside (FLT-27). Two topics' random ids differ
-in dozens of bits, so a file that differs in one bit from what it should be is that file, damaged: it is written anew. Kafka
+in dozens of bits, so a file that differs in one bit from what it should be is that file, damaged: it is written again. Kafka
 takes the whole log directory offline for a file that it cannot read, and refuses the partition for any other id.
 """
 

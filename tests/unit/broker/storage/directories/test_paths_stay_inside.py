@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.storage.directories.log_directory import LogDirectory, path_of, path_of_renamed
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log_directory import LogDirectory, path_of, path_of_renamed
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition

@@ -56,7 +56,7 @@ class LogDirectory:
             ) from None
 
     def _make(self) -> None:
-        """A directory whose name is not on the disk is gone after a power loss, with all that was synced in it."""
+        """A directory whose name is not on the disk is lost in a power loss, with all that was synced in it."""
         made_in = []
         path = self.path
         while not self._filesystem.exists(path):
@@ -67,7 +67,7 @@ class LogDirectory:
             self._filesystem.sync_directory(parent)
 
     def check_is_there(self) -> None:
-        """One that was taken away is not made anew, empty, below where it was. Raises FileNotFoundError."""
+        """A directory that was taken away is not made again, empty. Raises FileNotFoundError."""
         if not self._filesystem.is_directory(self.path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 

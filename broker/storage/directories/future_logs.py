@@ -8,15 +8,15 @@ Taking the place of the log, in this order:
 
 1. All of the copy is synced, and then a file `replaces-current` in its directory: from here on it counts as complete.
 2. On the loop, without a wait in between: what was appended meanwhile is copied; the log becomes `-delete`, the copy gets its name.
-3. Both log directories are synced; then the file goes, and what is `-delete`.
+3. Both log directories are synced; then the file and what is `-delete` are removed.
 
 After a crash the names tell how far it got. Names of two file systems can come back from a power loss in any mixture:
 
     log     copy                           then
-    there   future                         before 2: the file goes, the copying goes on
-    gone    future, with the file          within 2: the copy gets its name now
+    there   future                         before 2: the file is removed, the copying continues
+    none    future, with the file          within 2: the copy gets its name now
     there   at its name, with the file     within 3: the log is older, and is removed
-    gone    at its name, with the file     the file goes
+    none    at its name, with the file     the file is removed
 
 Where a directory is offline nothing of this is decided, and nothing that is `-delete` removed: the log may lie there, or here.
 """
@@ -30,9 +30,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from broker.storage.directories.log_directory import (
+    DELETED_SUFFIX,
+    FUTURE_SUFFIX,
+    LogDirectory,
+    path_of,
+    path_of_renamed,
+)
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
-from broker.storage.log_directory import DELETED_SUFFIX, FUTURE_SUFFIX, LogDirectory, path_of, path_of_renamed
 from broker.storage.log_types import LogDirFailed, failure_of
 from protocol.topic_names import is_valid_topic_name, number_of
 from protocol.types import TopicPartition
@@ -66,7 +72,7 @@ class FutureLogs:
         self._futures: dict[TopicPartition, Log] = {}
 
     def prefer(self, tp: TopicPartition, directory: str) -> None:
-        """For when it is made. Anybody may say so of anything: the newest PREFERRED_MAX count."""
+        """Where the replica is to be made. Anybody may say so of any name, so only the newest PREFERRED_MAX count."""
         self.preferred.pop(tp, None)
         if len(self.preferred) >= PREFERRED_MAX:
             del self.preferred[next(iter(self.preferred))]
@@ -93,13 +99,13 @@ class FutureLogs:
         return self._futures.pop(tp, None)
 
     def follow(self, current: Log) -> None:
-        """The log was cut, or has just been opened: the copy must not have what it has not. Raises LogDirFailed."""
+        """The log was cut, or has just been opened: the copy must not contain records that the log does not. Raises LogDirFailed."""
         future = self._futures.get(current.topic_partition)
         if future is not None and future is not current:
             future.truncate_to(current.log_end_offset)
 
     def align(self, current: Log) -> None:
-        """After a start: a crash may have left in the copy what the log was cut of, or has lost. Raises LogDirFailed."""
+        """After a start: after a crash the copy may have records that the log does not. Raises LogDirFailed."""
         future = self._futures.get(current.topic_partition)
         if future is not None:
             future.truncate_to(_agreed_end(current, future))

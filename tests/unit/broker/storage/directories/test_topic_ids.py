@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage import topic_ids
+from broker.storage.directories import topic_ids
 from protocol.topic_ids import topic_id_text
 
 RANDOM_IDS = st.uuids(version=4).map(topic_id_text)

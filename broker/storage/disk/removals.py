@@ -1,4 +1,4 @@
-"""Removing what a log does not need any more, in a thread of its own: unlinking large files takes long."""
+"""Removes what logs do not need any more, in a thread of its own: unlinking large files takes long."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Removals:
-    """One run at a time takes all that came meanwhile. What fails is a file that the next start removes.
+    """One run at a time, which takes all that came meanwhile. A file that cannot be removed is left for the next start.
 
-    For want of a descriptor nothing stays: `retry`, called each second, begins it again.
+    Where only a descriptor is missing, `retry`, called each second, tries again.
     """
 
     def __init__(self, filesystem: FileSystem) -> None:
@@ -37,7 +37,7 @@ class Removals:
         self._begin()
 
     def retry(self) -> None:
-        """What could not be done for now may be possible by now."""
+        """What failed for want of a descriptor may be possible now."""
         if self._postponed:
             self._trees += self._postponed
             self._postponed = []

@@ -39,7 +39,7 @@ def play(scenario: Callable[[CountingDisk, LogManager, list[Log]], Awaitable[Non
         for log in logs:
             fill(log, 20)
             await log.flush()
-        await manager.checkpoint_recovery_points()
+        await manager.checkpoints.write_recovery_points()
         disk.syncs = 0
         await scenario(disk, manager, logs)
         await manager.shutdown()
@@ -103,7 +103,7 @@ def test_a_log_that_is_deleted_meanwhile() -> None:
             log.truncate_to(30)
             manager.delete(log.topic_partition)
         async with asyncio.timeout(10):
-            await manager._lowered.done()
+            await manager.checkpoints.lowered.done()
 
     play(scenario)
 
@@ -116,7 +116,7 @@ def test_a_disk_that_fails_meanwhile() -> None:
         disk.fail("sync")
         async with asyncio.timeout(10):
             await logs[0].appendable()
-            await manager._lowered.done()
+            await manager.checkpoints.lowered.done()
         assert failed == ["/data"]
 
     play(scenario)

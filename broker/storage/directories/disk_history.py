@@ -1,4 +1,4 @@
-"""Since when a broker's disks have been there: it tells a log that is missing from one that was never made (FLT-33, INV-1).
+"""Since when a broker's disks have been there. This distinguishes a lost log from one that was never made (FLT-33, INV-1).
 
 A replica without a log is ordinary: the broker may have died between the creation of the topic and its first LeaderAndIsr.
 It is a loss when the disk was emptied or replaced. The two look alike, so each log directory has a file `ottla.disk`
@@ -14,7 +14,7 @@ than one of the broker's disks may have had its log on the disk that was there b
 `since` becomes the present broker epoch
 
 1. of a directory without `meta.properties`: the disk is empty;
-2. of all directories, when one that was among `log.dirs` is not any more: logs may have gone with it;
+2. of all directories, when one of them was removed from `log.dirs`: logs may have been lost with it;
 3. of all directories, when a high watermark checkpoint names a log that is not there: somebody has removed it by hand. A topic
    that was deleted within the last seconds before a crash looks the same; that only means more caution;
 4. of a directory whose file is damaged.
@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.storage import checkpoints
+from broker.storage.directories.log_directory import META, LogDirectory
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import LogDirFailed
-from broker.storage.log_directory import META, LogDirectory
 from protocol.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def decode(data: bytes) -> DiskHistory | None:
 
 
 class DiskHistories:
-    """The files of all directories. `report` is told of a directory that failed."""
+    """The files of all directories. `report` is called for a directory that fails."""
 
     def __init__(
         self, filesystem: FileSystem, directories: Sequence[LogDirectory], report: Callable[[LogDirFailed], None]

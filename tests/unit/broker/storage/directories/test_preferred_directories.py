@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.storage import future_logs
-from broker.storage.future_logs import FutureLogs
+from broker.storage.directories import future_logs
+from broker.storage.directories.future_logs import FutureLogs
 from protocol.types import TopicPartition
 
 

@@ -77,7 +77,7 @@ def test_the_names_of_many_trees_are_synced_together_before_the_first_goes() -> 
         for number in range(9):
             manager.delete(TopicPartition("gone", number))
         disk.may_remove.set()
-        await manager._removals.wait()
+        await manager.upkeep.removals.wait()
 
     asyncio.run(scenario())
     # One goes at once, the others came while that was under way.

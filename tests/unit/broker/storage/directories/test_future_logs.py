@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from broker.storage.future_logs import REPLACES_CURRENT, new_suffix
+from broker.storage.directories.future_logs import REPLACES_CURRENT, new_suffix
 from broker.storage.log import LogDirFailed
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
@@ -191,7 +191,7 @@ def test_a_copy_that_has_more_than_the_log_after_a_crash_is_cut() -> None:
 def test_deletion_takes_the_copy_too_and_old_checkpoints_are_not_believed() -> None:
     disk = MemoryDisk()
     manager = with_a_copy(disk)
-    run(manager.checkpoint_recovery_points())
+    run(manager.checkpoints.write_recovery_points())
     manager.delete(TP)
     assert manager.futures.get(TP) is None
     assert not [name for name in disk.list(B) if name.startswith("orders")]
@@ -204,7 +204,7 @@ def test_a_log_that_moves_back_does_not_find_its_old_recovery_point() -> None:
     """BUG-24: the copy is new, and nothing of it is synced."""
     disk = MemoryDisk()
     manager = with_a_copy(disk)
-    run(manager.checkpoint_recovery_points())
+    run(manager.checkpoints.write_recovery_points())
     assert b"orders 0 24" in disk.content(f"{A}/recovery-point-offset-checkpoint")
     take_place(manager)
     manager.make_future(TP, A)

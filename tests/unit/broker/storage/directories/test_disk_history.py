@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.settings.config import TopicConfig
-from broker.storage import disk_history
 from broker.storage.checkpoints import HIGH_WATERMARKS, encode_offsets
+from broker.storage.directories import disk_history
+from broker.storage.directories.disk_history import DiskHistory
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.disk_history import DiskHistory
 from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
@@ -30,11 +30,11 @@ def live(paths: Sequence[Path], epoch: int, *, makes_log: bool = False, is_refus
         await manager.start()
         manager.note_disks(epoch)
         if not is_refused:
-            manager.ensure_meta(1, "c")
+            manager.log_directories.ensure_meta(1, "c")
         if makes_log:
             made = manager.get_or_create(TP, None, {})
             made.append_as_leader(memoryview(build_batch([(None, b"x", (), 1000)])), 0)
-            await manager.write_high_watermarks({TP: 1})
+            await manager.checkpoints.write_high_watermarks({TP: 1})
         since = manager.disks_since
         await manager.shutdown()
         return since
