@@ -18,5 +18,6 @@ def first_in_quick_run(values: Iterable[Any], count: int = 1) -> list[Any]:
     return [value if index < count else thorough(value) for index, value in enumerate(values)]
 
 
-exhaustive = pytest.mark.parametrize("one_in", [20, thorough(1)], ids=["sample", "all"])
+EVERY_PLACE = pytest.param(1, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])
+exhaustive = pytest.mark.parametrize("one_in", [20, EVERY_PLACE], ids=["sample", "all"])
 """For a test that tries every place: `one_in` is 20 in the quick run, which takes one place in twenty, and 1 in the thorough run."""
