@@ -340,7 +340,7 @@ def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
     eventually(lambda: health()["nodes_down"] == [dead], "the dead node")
     assert health()["leaderless_partitions"] == [f"{name}-0"]
     assert "Leader: none" in cli.output("topic", "describe", name, "--unavailable-partitions")
-    assert f"broker {dead} is dead" in cli.failure(
+    assert f"broker {dead} is down" in cli.failure(
         "reassign", "execute", "--reassignment-json-file", "-", stdin=plan(other, [first, dead])
     )
     for kind in ("unclean", "preferred"):
