@@ -21,7 +21,7 @@ from broker.settings.config import BrokerConfig, ConfigError
 from protocol import replica_placement
 from protocol.errors import ErrorCode, KafkaError
 from protocol.topic_ids import topic_id_text
-from protocol.topic_names import OFFSETS_TOPIC, TOPIC_NAME_MAX, is_valid_topic_name
+from protocol.topic_names import OFFSETS_TOPIC, TOPIC_NAME_MAX, TRANSACTION_STATE_TOPIC, is_valid_topic_name
 from protocol.types import Assignment
 from protocol.zk.session import (
     BadVersion,
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
@@ -294,7 +293,7 @@ class TopicAdmin:
                     "segment.bytes": str(config.offsets_topic_segment_bytes),
                 },
             )
-        if name == TRANSACTIONS_TOPIC:
+        if name == TRANSACTION_STATE_TOPIC:
             return NewTopic(
                 name,
                 config.transaction_state_log_num_partitions,
