@@ -15,7 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.network.connection_state import HELD_BYTES_MAX, AnswerOrder, ConnectionState, Hold
-from broker.network.request_channel import MODEST_FRAME_MAX, Request, RequestChannel
+from broker.network.request_channel import LARGE_STEP_MAX, MODEST_FRAME_MAX, Request, RequestChannel
 from broker.process.clock import Clock
 from protocol.kafka.framing import Buffer, MalformedRequest, RequestHeader, parse_request_header
 
@@ -29,9 +29,6 @@ REST_SIZE_MIN = 8 * 1024
 
 REST_KEPT_S = 10.0
 """Seconds after which an empty buffer is released."""
-
-LARGE_STEP_MAX = 1024 * 1024
-"""Bytes by which the buffer of a large frame grows at most."""
 
 WRITE_BUFFER_HIGH = 1024 * 1024
 """Limit for answers that the client has not read, in bytes; above it, its next requests wait."""
@@ -170,7 +167,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             return self._rest[self._held :] if self._held else self._shared
         if self._filled == len(frame):
             # Here, because the loop still holds the last view of it in `buffer_updated`.
-            room = min(self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), LARGE_STEP_MAX)
+            room = min(
+                self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), self._channel.large_step()
+            )
             frame += _ZEROS[:room]
         return memoryview(frame)[self._filled :]
 

@@ -33,6 +33,10 @@ HEAVY_SLICE_S = 0.001
 MODEST_FRAME_MAX = 2 * 1024 * 1024
 """The size of producers' frames in bytes. They have a quarter more room than larger ones."""
 RESERVE = 4
+LARGE_STEP_MAX = 1024 * 1024
+LARGE_STEP_MIN = 64 * 1024
+"""Bytes by which the buffer of a large frame grows at once: at most, and at most while very many arrive."""
+MANY_LARGE = 8
 QUEUE = 8
 """Waiting requests. With that many in the queue, an answer has at most ANSWER_IN_A_QUEUE bytes, so that others are served soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
@@ -345,6 +349,10 @@ class RequestChannel:
         self._heavy_for_room.pop(connection, None)
 
     # -- large frames --------------------------------------------------------------------------------------------
+
+    def large_step(self) -> int:
+        """Bytes by which a large frame's buffer grows at most: less while many arrive, since all may be read in one turn."""
+        return max(LARGE_STEP_MAX // (1 + len(self._large) // MANY_LARGE), LARGE_STEP_MIN)
 
     def may_read_large(self, connection: Connection) -> bool:
         """False: the connection must wait for `read_on`, because there is no room for more bytes of its frame."""

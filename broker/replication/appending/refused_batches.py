@@ -6,7 +6,7 @@ Kafka checks the second one by itself:
 
 1. If the log does not know the producer, it accepts the second batch with any sequence. The first can never be appended then.
 2. If the log knows the producer, the answer is OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then starts a new epoch for all its
-   partitions, and sends batches again that another partition may already have: records are duplicated (librdkafka issue 4953).
+   partitions, and sends batches again that another partition may already have: records are duplicated (librdkafka's issue 4953).
 
 Therefore a batch behind a refused one is refused for the same reason, until the refused one comes again: the producer repeats
 all of them in order. Batches before it, which may be in the log, are answered as usual. A note ends when its batch is in the

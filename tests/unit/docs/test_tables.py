@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from broker.settings.config import BrokerConfig, attribute
-from controller import partition_states, replica_states
+from controller import partition_status, replica_status
 from protocol.kafka.api_keys import SUPPORTED
 from tests.unit.docs.pages import ROOT, rows, section, text_of
 from tools.cluster.run_directory import local_profile
@@ -79,7 +79,7 @@ def test_time_outs_are_those_of_the_code(row: list[str]) -> None:
 
 def test_the_states_of_the_controller_are_those_of_the_code() -> None:
     written = {(row[0], target) for row in rows(section(CONTROLLER, "States")) for target in row[1].split(", ")}
-    tables = (("Partition", partition_states.ALLOWED_FROM), ("Replica", replica_states.ALLOWED_FROM))
+    tables = (("Partition", partition_status.ALLOWED_FROM), ("Replica", replica_status.ALLOWED_FROM))
     assert written == {
         (source.value.removesuffix(kind), target.value.removesuffix(kind))
         for kind, table in tables
