@@ -346,7 +346,7 @@ def test_with_a_dead_broker(new_cluster: ClusterFactory) -> None:
     for kind in ("unclean", "preferred"):
         refused = cli.failure("elect", "--election-type", kind, "--topic", name, "--partition", "0")
         assert f"no leader could be elected for 1 partitions: {name}-0" in refused
-    assert f"broker {dead} is not live" in cli.failure(
+    assert f"broker {dead} is down" in cli.failure(
         "config", "alter", "--entity-type", "brokers", "--entity-name", str(dead), "--add-config", "a=b"
     )
 

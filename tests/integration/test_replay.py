@@ -181,7 +181,8 @@ def test_an_interrupted_demo_stops_all_it_started(tmp_path: Path, said: str, num
     assert processes_of_session(demo.pid) == []
 
 
-@pytest.mark.parametrize("said", LAST_MOMENT_IN_QUICK_RUN, ids=MOMENTS.keys())
+@pytest.mark.thorough
+@pytest.mark.parametrize("said", MOMENTS.values(), ids=MOMENTS.keys())
 def test_nothing_of_a_demo_that_crashed_runs_on(tmp_path: Path, said: str) -> None:
     """By SIGKILL, which leaves no more chance to tidy up than a fault of a library."""
     with running_demo(tmp_path, said) as demo:
