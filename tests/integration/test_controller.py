@@ -317,7 +317,9 @@ def test_a_broker_that_hears_nothing_hears_it_later_in_order(scenario: Scenario)
         await cluster.until_found(lambda: cluster.leader("u"), 2)
         listener = await asyncio.start_server(process.serve, *process.address)
         await cluster.becomes("u", 0, LeaderAndIsr(2, 0, (2, 3), 1, 0))
-        names = [type(r).__name__ for r in process.broker.requests[before:]]
+        # A request whose answer was lost with the old connection comes twice.
+        once = {request.number: request for request in process.broker.requests[before:]}
+        names = [type(request).__name__ for request in once.values()]
         assert names[:2] == ["LeaderAndIsrRequest", "UpdateMetadataRequest"]
         assert names in (names[:2] * 2, names[:2])
         listener.close()
