@@ -161,7 +161,7 @@ def test_the_demo_loses_nothing_when_a_leader_is_killed(tmp_path: Path) -> None:
     assert processes_that_mention(out) == []
 
 
-MOMENTS = {"cluster starts": "Starting ZooKeeper", "Spark starts": "Spark starts", "replaying": "20 %"}
+MOMENTS = {"cluster starts": "Starting ZooKeeper", "Spark starts": "Starting Spark", "replaying": "20 %"}
 """What the demo says just before the interrupt."""
 LAST_MOMENT_IN_QUICK_RUN = [
     thorough(MOMENTS["cluster starts"]),

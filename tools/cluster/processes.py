@@ -83,7 +83,8 @@ class ServerProcess:
 
     def _find(self) -> ProcessHandle | None:
         """The process. The handle is taken before the check, because the pid may belong to another program a moment later."""
-        if self._child is not None and self._child.poll() is not None:
+        # `poll` alone is not enough: a signal's exception inside of an earlier `poll` leaves its lock taken, and then it says None.
+        if self._child is not None and (self._child.poll() is not None or _state(self._child.pid) in OVER):
             self._child = None
         if self._seen is not None and self._seen.is_over() is False and self._is_this(self._seen.pid):
             return self._seen
