@@ -192,7 +192,11 @@ def _recover(
     kept = segments[:first]
     for segment, following in itertools.zip_longest(segments[first:], segments[first + 1 :]):
         before = segment.size
-        judge.begin_segment(segment.base_offset, following.base_offset if following is not None else None)
+        if following is None:
+            judge.begin_segment(segment.base_offset, None, None)
+        else:
+            first_of_next = next((header for _, header in following.headers()), None)
+            judge.begin_segment(segment.base_offset, following.base_offset, first_of_next)
         segment.verify(judge.is_believed)
         kept.append(segment)
         if segment.size != before:

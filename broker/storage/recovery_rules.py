@@ -15,12 +15,19 @@ from protocol.kafka.record_batch import BatchHeader
 EpochEntry = tuple[int, int]
 """(leader epoch, its first offset)"""
 
+NEW_EPOCHS_MAX = 2**16
+"""How far the epoch of a log's last batch may be ahead of all known ones: elections that this replica did not write down."""
+
 
 class Judge:
     """Goes with the verification through a log, batch by batch; `epochs` are those of the batches it believed.
 
     An offset that leaves a hole (compaction makes them) and an epoch that rises need a witness: the batch that follows,
     the recovery point, the next segment's name, or the epoch checkpoint (`stored`, empty when there is none).
+
+    The last batch of the log has no follower, and the checkpoint is written in the background. When all replicas are killed
+    just after an election, nothing bears witness to the first batch of the new epoch, and it may be acknowledged. So it is
+    believed if its epoch is newer than all known ones, by at most NEW_EPOCHS_MAX; a wrong bit there is not seen.
     """
 
     def __init__(self, stored: Sequence[EpochEntry], recovery_point: int, cleaned_up_to: int = 0) -> None:
@@ -30,15 +37,20 @@ class Judge:
         self._holes_end = max(recovery_point, cleaned_up_to)
         self._end = 0
         self._next_base: int | None = None
+        self._next_first: BatchHeader | None = None
 
-    def begin_segment(self, base_offset: int, next_base: int | None) -> None:
-        """`next_base`: where the next segment starts, None for the last."""
+    def begin_segment(self, base_offset: int, next_base: int | None, next_first: BatchHeader | None) -> None:
+        """`next_base`: where the next segment starts, None for the last. `next_first`: its first batch, if it has one."""
         self._end = base_offset
         self._next_base = next_base
+        self._next_first = next_first
 
     def is_believed(self, header: BatchHeader, following: BatchHeader | None) -> bool:
         """Whether a batch with the right CRC may stand where it is; if so, it is taken note of."""
-        if not (self._offset_is_believed(header, following) and self._epoch_is_believed(header, following)):
+        if not (
+            self._offset_is_believed(header, following)
+            and self._epoch_is_believed(header, following or self._next_first)
+        ):
             return False
         self._end = header.next_offset
         if not self.epochs or header.partition_leader_epoch > self.epochs[-1][0]:
@@ -64,7 +76,8 @@ class Judge:
         if any(known == epoch and header.base_offset < start for known, start in self._stored[1:]):
             return False  # it began later
         if following is None:
-            return epoch == latest or not self._stored
+            known = max(latest, self._stored[-1][0]) if self._stored else latest
+            return epoch == latest or not self._stored or 0 < epoch - known <= NEW_EPOCHS_MAX
         if self._checkpoint_says(following.partition_leader_epoch, header.base_offset):
             return False  # two witnesses for another epoch
         return epoch == latest or following.partition_leader_epoch >= epoch

@@ -49,6 +49,32 @@ def test_nothing_lost_when_only_the_process_died() -> None:
     check(again)
 
 
+@pytest.mark.parametrize(
+    "batches", [1, 2, 6], ids=["the last of the log", "and one more", "the last of a segment, and more"]
+)
+def test_records_of_a_new_epoch_are_kept_although_the_checkpoint_does_not_know_it_yet(batches: int) -> None:
+    """It is written in the background. All replicas killed just after an election cut what was acknowledged."""
+    disk, log = filled()
+    fill(log, batches, epoch=4)
+    segments = len(log.segments)
+    assert stored_epochs(disk)[-1][0] == 3
+    again = open_at(disk.after_kill(), recovery_point=20)
+    assert everything(again) == everything(log)
+    assert again.leader_epochs.latest_epoch() == 4
+    assert len(again.segments) == segments
+    check(again)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_new_epoch_that_starts_with_the_last_batch_of_a_segment_is_kept(count: int) -> None:
+    disk = MemoryDisk()
+    log = open_at(disk)
+    fill(log, 5 + count, epoch=0)
+    asyncio.run(log.flush())
+    fill(log, 12, epoch=1)
+    assert everything(open_at(disk.after_kill())) == everything(log)
+
+
 def test_torn_tail_at_every_byte_of_the_last_batch() -> None:
     """FLT-26."""
     disk, log = filled()
@@ -90,8 +116,11 @@ def test_any_flipped_bit_of_the_log_cuts_it_there(segment: int, position: int, b
     position %= log.segments[segment].size
     disk.corrupt(path, position, 1 << bit)
     again = open_at(disk.after_kill())
-    headers = assert_prefix(again, data)
     broken_at = sum(s.size for s in log.segments[:segment]) + position
+    last = split(data)[-1]
+    if broken_at - (len(data) - len(last)) in range(12, 16):
+        return  # see `Judge`: the epoch of the last batch may be newer than all that is known
+    headers = assert_prefix(again, data)
     intact = [h for h in split(data[:broken_at]) if h]
     # All before the broken batch is kept; the one before it only if nothing but the broken one could vouch for it.
     whole = sum(len(one) for one in intact if len(one) >= parse_header(one).size_in_bytes)

@@ -43,6 +43,15 @@ def another(server: ServerProcess) -> ServerProcess:
     return ServerProcess(server.name, server.directory, server.config_file, server.marker)
 
 
+def test_an_ended_process_is_seen_although_a_signal_broke_off_a_poll(server: ServerProcess) -> None:
+    """The exception of a signal's handler can leave the lock taken that `Popen.poll` needs."""
+    start(server, WAIT)
+    assert server._child is not None
+    server._child._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    server.kill()
+    assert server.pid() is None
+
+
 def test_a_process_is_found_by_pid_file_and_by_command_line(server: ServerProcess) -> None:
     assert server.pid() is None
     pid = start(server, WAIT)
