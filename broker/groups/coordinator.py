@@ -80,7 +80,7 @@ class GroupCoordinator:
             config.group_max_size,
         )
         writer_settings = WriterSettings(config.offsets_commit_timeout_ms, config.offsets_topic_compression_codec)
-        self._writer = OffsetsWriter(replicas, clock, writer_settings)
+        self._writer = OffsetsWriter(replicas.appends, clock, writer_settings)
         self._groups = HeldGroups()
         self._pending_ids = PendingIds()
         self._full_logged_at = float("-inf")

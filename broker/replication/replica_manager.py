@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -21,7 +21,6 @@ from broker.process.event_log import EventLog
 from broker.process.loop_budget import LoopBudget
 from broker.purgatory import Purgatory, Timers
 from broker.replication.appending.appends import Appends
-from broker.replication.appending.delayed_produce import ProduceResponder
 from broker.replication.fetching.fetch_reads import FetchReads
 from broker.replication.fetching.fetches import Fetches
 from broker.replication.fetching.replication_throttle import ReplicationThrottle
@@ -195,18 +194,6 @@ class ReplicaManager:
         log_manager.serve(self.failures, self._high_watermark_of)
         lease.on_stall(self._stood_still)
         lease.on_trusted(self._trusted_again)
-
-    # -- produce (REP-4) ------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        acks: int,
-        timeout_ms: int,
-        entries: Sequence[tuple[TopicPartition, memoryview]],
-        respond: ProduceResponder,
-    ) -> None:
-        """`Appends.append`, for the group coordinator."""
-        self.appends.append(acks, timeout_ms, entries, respond)
 
     # -- offsets (REP-8, INV-16) ----------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ COMMIT_ERRORS = {
 
 
 class Replicas(Protocol):
-    """The part of the ReplicaManager that appends."""
+    """The part of `Appends` that the writer uses."""
 
     def append(
         self,

@@ -67,7 +67,7 @@ def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]], **over
 
 
 def writer_of(cluster: Cluster, broker: int = 1, **settings: int) -> OffsetsWriter:
-    return OffsetsWriter(cluster.nodes[broker].manager, cluster.time, WriterSettings(**settings))
+    return OffsetsWriter(cluster.nodes[broker].manager.appends, cluster.time, WriterSettings(**settings))
 
 
 def reader_of(cluster: Cluster, broker: int = 1, buffer_bytes: int = 2**20) -> OffsetsReader:
