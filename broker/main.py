@@ -283,6 +283,7 @@ class Broker:
             config=config,
             clock=self._clock,
             cluster_id=cluster_id,
+            zookeeper=self._zk,
             metadata=self._metadata,
             metadata_topics=MetadataTopics(self._metadata, lambda: self._suspected_leaders.suspected, INTERNAL_TOPICS),
             replica_manager=self._replicas,

@@ -12,6 +12,7 @@ from typing import Any
 from broker.admin.config_admin import Resource
 from broker.admin.config_changes import Change, Operation
 from broker.network.request_channel import Request
+from broker.requests import waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import each, finished, respond_when_finished, slice_of_own
 from protocol.errors import ErrorCode, KafkaError
@@ -43,6 +44,7 @@ async def alter_resources(
     counts: Counter[Resource] = Counter()
     counting = each(body.resources, lambda row: counts.update((_resource(row),)), RESOURCES_IN_A_STEP)
     await finished(context, request, counting)
+    await waiting.for_zookeeper(context)
     responses = []
     for number, row in enumerate(body.resources, 1):
         if number % RESOURCES_AT_ONCE == 0:

@@ -50,6 +50,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Answers:
     counts: Counter[str] = Counter()
     counting = each(body.topics, lambda topic: counts.update((topic.name,)), TOPICS_IN_A_STEP)
     await finished(context, request, counting)
+    await waiting.for_zookeeper(context, deadline)
     answers: dict[str, KafkaError | None] = {}
     made: dict[str, frozenset[int]] = {}
     left = NEW_PARTITIONS_MAX

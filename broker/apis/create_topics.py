@@ -53,6 +53,7 @@ async def _create(context: ApiContext, request: Request, body: Any) -> Iterable[
     counts: Counter[str] = Counter()
     counting = each(body.topics, lambda topic: counts.update((topic.name,)), TOPICS_IN_A_STEP)
     await finished(context, request, counting)
+    await waiting.for_zookeeper(context, deadline)
     answers: list[PlannedTopic | dict[str, Any]] = []
     made: list[PlannedTopic] = []
     names: TopicNames | None = None

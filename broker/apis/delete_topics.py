@@ -67,6 +67,7 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
     cache = context.metadata
     naming = collected(rows, lambda row: row.name if row.topic_id is None else cache.topic_name(row.topic_id))
     names = await finished(context, request, naming)
+    await waiting.for_zookeeper(context, deadline)
     errors: list[KafkaError | None] = []
     going: dict[str, uuid.UUID | None] = {}
     for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):

@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.admin.config_admin import Overrides, Resource, ResourceType
 from broker.network.request_channel import Request
+from broker.requests import waiting
 from broker.requests.context import ApiContext
 from broker.requests.steps import Steps, StepsTo, finished, respond_when_finished, slice_of_own
 from broker.settings.config_layers import DescribedSetting
@@ -33,6 +34,7 @@ async def describe_configs(context: ApiContext, request: Request) -> None:
     away: KafkaError | None = None
     try:
         if topics:
+            await waiting.for_zookeeper(context)
             found = await context.config_admin.topic_overrides(topics, lambda: slice_of_own(context, request))
     except ZkError as error:
         away = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {error}")

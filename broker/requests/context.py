@@ -61,6 +61,14 @@ class ControllerRequests(Protocol):
         ...
 
 
+class ZooKeeperConnection(Protocol):
+    """What an API knows of the connection to ZooKeeper."""
+
+    async def until_connected(self, timeout_s: float) -> None:
+        """Returns when there is a connection, or after `timeout_s`."""
+        ...
+
+
 class GroupRequests(Protocol):
     """Requests of members and admins to the coordinator of a group (CLI-2). None of them waits: `respond` is called once, now or later.
 
@@ -126,6 +134,7 @@ class ApiContext:
     config: BrokerConfig
     clock: Clock
     cluster_id: str
+    zookeeper: ZooKeeperConnection
     metadata: MetadataCache
     metadata_topics: MetadataTopics
     replica_manager: ReplicaManager

@@ -1,8 +1,9 @@
-"""Waits until the metadata cache shows the result of an admin's request."""
+"""Waits of an admin's request: for ZooKeeper, and until the metadata cache shows the result."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -11,6 +12,8 @@ from broker.requests.context import ApiContext
 
 WAIT_MAX_S = 300.0
 """Limit of the wait, whatever the request says: its client may be gone."""
+ZOOKEEPER_WAIT_MAX_S = 10.0
+"""Limit of the wait for a connection to ZooKeeper. A server of an ensemble restarts in less."""
 WAITERS_MAX = 1_000
 """Limit of waiters, which are checked after every update of the cache. Further callers do not wait."""
 
@@ -39,6 +42,16 @@ async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float)
                 return
     finally:
         remove()
+
+
+async def for_zookeeper(context: ApiContext, deadline: float = math.inf) -> None:
+    """Returns when the broker is connected to ZooKeeper, and at `deadline` (monotonic seconds) or the limit if it is not.
+
+    A connection that breaks while a server of the ensemble restarts delays an admin's request and does not fail it. (Kafka's
+    KafkaZkClient retries until it is connected, without a limit.)
+    """
+    left = deadline - context.clock.monotonic()
+    await context.zookeeper.until_connected(max(0.0, min(left, ZOOKEEPER_WAIT_MAX_S)))
 
 
 async def for_all(

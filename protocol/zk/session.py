@@ -171,6 +171,25 @@ class ZooKeeperSession:
     def remove_listener(self, callback: Callable[[SessionState], None]) -> None:
         self._listeners.remove(callback)
 
+    async def until_connected(self, timeout_s: float) -> None:
+        """Returns when there is a connection, or after `timeout_s`: the operation that follows then reports its absence."""
+        changed = asyncio.Event()
+
+        def hear(state: SessionState) -> None:
+            if state is SessionState.CONNECTED:
+                changed.set()
+
+        if self._state is SessionState.CONNECTED:
+            return
+        self._listeners.append(hear)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await changed.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._listeners.remove(hear)
+
     async def start(self, timeout_s: float) -> None:
         """Opens a session, trying for `timeout_s`, and creates the chroot; call it once. Raises ZooKeeperUnavailable."""
         mailbox = Mailbox(asyncio.get_running_loop())

@@ -94,13 +94,17 @@ def test_zookeeper_stopped_and_started_again(server: ZooKeeperServer, in_session
         for call in (zk.get("/unchanged"), zk.set("/changed", b"x"), zk.heartbeat(), zk.multi([CheckOp("/changed")])):
             with pytest.raises(ConnectionLoss):
                 await call
+        await zk.until_connected(0.01)
+        assert zk.state is SessionState.SUSPENDED, "the wait for a connection ends without one"
+        patient = asyncio.ensure_future(zk.until_connected(TIMEOUT_S))
         await asyncio.to_thread(server.start)
         async with open_session(f"{server.connect}/{test_zookeeper_stopped_and_started_again.__name__}/x") as other:
             await other.multi(
                 [SetOp("/changed", b"2"), DeleteOp("/removed"), CreateOp("/made"), CreateOp("/parent/child")]
             )
-        await states.wait_for(SessionState.CONNECTED)
+        await patient
         await zk.heartbeat()
+        await states.wait_for(SessionState.CONNECTED)
         assert zk.session_id == session_id
         assert [state for state, _ in states.seen] == [SessionState.SUSPENDED, SessionState.CONNECTED]
         assert {(kind, path) for kind, path in events} == {

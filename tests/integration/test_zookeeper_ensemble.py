@@ -1,4 +1,4 @@
-"""The cluster on a ZooKeeper of three servers, which are restarted one by one (FLT-22)."""
+"""The cluster while servers of ZooKeeper restart (FLT-22)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
-from tests.support.zookeeper import ZooKeeperEnsemble
+from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
 
 pytestmark = pytest.mark.integration
@@ -33,7 +34,7 @@ def test_a_rolling_restart(tmp_path: Path, new_cluster: ClusterFactory) -> None:
                 for server in range(ensemble.SIZE):
                     producer.wait_for_acks(200)
                     ensemble.restart(server)
-                    name = f"made-after-{server}"
+                    name = f"made-after-{server}"  # the controller may be without a connection just now
                     admin.create_topics([NewTopic(name, 1, 3)])[name].result(30)
                 producer.wait_for_acks(200)
             acknowledged = producer.stop()
@@ -45,6 +46,23 @@ def test_a_rolling_restart(tmp_path: Path, new_cluster: ClusterFactory) -> None:
         finally:
             zk.close()
         for broker in cluster.broker_ids:
-            events = events_of(cluster.broker_directory(broker) / "events.jsonl")
-            states = [row["state"] for row in events if row["kind"] == "zookeeper_session"]
-            assert "expired" not in states
+            assert "expired" not in session_states(cluster, broker)
+
+
+def test_an_admin_request_waits_for_zookeeper(new_cluster: ClusterFactory) -> None:
+    """A topic that is asked for while no broker has a connection is made as soon as one has."""
+    with ZooKeeperServer() as server:
+        cluster = new_cluster(brokers=1, zookeeper=server.connect)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.list_topics(timeout=30)
+        server.stop()
+        asked = admin.create_topics([NewTopic("patient", 1, 1)], operation_timeout=30)["patient"]
+        eventually(lambda: "suspended" in session_states(cluster, 1), "the broker has noticed")
+        assert not asked.done()
+        server.start()
+        asked.result(30)
+
+
+def session_states(cluster: LocalCluster, broker: int) -> list[str]:
+    events = events_of(cluster.broker_directory(broker) / "events.jsonl")
+    return [row["state"] for row in events if row["kind"] == "zookeeper_session"]

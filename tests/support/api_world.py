@@ -128,6 +128,7 @@ class World:
         self.context: Any = SimpleNamespace(
             config=config,
             clock=SystemClock(),
+            zookeeper=zk,
             metadata=self.metadata,
             controller=self.controller,
             topic_admin=TopicAdmin(config, zk, self.metadata, lambda n: 0),

@@ -147,6 +147,9 @@ class MemorySession:
         """Called before each multi is applied: the moment for another writer."""
         self._listeners: list[Callable[[SessionState], None]] = []
 
+    async def until_connected(self, timeout_s: float) -> None:
+        """A session in memory has no connection that breaks."""
+
     def add_listener(self, callback: Callable[[SessionState], None]) -> None:
         self._listeners.append(callback)
 

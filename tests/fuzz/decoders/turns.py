@@ -170,6 +170,7 @@ class _Broker:
             config=config,
             clock=cluster.time,
             cluster_id="fuzz",
+            zookeeper=session,
             metadata=node.metadata,
             metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, (OFFSETS_TOPIC,)),
             replica_manager=node.manager,

@@ -108,6 +108,7 @@ class EveryApi:
             config=config,
             clock=cluster.time,
             cluster_id="c",
+            zookeeper=zk,
             metadata=node.metadata,
             metadata_topics=MetadataTopics(node.metadata, lambda: suspected_leaders.suspected, ()),
             replica_manager=node.manager,
