@@ -191,6 +191,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._submit(whole, self._channel.large_is_whole(self))
         elif not self._channel.may_read_large(self):
             self._pause()
+        elif self._channel.large_turn_is_over(self) and self._is_reading and self._transport is not None:
+            self._is_reading = False
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more; it only gets answers that are already there."""
@@ -388,6 +391,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._cut_frames(self._rest, self._held)
         elif not self._channel.may_read_large(self):
             self._is_paused = True
+        if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def next_large_turn(self) -> None:
+        """Continues to read a large frame: the turn of the loop in which large frames had their share is over."""
         if not self._is_paused and not self._is_reading and self._transport is not None and self.is_open:
             self._is_reading = True
             self._transport.resume_reading()

@@ -37,6 +37,8 @@ LARGE_STEP_MAX = 1024 * 1024
 LARGE_STEP_MIN = 64 * 1024
 """Bytes by which the buffer of a large frame grows at once: at most, and at most while very many arrive."""
 MANY_LARGE = 8
+LARGE_TURN_MAX = 8 * 1024 * 1024
+"""Bytes of large frames that are read in one turn of the loop. The connections that still have some continue in the next turn."""
 QUEUE = 8
 """Waiting requests. With that many in the queue, an answer has at most ANSWER_IN_A_QUEUE bytes, so that others are served soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
@@ -64,6 +66,8 @@ class Connection(Protocol):
     def reserve(self, size: int) -> None: ...
 
     def answer_room(self) -> int: ...
+
+    def next_large_turn(self) -> None: ...
 
     def room_again(self) -> None: ...
 
@@ -195,6 +199,8 @@ class RequestChannel:
         self._had_their_share: list[Connection] = []
         self._waiting_for_room: dict[Connection, None] = {}
         self._large: dict[Connection, int] = {}
+        self._large_of_turn = 0
+        self._after_large_turn: dict[Connection, None] = {}
         self._modest: set[Connection] = set()
         self.large_bytes = 0
 
@@ -376,8 +382,24 @@ class RequestChannel:
 
     def large_grew(self, connection: Connection, size: int) -> None:
         """`size` more bytes have arrived."""
+        if not self._large_of_turn:
+            self._turns.call_soon(self._next_large_turn)
+        self._large_of_turn += size
         self._large[connection] += size
         self.large_bytes += size
+
+    def large_turn_is_over(self, connection: Connection) -> bool:
+        """True: the connection must wait for `next_large_turn`, because large frames had their share of this turn of the loop."""
+        if self._large_of_turn < LARGE_TURN_MAX:
+            return False
+        self._after_large_turn[connection] = None
+        return True
+
+    def _next_large_turn(self) -> None:
+        self._large_of_turn = 0
+        waiting, self._after_large_turn = self._after_large_turn, {}
+        for connection in waiting:
+            connection.next_large_turn()
 
     def large_is_whole(self, connection: Connection) -> int:
         """Returns the frame's bytes, which its request carries as `large_size`."""

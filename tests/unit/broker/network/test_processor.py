@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.network.connection_state import ConnectionState, Hold
 from broker.network.processor import RECEIVE_BUFFER_SIZE, WRITE_BUFFER_HIGH, ClientConnection, Limits, Processor
-from broker.network.request_channel import Request, RequestChannel
+from broker.network.request_channel import LARGE_STEP_MAX, LARGE_TURN_MAX, Request, RequestChannel
 from tests.support.turns import Turns
 
 LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
@@ -280,6 +280,24 @@ def test_large_frames_share_a_bound_and_one_always_goes_on() -> None:
     world.turns.run()
     assert len(world.handled) == 3
     assert world.channel.large_bytes == 0
+
+
+def test_large_frames_have_a_share_of_each_turn() -> None:
+    """A hundred frames that wait in the kernel's buffers are not read in one turn of the loop: that held it for 0.17 s."""
+    world = World()
+    opened = [world.connect() for _ in range(30)]
+    large = frame(1, bytes(900_000))
+    taken = [0] * len(opened)
+    of_turns = []
+    while sum(taken) < len(opened) * len(large):
+        before = sum(taken)
+        for n, (connection, transport) in enumerate(opened):
+            taken[n] += receive(connection, transport, large[taken[n] :])
+        of_turns.append(sum(taken) - before)
+        world.turns.run()
+    assert len(world.handled) == len(opened)
+    assert max(of_turns) < LARGE_TURN_MAX + len(opened) * LARGE_STEP_MAX // 2
+    assert len(of_turns) >= 3
 
 
 def test_a_large_frame_whose_connection_goes_gives_its_room_back() -> None:
