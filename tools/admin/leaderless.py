@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocol.types import TopicPartition
 from tools.admin.failures import AdminError
-from tools.admin.reassign_directories import Replica
+from tools.admin.reassign_plan import Replica
 from tools.admin.topic_views import PartitionView
 
 if TYPE_CHECKING:

@@ -25,13 +25,15 @@ from tools.admin.connection import (
 )
 from tools.admin.failures import AdminError
 from tools.admin.input_files import STDIN, read_file, source_name
-from tools.admin.reassign_directories import Directories, DirectoryMoves, parse_directories
+from tools.admin.reassign_directories import DirectoryMoves
 from tools.admin.reassign_plan import (
+    Directories,
     Plan,
     PlanError,
     batches,
     check_plan,
     original_replicas,
+    parse_directories,
     parse_plan,
     parse_topics,
     partitions_text,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from protocol.types import TopicPartition
-from tools.admin.reassign_plan import ANY_LOG_DIRECTORY, plan_rows
+from tools.admin.reassign_plan import Place, Replica
 
 if TYPE_CHECKING:
     from tools.admin.kafka_python_admin import KafkaPythonAdmin
@@ -21,36 +20,6 @@ POLL_S = 0.1
 PATIENCE_S = 10.0
 """How long to wait for a replica that the reassignment creates, as in Kafka's tool."""
 NOT_THERE_YET = "REPLICA_NOT_AVAILABLE"
-
-
-class Replica(NamedTuple):
-    """A partition on one broker."""
-
-    partition: TopicPartition
-    broker: int
-
-    def __str__(self) -> str:
-        return f"{self.partition}-{self.broker}"
-
-
-class Place(NamedTuple):
-    """The directory of a replica, and the one that receives a copy; None if there is none."""
-
-    current: str | None = None
-    future: str | None = None
-
-
-Directories = dict[Replica, str]
-
-
-def parse_directories(text: str, source: str) -> Directories:
-    """The directories in the file, without `any`. Raises PlanError; call `parse_plan` first."""
-    return {
-        Replica(partition, broker): directory
-        for partition, replicas, directories in plan_rows(text, source)
-        for broker, directory in zip(replicas, directories, strict=True)
-        if directory != ANY_LOG_DIRECTORY
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.replica_placement import PlacementError, place
 from protocol.types import Assignment, TopicPartition
@@ -18,6 +18,26 @@ Plan = dict[TopicPartition, tuple[int, ...]]
 VERSION = 1
 ANY_LOG_DIRECTORY = "any"
 PROBLEMS_SHOWN_MAX = 3
+
+
+class Replica(NamedTuple):
+    """A partition on one broker."""
+
+    partition: TopicPartition
+    broker: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}-{self.broker}"
+
+
+class Place(NamedTuple):
+    """The directory of a replica, and the one that receives a copy; None if there is none."""
+
+    current: str | None = None
+    future: str | None = None
+
+
+Directories = dict[Replica, str]
 
 
 class PlanError(ValueError):
@@ -41,6 +61,16 @@ def plan_rows(text: str, source: str) -> list[tuple[TopicPartition, tuple[int, .
             raise PlanError(f"{where}: {partition} is listed twice")
         found[partition] = replicas, _log_directories(row.get("log_dirs"), replicas, f"{where} ({partition})")
     return [(partition, replicas, directories) for partition, (replicas, directories) in found.items()]
+
+
+def parse_directories(text: str, source: str) -> Directories:
+    """The directories in the file, without `any`. Raises PlanError; call `parse_plan` first."""
+    return {
+        Replica(partition, broker): directory
+        for partition, replicas, directories in plan_rows(text, source)
+        for broker, directory in zip(replicas, directories, strict=True)
+        if directory != ANY_LOG_DIRECTORY
+    }
 
 
 def parse_topics(text: str, source: str) -> list[str]:

@@ -23,8 +23,14 @@ from tools.admin.bootstrap import client_endpoints, parse_properties
 from tools.admin.client_settings import kafka_python_settings
 from tools.admin.config_values import ChangeError, merge_changes, parse_additions
 from tools.admin.failures import AdminError
-from tools.admin.reassign_directories import parse_directories
-from tools.admin.reassign_plan import PlanError, parse_partitions, parse_plan, parse_topics, plan_text
+from tools.admin.reassign_plan import (
+    PlanError,
+    parse_directories,
+    parse_partitions,
+    parse_plan,
+    parse_topics,
+    plan_text,
+)
 from tools.clients.line_source import lines_of
 from tools.clients.record_lines import BadLine, LineRules, json_parser, line_parser
 from tools.cluster.run_directory import ClusterError, parse_address

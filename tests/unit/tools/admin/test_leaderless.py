@@ -11,7 +11,7 @@ import pytest
 from protocol.types import TopicPartition
 from tools.admin.failures import AdminError
 from tools.admin.leaderless import causes
-from tools.admin.reassign_directories import Replica
+from tools.admin.reassign_plan import Replica
 from tools.admin.topic_views import PartitionView
 
 T0 = TopicPartition("t", 0)

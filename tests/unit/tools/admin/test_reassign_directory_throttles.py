@@ -11,7 +11,7 @@ from protocol.types import TopicPartition
 from tests.support.fake_admin import FakeCluster, three_brokers
 from tools.admin.config_values import Entity
 from tools.admin.reassign_commands import reassign
-from tools.admin.reassign_directories import Place, Replica
+from tools.admin.reassign_plan import Place, Replica
 
 RATE = {"replica.alter.log.dirs.io.max.bytes.per.second": "700"}
 STAYING = {"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["/new", "any"]}
