@@ -31,6 +31,7 @@ from broker.replication.partition import Partition
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
@@ -188,10 +189,14 @@ class Node:
         assert found is not None
         return found
 
+    def log(self, tp: TopicPartition = TP) -> Log:
+        found = self.partition(tp).log
+        assert found is not None
+        return found
+
     def records(self, tp: TopicPartition = TP) -> list[str]:
         """Every value of the log."""
-        log = self.partition(tp).log
-        assert log is not None
+        log = self.log(tp)
         if log.log_start_offset == log.log_end_offset:
             return []
         found = log.read(log.log_start_offset, 2**20, log.log_end_offset, True).records
@@ -215,6 +220,7 @@ class Cluster:
     controller_epoch: int = 1
     endpoint: type[FakeEndpoint] = FakeEndpoint
     next_broker_epoch: int = 100
+    started: set[int] = field(default_factory=set)
     disks: int = 1
     tp: TopicPartition = TP
     """Of which `lead` speaks."""
@@ -224,8 +230,17 @@ class Cluster:
             await self.start_broker(broker)
         return self
 
+    async def start_led(
+        self, *brokers: int, isr: tuple[int, ...] = (), overrides: dict[str, str] | None = None
+    ) -> Node:
+        """Starts the brokers. The first, which is returned, leads in epoch 0. The ISR is all of them, or `isr`."""
+        await self.start(*brokers)
+        self.lead(brokers[0], 0, isr or brokers, overrides=overrides)
+        return self.nodes[brokers[0]]
+
     async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
         """Starts it, or starts it again on what its disk has (`wipe`: an empty one), in a new life."""
+        self.started.add(broker)
         life = self.next_broker_epoch
         self.next_broker_epoch += 1
         directory = self.directory / f"broker-{broker}-{life if wipe else 0}"
@@ -287,12 +302,16 @@ class Cluster:
         isr: tuple[int, ...],
         *,
         to: tuple[int, ...] | None = None,
-        replicas: tuple[int, ...] = (1, 2, 3),
+        replicas: tuple[int, ...] = (),
         topic_id: str = TOPIC_ID,
         overrides: dict[str, str] | None = None,
         is_new: bool = True,
     ) -> dict[int, ControlResponse]:
-        """The controller writes the state and sends it to all live replicas (or only to `to`)."""
+        """The controller writes the state and sends it to all live replicas (or only to `to`).
+
+        `replicas` are all brokers that have been started, unless others are named.
+        """
+        replicas = replicas or tuple(sorted(self.started))
         old = self.isr.states.get(self.tp)
         version = old.zk_version + 1 if old is not None else 0
         self.isr.states[self.tp] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
