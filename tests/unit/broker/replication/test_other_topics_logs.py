@@ -99,11 +99,15 @@ async def test_an_empty_log_never_stands_for_a_member_of_the_isr(
 
 
 async def test_a_new_topic_does_not_take_what_an_earlier_one_left(cluster: Cluster) -> None:
-    """FLT-36: a new topic's replicas are in the ISR from the first, and empty."""
+    """FLT-36: the replicas of a new topic are in the ISR from the first, and empty. Its epochs start at 0 again."""
+    cluster.lead(1, 3, (1, 2))
     cluster.lead(1, 0, (1, 2), topic_id=OTHER_ID)
     assert cluster.nodes[1].records() == cluster.nodes[2].records() == []
     assert len(strays(cluster, 1)) == len(strays(cluster, 2)) == 1
     assert cluster.nodes[1].partition().high_watermark == 0
+    assert cluster.nodes[1].partition().leader_epoch == 0
+    cluster.produce(1, "new", acks=1)
+    assert cluster.nodes[1].records() == ["new"]
 
 
 async def test_a_flipped_bit_makes_no_stray(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from broker.replication import replica_manager
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_uuid
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, values_of
@@ -40,13 +40,6 @@ async def test_acks_all_waits_for_the_whole_isr(cluster: Cluster) -> None:
     await cluster.replicate(2)
     assert cluster.nodes[2].partition().high_watermark == 2
     assert cluster.nodes[1].manager.waiting() == (0, 0)
-
-
-@pytest.mark.parametrize("acks", [0, 1])
-async def test_other_acks_are_answered_by_the_append(cluster: Cluster, acks: int) -> None:
-    await cluster.start_led(1, 2)
-    assert cluster.produce(1, "a", acks=acks)[0].base_offset == 0
-    assert cluster.nodes[1].partition().high_watermark == 0
 
 
 async def test_an_append_below_min_insync_appends_nothing(cluster: Cluster) -> None:
@@ -186,16 +179,6 @@ async def test_the_timeout_answers_the_producer(cluster: Cluster) -> None:
     assert answer[0].error == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_one_high_watermark_move_answers_all_its_producers(cluster: Cluster) -> None:
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    answers = [cluster.produce(1, f"v{n}") for n in range(5)]
-    await cluster.replicate(2)
-    assert answers == [[]] * 5
-    cluster.follower_fetch(1, 2, 3, epoch=0)
-    assert [[r.base_offset for r in answer] for answer in answers] == [[0], [1], [2], [], []]
-
-
 async def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_them_later(cluster: Cluster) -> None:
     """BUG-10: leadership away, the record cut, leadership back, another record at the same offset."""
     await cluster.start_led(1, 2)
@@ -237,19 +220,6 @@ async def test_consumers_are_bounded_by_the_high_watermark(cluster: Cluster) -> 
         assert (between.error, values_of(between), between.high_watermark) == (ErrorCode.NONE, [], 1)
     for offset in (3, -1):
         assert error_of(cluster.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-async def test_a_parked_consumer_is_answered_when_the_high_watermark_moves(cluster: Cluster) -> None:
-    """REP-5."""
-    await cluster.start_led(1, 2)
-    await cluster.replicate(2)
-    answer = cluster.consume(1, 0, max_wait_ms=1000)
-    cluster.produce(1, "a")
-    cluster.time.turn()
-    assert answer == []
-    await cluster.replicate(2, rounds=2)
-    assert values_of(answer[0]) == ["a"]
-    assert cluster.nodes[1].manager.waiting() == (0, 0)
 
 
 async def test_a_parked_consumer_waits_for_min_bytes_and_gets_everything(cluster: Cluster) -> None:
@@ -387,39 +357,6 @@ async def test_list_offsets(cluster: Cluster) -> None:
     assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-async def test_stop_replica(cluster: Cluster) -> None:
-    """LAI-6, BUG-20: a late one is fenced by the leader epoch; a delete removes the log."""
-    await cluster.start(1, 2)
-    cluster.lead(1, 4, (1, 2))
-    answer = cluster.produce(1, "a")
-    node = cluster.nodes[1]
-
-    def stop(epoch: int, *, delete: bool) -> tuple[int, ...]:
-        request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, epoch, delete),))
-        return tuple(error for _, _, error in node.carry_out(request).partitions)
-
-    assert stop(3, delete=True) == (ErrorCode.FENCED_LEADER_EPOCH,)
-    assert node.records() == ["a"]
-    assert stop(4, delete=False) == ()
-    assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert stop(-2, delete=True) == ()
-    assert node.logs.get(TP) is None
-    assert stop(-2, delete=True) == ()
-
-
-async def test_a_topic_made_again_starts_with_an_empty_log(cluster: Cluster) -> None:
-    """FLT-36."""
-    await cluster.start(1)
-    cluster.lead(1, 5, (1,))
-    cluster.produce(1, "old")
-    cluster.lead(1, 0, (1,), topic_id="AAAAAAAAAAAAAAAAAAAAWA")
-    assert cluster.nodes[1].records() == []
-    cluster.produce(1, "new")
-    assert cluster.nodes[1].records() == ["new"]
-    assert cluster.nodes[1].partition().leader_epoch == 0
-
-
 async def test_a_lost_session_stops_leading_and_the_same_epoch_is_taken_again(cluster: Cluster) -> None:
     """STA-4."""
     await cluster.start_led(1, 2)
@@ -460,17 +397,3 @@ async def test_after_standing_still_nothing_is_acknowledged_before_the_session_i
     cluster.follower_fetch(1, 2, 1, epoch=0)
     assert waiting[0].error == ErrorCode.NONE
     assert node.records() == ["a"]
-
-
-async def test_a_failed_log_directory_takes_its_partitions_offline(cluster: Cluster) -> None:
-    """LOG-6, FLT-28."""
-    await cluster.start_led(1, 2)
-    answer = cluster.produce(1, "a")
-    node = cluster.nodes[1]
-    log = node.log()
-    node.manager.failures.directory_failed(log.log_dir)
-    assert answer[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-    assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-    assert error_of(cluster.consume(1, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
-    (refused,) = cluster.lead(1, 1, (1, 2), to=(1,))[1].partitions
-    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR

@@ -47,16 +47,19 @@ async def test_a_deleted_replica_is_renamed_at_once_and_removed(cluster: Cluster
     assert stop(node, -2, TOPIC_ID) == (), "asked again by the next controller, it confirms again"
 
 
-async def test_those_who_wait_are_answered(cluster: Cluster, node: Node) -> None:
+@pytest.mark.parametrize("delete", [True, False])
+async def test_those_who_wait_are_answered(cluster: Cluster, node: Node, delete: bool) -> None:
     """BUG-10: a producer that waits for acks, and a consumer that waits for records."""
     produced = cluster.produce(1, "b")
     fetched = cluster.consume(1, 0, max_wait_ms=5000)
     assert not produced
     assert not fetched
-    assert stop(node, -2, TOPIC_ID) == ()
+    assert stop(node, 5, TOPIC_ID, delete=delete) == ()
     cluster.time.turn()
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if delete else ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [result.error for result in produced] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert [data.error for data in fetched] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [data.error for data in fetched] == [gone]
+    assert cluster.produce(1, "c")[0].error == gone
 
 
 @pytest.mark.parametrize("epoch", [-2, 5, 99])
