@@ -23,7 +23,6 @@ from broker.replication.fetching.large_fetches import WaitingFetch
 from broker.replication.fetching.session_cache import FINAL_EPOCH
 from broker.replication.following.follower_session import FetchPosition
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
-from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from broker.replication.leadership_changes import Lookup
@@ -117,10 +116,8 @@ class FakeEndpoint:
         params = FetchParams(self._own_id, node.epoch, self.max_wait_ms, 1, 2**20, 0)
         fetch_from(self._peer(), params, [(tp, p.wanted) for tp, p in positions.items()], respond)
         await answered.wait()
-        before_answer, self._cluster.before_answer = self._cluster.before_answer, None
-        if before_answer is not None:
-            before_answer()
-        return {tp: _copied(data) for tp, data in answers}
+        self._cluster.asked.append(set(positions))
+        return {tp: self._cluster.change_answer(tp, _copied(data)) for tp, data in answers}
 
     async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
         peer = self._peer()
@@ -216,7 +213,10 @@ class Cluster:
     isr: FakeIsrWriter = field(default_factory=FakeIsrWriter)
     nodes: dict[int, Node] = field(default_factory=dict)
     cuts: set[tuple[int, int]] = field(default_factory=set)
-    before_answer: Any = None
+    change_answer: Callable[[TopicPartition, FetchPartitionData], FetchPartitionData] = lambda tp, data: data
+    """What a follower gets instead of the leader's answer for a partition."""
+    asked: list[set[TopicPartition]] = field(default_factory=list)
+    """The partitions of each fetch of a follower that was answered."""
     controller_epoch: int = 1
     endpoint: type[FakeEndpoint] = FakeEndpoint
     next_broker_epoch: int = 100
@@ -362,12 +362,18 @@ class Cluster:
                 node.lease.tick(node.epoch)
 
     def produce(
-        self, broker: int, *values: str, acks: int = -1, timeout_ms: int = 5000, **producer: int
+        self,
+        broker: int,
+        *values: str,
+        acks: int = -1,
+        timeout_ms: int = 5000,
+        tp: TopicPartition = TP,
+        **producer: int,
     ) -> list[ProducePartitionResult]:
         """Appends one batch, of `producer_id` and so on; the list gets the result when there is one."""
         answer: list[ProducePartitionResult] = []
         batch = build_batch([(None, value.encode(), (), 1000) for value in values], **producer)
-        self.nodes[broker].manager.appends.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
+        self.nodes[broker].manager.appends.append(acks, timeout_ms, [(tp, memoryview(batch))], answer.extend)
         return answer
 
     def consume(
@@ -458,18 +464,3 @@ def play(directory: Path, scenario: Scenario) -> None:
         asyncio.run(scenario(cluster))
     finally:
         cluster.close()
-
-
-__all__ = [
-    "LAG_S",
-    "TP",
-    "Cluster",
-    "FakeIsrWriter",
-    "Node",
-    "ReplicaFetcher",
-    "Scenario",
-    "fetch_from",
-    "list_offset",
-    "play",
-    "values_of",
-]

@@ -262,7 +262,7 @@ async def test_others_have_their_turn_while_a_large_request_is_applied(node: Nod
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-async def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_is_begun(
+async def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_has_started(
     node: Node, listener: ControlListener
 ) -> None:
     """LAI-4: the leader, which may be further, would refuse each of them with every fetch."""

@@ -11,7 +11,9 @@ from typing import Any
 
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
+from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.kafka.record_batch import build_batch
+from protocol.types import TopicPartition
 from tests.support.replica_cluster import Cluster, values_of
 
 
@@ -23,10 +25,16 @@ async def test_bug_12_an_answer_for_another_offset_is_void(cluster: Cluster) -> 
         cluster.produce(1, value, acks=1)
     await cluster.replicate(2)
     cluster.produce(1, "c", acks=1)
-    cluster.before_answer = lambda: cluster.nodes[2].partition().truncate(1)
+
+    def cut(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
+        cluster.nodes[2].partition().truncate(1)
+        return data
+
+    cluster.change_answer = cut
     (fetcher,) = cluster.nodes[2].manager.fetchers()
     await fetcher.fetch_once()
     assert cluster.nodes[2].records() == ["a"]
+    cluster.change_answer = lambda tp, data: data
     await cluster.replicate(2)
     assert cluster.nodes[2].records() == ["a", "b", "c"]
 

@@ -187,8 +187,7 @@ async def test_a_follower_behind_the_log_start_begins_there(cluster: Cluster) ->
     cluster.cuts = {(2, 1)}
     for value in "abc":
         cluster.produce(1, value)
-    log = cluster.nodes[1].log()
-    log.increment_log_start(2)
+    cluster.nodes[1].log().increment_log_start(2)
     cluster.cuts = set()
     await cluster.settle()
     assert cluster.nodes[2].records() == ["c"]

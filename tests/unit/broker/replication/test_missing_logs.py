@@ -63,7 +63,7 @@ async def test_a_partition_younger_than_the_disk_was_never_made(cluster: Cluster
     assert send(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
 
 
-async def test_while_a_log_directory_is_offline_the_log_may_lie_there(cluster: Cluster) -> None:
+async def test_while_a_log_directory_is_offline_the_log_may_be_there(cluster: Cluster) -> None:
     """KIP-112: a disk that failed is repaired; nobody is asked to give up its records."""
 
     cluster.disks = 2

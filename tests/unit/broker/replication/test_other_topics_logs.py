@@ -64,7 +64,7 @@ async def test_no_flipped_bit_costs_a_record(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("metadata", DISAGREEING, ids=["another id", "unreadable"])
-async def test_a_follower_with_another_topics_log_keeps_it_aside_and_copies_anew(
+async def test_a_follower_with_another_topics_log_keeps_it_aside_and_copies_again(
     cluster: Cluster, metadata: bytes
 ) -> None:
     node = await restarted_with(cluster, 2, metadata)

@@ -381,8 +381,7 @@ async def test_after_standing_still_nothing_is_acknowledged_before_the_session_i
         async def heartbeat(self) -> None:
             return None
 
-    await cluster.start_led(1, 2)
-    node = cluster.nodes[1]
+    node = await cluster.start_led(1, 2)
     node.lease.tick(0)
     waiting = cluster.produce(1, "a", timeout_ms=60_000)
     cluster.time.now += 3 * LAG_S

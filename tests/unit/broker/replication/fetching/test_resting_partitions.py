@@ -286,8 +286,7 @@ async def test_everybody_is_looked_at_now_and_then(cluster: Cluster) -> None:
     cluster.produce(1, "a", acks=1)
     session.fetch(to=1, max_wait_ms=0)
     session.fetch(max_wait_ms=0)
-    log = cluster.nodes[1].log()
-    log.increment_log_start(1)
+    cluster.nodes[1].log().increment_log_start(1)
     cluster.pass_time(2 * LOOK_EVERY_S)
     session.fetch(max_wait_ms=0)
     assert session.answers[-1][0].log_start_offset == 1

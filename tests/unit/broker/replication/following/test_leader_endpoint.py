@@ -105,7 +105,7 @@ def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
     assert [(key, list(numbers)) for key, numbers in seen[3].forgotten] == [(TOPIC_ID, [TP.partition])]
 
 
-def test_a_lost_session_is_begun_again() -> None:
+def test_a_lost_session_is_opened_again() -> None:
     errors = [0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0]
     seen: list[tuple[int, int, int]] = []
 

@@ -115,7 +115,7 @@ async def test_a_follower_that_is_to_be_cut(cluster: Cluster) -> None:
 
 
 async def test_high_watermarks_that_cannot_be_read_cost_only_their_directory(cluster: Cluster) -> None:
-    """The replica in the other one is taken; that in the failed one is offline, and not made anew."""
+    """The replica in the other one is taken; that in the failed one is offline, and not made again."""
     await cluster.nodes[1].manager.checkpoint_high_watermarks()
     own = disk_of(cluster.nodes[1])
     for is_own in (False, True):

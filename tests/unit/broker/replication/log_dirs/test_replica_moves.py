@@ -59,8 +59,7 @@ def error_of(move: Callable[[], None]) -> ErrorCode:
 
 async def test_a_leader_moves_under_load(cluster: Cluster) -> None:
     """It is served all the while; what is written during the move is there afterwards, and the high watermark stays."""
-    await cluster.start_led(1)
-    node = cluster.nodes[1]
+    node = await cluster.start_led(1)
     wanted = [f"v{number}" for number in range(60)]
     for value in wanted[:40]:
         cluster.produce(1, value)
@@ -150,9 +149,8 @@ async def test_what_is_refused(cluster: Cluster) -> None:
 
 
 async def test_a_move_is_called_off_by_one_back(cluster: Cluster) -> None:
-    await cluster.start_led(1)
+    node = await cluster.start_led(1)
     cluster.produce(1, "a")
-    node = cluster.nodes[1]
     source, target = directories(node)
     node.manager.moves.move(TP, target)
     node.manager.moves.move(TP, source)
@@ -164,9 +162,8 @@ async def test_a_move_is_called_off_by_one_back(cluster: Cluster) -> None:
 
 async def test_a_throttled_move_waits_and_is_shown(cluster: Cluster) -> None:
     """`replica.alter.log.dirs.io.max.bytes.per.second` 0: nothing is copied; raised, it goes on."""
-    await cluster.start_led(1)
+    node = await cluster.start_led(1)
     cluster.produce(1, "a")
-    node = cluster.nodes[1]
     _, target = directories(node)
     node.manager._move_throttle.rate = 0
     node.manager.moves.move(TP, target)
@@ -182,8 +179,7 @@ async def test_a_throttled_move_waits_and_is_shown(cluster: Cluster) -> None:
 
 async def test_a_stopped_replica_is_deleted_with_its_copy(cluster: Cluster) -> None:
     """LAI-6."""
-    await cluster.start_led(1)
-    node = cluster.nodes[1]
+    node = await cluster.start_led(1)
     _, target = directories(node)
     node.manager._move_throttle.rate = 0
     node.manager.moves.move(TP, target)
@@ -196,9 +192,8 @@ async def test_a_stopped_replica_is_deleted_with_its_copy(cluster: Cluster) -> N
 
 
 async def test_a_copy_from_before_a_restart_goes_on(cluster: Cluster) -> None:
-    await cluster.start_led(1)
+    node = await cluster.start_led(1)
     cluster.produce(1, "a", "b")
-    node = cluster.nodes[1]
     _, target = directories(node)
     node.manager._move_throttle.rate = 0
     node.manager.moves.move(TP, target)
@@ -213,9 +208,8 @@ async def test_a_copy_from_before_a_restart_goes_on(cluster: Cluster) -> None:
 
 async def test_the_disk_that_is_moved_to_fails(cluster: Cluster) -> None:
     """The move ends, the replica goes on where it is."""
-    await cluster.start_led(1)
+    node = await cluster.start_led(1)
     cluster.produce(1, "a")
-    node = cluster.nodes[1]
     source, target = directories(node)
     told: list[bool] = []
     node.manager.failures.on_failure = lambda: told.append(True)
@@ -237,7 +231,7 @@ async def test_the_disk_that_is_moved_to_fails(cluster: Cluster) -> None:
     assert node.records() == ["a", "b"]
 
 
-async def test_a_replica_that_may_lie_on_a_disk_that_is_offline_is_not_made_anew(cluster: Cluster) -> None:
+async def test_a_replica_that_may_be_on_an_offline_disk_is_not_made_again(cluster: Cluster) -> None:
     """KIP-112: only one that the controller calls new."""
     await cluster.start(1)
     node = cluster.nodes[1]
