@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -93,94 +92,86 @@ def _stat(version: int, czxid: int = 1) -> Stat:
     return Stat(**{**dict.fromkeys(Stat._fields, 0), "version": version, "czxid": czxid})
 
 
-def propose(
+async def propose(
     zk: FakeZooKeeper, isr: tuple[int, ...], newcomers: dict[int, int] | None = None, *, wanted: bool = True
 ) -> list[IsrResult]:
     """Proposes once, and waits until it is done and announced."""
-
-    async def run() -> list[IsrResult]:
-        updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
-        results: list[IsrResult] = []
-        updates.propose(
-            IsrProposal(TP, OLD._replace(isr=isr), newcomers or {}, lambda: wanted and not results, results.append)
-        )
-        await updates.drain()
-        return results
-
-    return asyncio.run(run())
+    updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
+    results: list[IsrResult] = []
+    proposed = OLD._replace(isr=isr)
+    updates.propose(IsrProposal(TP, proposed, newcomers or {}, lambda: wanted and not results, results.append))
+    await updates.drain()
+    return results
 
 
 def zookeeper(**changes: object) -> FakeZooKeeper:
     return FakeZooKeeper({PartitionStateZNode.path(TP): OLD}, {1: 101, 2: 102, 3: 103}, **changes)  # type: ignore[arg-type]
 
 
-def test_a_write_commits_and_is_announced() -> None:
+async def test_a_write_commits_and_is_announced() -> None:
     zk = zookeeper()
-    (result,) = propose(zk, (1,))
+    (result,) = await propose(zk, (1,))
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.announced == [(TP,)]
 
 
-def test_very_many_changes_are_announced_in_several_nodes() -> None:
+async def test_very_many_changes_are_announced_in_several_nodes() -> None:
     """One node for all could be larger than ZooKeeper takes, and would be tried for ever."""
     partitions = [TopicPartition("t" * 249, number) for number in range(4000)]
     zk = FakeZooKeeper({PartitionStateZNode.path(tp): OLD for tp in partitions}, {1: 101, 2: 102})
 
-    async def run() -> None:
-        updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0.05)
-        for tp in partitions:
-            updates.propose(IsrProposal(tp, OLD._replace(isr=(1,)), {}, lambda: True, lambda _: None))
-        await updates.drain()
-
-    asyncio.run(run())
+    updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0.05)
+    for tp in partitions:
+        updates.propose(IsrProposal(tp, OLD._replace(isr=(1,)), {}, lambda: True, lambda _: None))
+    await updates.drain()
     assert sorted(tp for announced in zk.announced for tp in announced) == partitions
     assert max(len(IsrChangeZNode.encode(announced)) for announced in zk.announced) < 2**19
 
 
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
 @pytest.mark.parametrize("reads_fail", [0, 3])
-def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:
+async def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:
     """BUG-5, FLT-19: applied once in either case, and the version is known."""
     zk = zookeeper(faults=[fault], reads_fail=reads_fail)
-    (result,) = propose(zk, (1,))
+    (result,) = await propose(zk, (1,))
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.writes == 1
 
 
-def test_a_newer_leader_epoch_is_a_conflict() -> None:
+async def test_a_newer_leader_epoch_is_a_conflict() -> None:
     """BUG-6."""
     zk = zookeeper()
     newer = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
     zk.states[PartitionStateZNode.path(TP)] = newer
-    (result,) = propose(zk, (1,))
+    (result,) = await propose(zk, (1,))
     assert result.outcome is IsrOutcome.CONFLICT
     assert zk.states[PartitionStateZNode.path(TP)] == newer
     assert zk.announced == []
 
 
-def test_an_earlier_write_of_mine_is_adopted() -> None:
+async def test_an_earlier_write_of_mine_is_adopted() -> None:
     zk = zookeeper()
     zk.states[PartitionStateZNode.path(TP)] = OLD._replace(isr=(1,), zk_version=11)
-    (result,) = propose(zk, (1, 2, 3), {3: 103})
+    (result,) = await propose(zk, (1, 2, 3), {3: 103})
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
 
 
-def test_a_topic_that_is_gone_is_a_conflict() -> None:
+async def test_a_topic_that_is_gone_is_a_conflict() -> None:
     zk = zookeeper()
     zk.states.clear()
-    assert propose(zk, (1,))[0].outcome is IsrOutcome.CONFLICT
+    assert (await propose(zk, (1,)))[0].outcome is IsrOutcome.CONFLICT
 
 
 @pytest.mark.parametrize("brokers", [{1: 101, 2: 102}, {1: 101, 2: 102, 3: 999}])
-def test_a_newcomer_that_died_or_bounced_is_refused(brokers: dict[int, int]) -> None:
+async def test_a_newcomer_that_died_or_bounced_is_refused(brokers: dict[int, int]) -> None:
     """INV-14, BUG-23."""
     zk = zookeeper()
     zk.brokers = brokers
-    assert propose(zk, (1, 2, 3), {3: 103})[0].outcome is IsrOutcome.REFUSED
+    assert (await propose(zk, (1, 2, 3), {3: 103}))[0].outcome is IsrOutcome.REFUSED
     assert zk.writes == 0
 
 
-def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
+async def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
     zk = zookeeper()
     read = zk.exists
 
@@ -190,11 +181,11 @@ def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
         return stat
 
     zk.exists = exists_then_bounce  # type: ignore[method-assign]
-    (result,) = propose(zk, (1, 2, 3), {3: 103})
+    (result,) = await propose(zk, (1, 2, 3), {3: 103})
     assert (result.outcome, result.doubtful) == (IsrOutcome.COMMITTED, (3,))
 
 
-def test_what_is_not_wanted_any_more_is_not_written() -> None:
+async def test_what_is_not_wanted_any_more_is_not_written() -> None:
     zk = zookeeper()
-    assert propose(zk, (1,), wanted=False) == []
+    assert await propose(zk, (1,), wanted=False) == []
     assert zk.writes == 0
