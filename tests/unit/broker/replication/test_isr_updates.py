@@ -105,7 +105,8 @@ async def propose(
 
 
 def zookeeper(**changes: object) -> FakeZooKeeper:
-    return FakeZooKeeper({PartitionStateZNode.path(TP): OLD}, {1: 101, 2: 102, 3: 103}, **changes)  # type: ignore[arg-type]
+    given = {"brokers": {1: 101, 2: 102, 3: 103}, **changes}
+    return FakeZooKeeper({PartitionStateZNode.path(TP): OLD}, **given)  # type: ignore[arg-type]
 
 
 async def test_a_write_commits_and_is_announced() -> None:
@@ -138,37 +139,32 @@ async def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_
     assert zk.writes == 1
 
 
-async def test_a_newer_leader_epoch_is_a_conflict() -> None:
-    """BUG-6."""
-    zk = zookeeper()
-    newer = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
-    zk.states[PartitionStateZNode.path(TP)] = newer
-    (result,) = await propose(zk, (1,))
-    assert result.outcome is IsrOutcome.CONFLICT
-    assert zk.states[PartitionStateZNode.path(TP)] == newer
-    assert zk.announced == []
+ALL = {1: 101, 2: 102, 3: 103}
+NEWER = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
+MINE = OLD._replace(isr=(1,), zk_version=11)
 
 
-async def test_an_earlier_write_of_mine_is_adopted() -> None:
-    zk = zookeeper()
-    zk.states[PartitionStateZNode.path(TP)] = OLD._replace(isr=(1,), zk_version=11)
+@pytest.mark.parametrize(
+    ("found", "brokers", "outcome"),
+    [
+        pytest.param(NEWER, ALL, IsrOutcome.CONFLICT, id="BUG-6: a newer leader epoch"),
+        pytest.param(None, ALL, IsrOutcome.CONFLICT, id="the topic is deleted"),
+        pytest.param(MINE, ALL, IsrOutcome.COMMITTED, id="an earlier write of this leader"),
+        pytest.param(OLD, {1: 101, 2: 102}, IsrOutcome.REFUSED, id="INV-14: a newcomer that died"),
+        pytest.param(OLD, {**ALL, 3: 999}, IsrOutcome.REFUSED, id="BUG-23: a newcomer that bounced"),
+    ],
+)
+async def test_what_zookeeper_has_is_not_replaced(
+    found: LeaderAndIsr | None, brokers: dict[int, int], outcome: IsrOutcome
+) -> None:
+    zk = zookeeper(brokers=brokers)
+    path = PartitionStateZNode.path(TP)
+    zk.states = {path: found} if found is not None else {}
     (result,) = await propose(zk, (1, 2, 3), {3: 103})
-    assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
-
-
-async def test_a_topic_that_is_gone_is_a_conflict() -> None:
-    zk = zookeeper()
-    zk.states.clear()
-    assert (await propose(zk, (1,)))[0].outcome is IsrOutcome.CONFLICT
-
-
-@pytest.mark.parametrize("brokers", [{1: 101, 2: 102}, {1: 101, 2: 102, 3: 999}])
-async def test_a_newcomer_that_died_or_bounced_is_refused(brokers: dict[int, int]) -> None:
-    """INV-14, BUG-23."""
-    zk = zookeeper()
-    zk.brokers = brokers
-    assert (await propose(zk, (1, 2, 3), {3: 103}))[0].outcome is IsrOutcome.REFUSED
-    assert zk.writes == 0
+    assert result.outcome is outcome
+    assert result.state == found or outcome is not IsrOutcome.COMMITTED
+    assert (zk.states.get(path), zk.writes) == (found, 0)
+    assert bool(zk.announced) is (outcome is IsrOutcome.COMMITTED)
 
 
 async def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
