@@ -184,6 +184,7 @@ async def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_th
     await cluster.start_led(1, 2)
     await cluster.replicate(2)
     answer = cluster.produce(1, "lost")
+    generation = cluster.nodes[1].partition().generation
     cluster.lead(2, 1, (1, 2))
     assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await cluster.replicate(1)
@@ -193,6 +194,7 @@ async def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_th
     await cluster.replicate(2, rounds=2)
     assert kept[0].base_offset == 0
     assert cluster.nodes[2].records() == ["kept"]
+    assert cluster.nodes[1].partition().acknowledgement(1, generation) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert len(answer) == 1
 
 
