@@ -23,7 +23,6 @@ from broker.replication.fetching.large_fetches import WaitingFetch
 from broker.replication.fetching.session_cache import FINAL_EPOCH
 from broker.replication.following.follower_session import FetchPosition
 from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
-from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.following.truncation import EpochEnd
 from broker.replication.isr_updates import IsrOutcome, IsrProposal, IsrResult
 from broker.replication.leadership_changes import Lookup
@@ -31,6 +30,7 @@ from broker.replication.partition import Partition
 from broker.replication.replica_manager import ReplicaManager
 from broker.settings.config import BrokerConfig
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
@@ -116,10 +116,8 @@ class FakeEndpoint:
         params = FetchParams(self._own_id, node.epoch, self.max_wait_ms, 1, 2**20, 0)
         fetch_from(self._peer(), params, [(tp, p.wanted) for tp, p in positions.items()], respond)
         await answered.wait()
-        before_answer, self._cluster.before_answer = self._cluster.before_answer, None
-        if before_answer is not None:
-            before_answer()
-        return {tp: _copied(data) for tp, data in answers}
+        self._cluster.asked.append(set(positions))
+        return {tp: self._cluster.change_answer(tp, _copied(data)) for tp, data in answers}
 
     async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
         peer = self._peer()
@@ -188,10 +186,14 @@ class Node:
         assert found is not None
         return found
 
+    def log(self, tp: TopicPartition = TP) -> Log:
+        found = self.partition(tp).log
+        assert found is not None
+        return found
+
     def records(self, tp: TopicPartition = TP) -> list[str]:
         """Every value of the log."""
-        log = self.partition(tp).log
-        assert log is not None
+        log = self.log(tp)
         if log.log_start_offset == log.log_end_offset:
             return []
         found = log.read(log.log_start_offset, 2**20, log.log_end_offset, True).records
@@ -211,10 +213,14 @@ class Cluster:
     isr: FakeIsrWriter = field(default_factory=FakeIsrWriter)
     nodes: dict[int, Node] = field(default_factory=dict)
     cuts: set[tuple[int, int]] = field(default_factory=set)
-    before_answer: Any = None
+    change_answer: Callable[[TopicPartition, FetchPartitionData], FetchPartitionData] = lambda tp, data: data
+    """What a follower gets instead of the leader's answer for a partition."""
+    asked: list[set[TopicPartition]] = field(default_factory=list)
+    """The partitions of each fetch of a follower that was answered."""
     controller_epoch: int = 1
     endpoint: type[FakeEndpoint] = FakeEndpoint
     next_broker_epoch: int = 100
+    started: set[int] = field(default_factory=set)
     disks: int = 1
     tp: TopicPartition = TP
     """Of which `lead` speaks."""
@@ -224,8 +230,17 @@ class Cluster:
             await self.start_broker(broker)
         return self
 
+    async def start_led(
+        self, *brokers: int, isr: tuple[int, ...] = (), overrides: dict[str, str] | None = None
+    ) -> Node:
+        """Starts the brokers. The first, which is returned, leads in epoch 0. The ISR is all of them, or `isr`."""
+        await self.start(*brokers)
+        self.lead(brokers[0], 0, isr or brokers, overrides=overrides)
+        return self.nodes[brokers[0]]
+
     async def start_broker(self, broker: int, *, wipe: bool = False) -> Node:
         """Starts it, or starts it again on what its disk has (`wipe`: an empty one), in a new life."""
+        self.started.add(broker)
         life = self.next_broker_epoch
         self.next_broker_epoch += 1
         directory = self.directory / f"broker-{broker}-{life if wipe else 0}"
@@ -287,12 +302,16 @@ class Cluster:
         isr: tuple[int, ...],
         *,
         to: tuple[int, ...] | None = None,
-        replicas: tuple[int, ...] = (1, 2, 3),
+        replicas: tuple[int, ...] = (),
         topic_id: str = TOPIC_ID,
         overrides: dict[str, str] | None = None,
         is_new: bool = True,
     ) -> dict[int, ControlResponse]:
-        """The controller writes the state and sends it to all live replicas (or only to `to`)."""
+        """The controller writes the state and sends it to all live replicas (or only to `to`).
+
+        `replicas` are all brokers that have been started, unless others are named.
+        """
+        replicas = replicas or tuple(sorted(self.started))
         old = self.isr.states.get(self.tp)
         version = old.zk_version + 1 if old is not None else 0
         self.isr.states[self.tp] = LeaderAndIsr(leader, epoch, isr, self.controller_epoch, version)
@@ -343,12 +362,18 @@ class Cluster:
                 node.lease.tick(node.epoch)
 
     def produce(
-        self, broker: int, *values: str, acks: int = -1, timeout_ms: int = 5000, **producer: int
+        self,
+        broker: int,
+        *values: str,
+        acks: int = -1,
+        timeout_ms: int = 5000,
+        tp: TopicPartition = TP,
+        **producer: int,
     ) -> list[ProducePartitionResult]:
         """Appends one batch, of `producer_id` and so on; the list gets the result when there is one."""
         answer: list[ProducePartitionResult] = []
         batch = build_batch([(None, value.encode(), (), 1000) for value in values], **producer)
-        self.nodes[broker].manager.appends.append(acks, timeout_ms, [(TP, memoryview(batch))], answer.extend)
+        self.nodes[broker].manager.appends.append(acks, timeout_ms, [(tp, memoryview(batch))], answer.extend)
         return answer
 
     def consume(
@@ -439,18 +464,3 @@ def play(directory: Path, scenario: Scenario) -> None:
         asyncio.run(scenario(cluster))
     finally:
         cluster.close()
-
-
-__all__ = [
-    "LAG_S",
-    "TP",
-    "Cluster",
-    "FakeIsrWriter",
-    "Node",
-    "ReplicaFetcher",
-    "Scenario",
-    "fetch_from",
-    "list_offset",
-    "play",
-    "values_of",
-]

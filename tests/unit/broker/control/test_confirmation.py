@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -20,8 +19,6 @@ from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZN
 from tests.support.control_plane import CONTROLLER, control_listener, requests
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.replica_cluster import TP, Cluster, Node
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 class Session(MemorySession):
@@ -68,152 +65,119 @@ class World:
         return (await self.listener.handle(requests(self.node.epoch, epoch, controller)[kind])).error
 
 
-def play(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World((await Cluster(directory).start(1)).nodes[1])
-        try:
-            async with asyncio.timeout(10):
-                await scenario(world)
-        finally:
-            await world.listener.close()
+@pytest.fixture
+def world(cluster: Cluster, runner: asyncio.Runner) -> Iterator[World]:
+    async def start() -> World:
+        return World(await cluster.start_broker(1))
 
-    asyncio.run(run())
+    world = runner.run(start())
+    yield world
+    runner.run(world.listener.close())
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-def test_an_invented_epoch_changes_nothing_and_locks_nobody_out(tmp_path: Path, kind: int) -> None:
+async def test_an_invented_epoch_changes_nothing_and_locks_nobody_out(world: World, kind: int) -> None:
     """The attack: one request with a huge epoch, and the true controller was refused until the restart."""
-
-    async def scenario(world: World) -> None:
-        for epoch in (6, 2**31 - 1):
-            with pytest.raises(NotConfirmed, match=f"epoch {epoch}, ZooKeeper has epoch 5"):
-                await world.error(epoch, kind=kind)
-        with pytest.raises(NotConfirmed, match="broker 9 is"):
-            await world.error(5, kind=kind, controller=8)
-        assert (world.node.manager.partitions.get(TP), world.node.metadata.topics()) == (None, ())
-        assert await world.error(5, kind=kind) is ErrorCode.NONE
-        world.elect(8, 6)
-        assert await world.error(6, kind=kind, controller=8) is ErrorCode.NONE
-        assert await world.error(5, kind=kind) is ErrorCode.STALE_CONTROLLER_EPOCH
-
-    play(tmp_path, scenario)
+    for epoch in (6, 2**31 - 1):
+        with pytest.raises(NotConfirmed, match=f"epoch {epoch}, ZooKeeper has epoch 5"):
+            await world.error(epoch, kind=kind)
+    with pytest.raises(NotConfirmed, match="broker 9 is"):
+        await world.error(5, kind=kind, controller=8)
+    assert (world.node.manager.partitions.get(TP), world.node.metadata.topics()) == (None, ())
+    assert await world.error(5, kind=kind) is ErrorCode.NONE
+    world.elect(8, 6)
+    assert await world.error(6, kind=kind, controller=8) is ErrorCode.NONE
+    assert await world.error(5, kind=kind) is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-def test_zookeeper_is_asked_once_for_each_controller(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        for _ in range(3):
-            assert [await world.error(5, kind=kind) for kind in (1, 0, 2)] == [ErrorCode.NONE] * 3
-        assert world.session.reads == 1
-
-    play(tmp_path, scenario)
+async def test_zookeeper_is_asked_once_for_each_controller(world: World) -> None:
+    for _ in range(3):
+        assert [await world.error(5, kind=kind) for kind in (1, 0, 2)] == [ErrorCode.NONE] * 3
+    assert world.session.reads == 1
 
 
-def test_a_controller_deposed_by_one_that_has_not_spoken_yet_is_refused(tmp_path: Path) -> None:
+async def test_a_controller_deposed_by_one_that_has_not_spoken_yet_is_refused(world: World) -> None:
     """INV-8: known from a claim that ZooKeeper did not confirm."""
-
-    async def scenario(world: World) -> None:
-        assert await world.error(5) is ErrorCode.NONE
-        world.elect(8, 6)
-        with pytest.raises(NotConfirmed):
-            await world.error(7)
-        assert await world.error(5) is ErrorCode.STALE_CONTROLLER_EPOCH
-        assert await world.error(6, controller=8) is ErrorCode.NONE
-
-    play(tmp_path, scenario)
+    assert await world.error(5) is ErrorCode.NONE
+    world.elect(8, 6)
+    with pytest.raises(NotConfirmed):
+        await world.error(7)
+    assert await world.error(5) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert await world.error(6, controller=8) is ErrorCode.NONE
 
 
-def test_nobody_speaks_for_an_office_that_is_free(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        world.elect(None, 5)
-        with pytest.raises(NotConfirmed, match="nobody is"):
-            await world.error(5)
-        world.elect(8, 6)
-        assert await world.error(6, controller=8) is ErrorCode.NONE
-
-    play(tmp_path, scenario)
+async def test_nobody_speaks_for_an_office_that_is_free(world: World) -> None:
+    world.elect(None, 5)
+    with pytest.raises(NotConfirmed, match="nobody is"):
+        await world.error(5)
+    world.elect(8, 6)
+    assert await world.error(6, controller=8) is ErrorCode.NONE
 
 
-def test_a_thousand_claims_are_two_reads_and_the_true_controller_does_not_wait_for_them(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        assert await world.error(5) is ErrorCode.NONE
-        world.session.answers.clear()
-        claims = [asyncio.create_task(world.error(1000 + n)) for n in range(1000)]
-        await asyncio.sleep(0)
-        assert await world.error(5) is ErrorCode.NONE
-        assert not any(claim.done() for claim in claims)
-        world.elect(8, 6)
-        new = asyncio.create_task(world.error(6, controller=8))
-        await asyncio.sleep(0.01)
-        world.session.answers.set()
-        assert await new is ErrorCode.NONE, "although the read under way started before the election"
-        assert all(isinstance(e, NotConfirmed) for e in await asyncio.gather(*claims, return_exceptions=True))
-        assert world.session.reads <= 3
-
-    play(tmp_path, scenario)
+async def test_a_thousand_claims_are_two_reads_and_the_true_controller_does_not_wait_for_them(world: World) -> None:
+    assert await world.error(5) is ErrorCode.NONE
+    world.session.answers.clear()
+    claims = [asyncio.create_task(world.error(1000 + n)) for n in range(1000)]
+    await asyncio.sleep(0)
+    assert await world.error(5) is ErrorCode.NONE
+    assert not any(claim.done() for claim in claims)
+    world.elect(8, 6)
+    new = asyncio.create_task(world.error(6, controller=8))
+    await asyncio.sleep(0.01)
+    world.session.answers.set()
+    assert await new is ErrorCode.NONE, "although the read under way started before the election"
+    assert all(isinstance(e, NotConfirmed) for e in await asyncio.gather(*claims, return_exceptions=True))
+    assert world.session.reads <= 3
 
 
-def test_while_zookeeper_cannot_be_asked_a_new_controller_waits_and_the_known_one_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_while_zookeeper_cannot_be_asked_a_new_controller_waits_and_the_known_one_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirmation, "RETRY_S", 0.001)
 
-    async def scenario(world: World) -> None:
-        assert await world.error(5) is ErrorCode.NONE
-        world.elect(8, 6)
-        world.session.change_state(SessionState.SUSPENDED)
-        new = asyncio.create_task(world.error(6, controller=8))
-        await asyncio.sleep(0.01)
-        assert await world.error(5) is ErrorCode.NONE
-        assert not new.done()
-        world.session.change_state(SessionState.CONNECTED)
-        assert await new is ErrorCode.NONE
-        monkeypatch.setattr(confirmation, "HELD_MAX_S", 0.01)
-        world.session.change_state(SessionState.SUSPENDED)
-        with pytest.raises(NotConfirmed, match="could not be asked"):
-            await world.error(7)
-
-    play(tmp_path, scenario)
+    assert await world.error(5) is ErrorCode.NONE
+    world.elect(8, 6)
+    world.session.change_state(SessionState.SUSPENDED)
+    new = asyncio.create_task(world.error(6, controller=8))
+    await asyncio.sleep(0.01)
+    assert await world.error(5) is ErrorCode.NONE
+    assert not new.done()
+    world.session.change_state(SessionState.CONNECTED)
+    assert await new is ErrorCode.NONE
+    monkeypatch.setattr(confirmation, "HELD_MAX_S", 0.01)
+    world.session.change_state(SessionState.SUSPENDED)
+    with pytest.raises(NotConfirmed, match="could not be asked"):
+        await world.error(7)
 
 
-def test_an_invented_broker_epoch_is_refused_and_a_newer_one_of_this_broker_is_not(tmp_path: Path) -> None:
+async def test_an_invented_broker_epoch_is_refused_and_a_newer_one_of_this_broker_is_not(world: World) -> None:
     """STA-3: the controller may have seen the new registration before this broker has."""
-
-    async def scenario(world: World) -> None:
-        path = BrokerIdZNode.path(world.node.id)
-        world.zookeeper.ensure(path)
-        newer = world.zookeeper.nodes[path].stat().czxid
-        world.node.epoch = newer - 1
-        for life in (newer + 1, 2**63 - 1):
-            with pytest.raises(NotConfirmed, match=f"broker epoch {life}"):
-                await world.listener.handle(requests(life, 5, CONTROLLER)[1])
-        assert (await world.listener.handle(requests(newer, 5, CONTROLLER)[1])).error is ErrorCode.NONE
-
-    play(tmp_path, scenario)
+    path = BrokerIdZNode.path(world.node.id)
+    world.zookeeper.ensure(path)
+    newer = world.zookeeper.nodes[path].stat().czxid
+    world.node.epoch = newer - 1
+    for life in (newer + 1, 2**63 - 1):
+        with pytest.raises(NotConfirmed, match=f"broker epoch {life}"):
+            await world.listener.handle(requests(life, 5, CONTROLLER)[1])
+    assert (await world.listener.handle(requests(newer, 5, CONTROLLER)[1])).error is ErrorCode.NONE
 
 
-def test_an_unconfirmed_request_does_not_count_as_the_newest(tmp_path: Path) -> None:
+async def test_an_unconfirmed_request_does_not_count_as_the_newest(world: World) -> None:
     """Its number would make the true controller's next ones late (FLT-18)."""
-
-    async def scenario(world: World) -> None:
-        forged = requests(world.node.epoch, 6, 8)[1]
-        assert isinstance(forged, UpdateMetadataRequest)
-        with pytest.raises(NotConfirmed):
-            await world.listener.handle(dataclasses.replace(forged, number=2**62))
-        assert await world.error(5) is ErrorCode.NONE
-        world.elect(8, 6)
-        assert (await world.listener.handle(dataclasses.replace(forged, number=1))).error is ErrorCode.NONE
-
-    play(tmp_path, scenario)
+    forged = requests(world.node.epoch, 6, 8)[1]
+    assert isinstance(forged, UpdateMetadataRequest)
+    with pytest.raises(NotConfirmed):
+        await world.listener.handle(dataclasses.replace(forged, number=2**62))
+    assert await world.error(5) is ErrorCode.NONE
+    world.elect(8, 6)
+    assert (await world.listener.handle(dataclasses.replace(forged, number=1))).error is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"NaN", b"99999999999", b"\xff"])
-def test_an_epoch_in_zookeeper_that_is_none_confirms_nobody(tmp_path: Path, rubbish: bytes) -> None:
-    async def scenario(world: World) -> None:
-        world.zookeeper.nodes[ControllerEpochZNode.PATH].data = rubbish
-        for epoch in (0, 5, 2**31 - 1):
-            with pytest.raises(ValueError, match=r"epoch"):
-                await world.error(epoch)
-        world.elect(CONTROLLER, 5)
-        assert await world.error(5) is ErrorCode.NONE
-
-    play(tmp_path, scenario)
+async def test_an_epoch_in_zookeeper_that_is_none_confirms_nobody(world: World, rubbish: bytes) -> None:
+    world.zookeeper.nodes[ControllerEpochZNode.PATH].data = rubbish
+    for epoch in (0, 5, 2**31 - 1):
+        with pytest.raises(ValueError, match=r"epoch"):
+            await world.error(epoch)
+    world.elect(CONTROLLER, 5)
+    assert await world.error(5) is ErrorCode.NONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -52,91 +52,78 @@ async def is_answered(streams: Streams, frame: bytes = framed(b"t123")) -> bool:
     return await reader.read(4) == frame[4:8]
 
 
-def play(scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World()
-        world.port = await world.listening.start("127.0.0.1", 0)
-        try:
-            async with asyncio.timeout(10):
-                await scenario(world)
-        finally:
-            await world.listening.close()
-        assert world.listening.held_bytes == 0
-
-    asyncio.run(run())
+@pytest.fixture
+def world(runner: asyncio.Runner) -> Iterator[World]:
+    world = World()
+    world.port = runner.run(world.listening.start("127.0.0.1", 0))
+    yield world
+    runner.run(world.listening.close())
+    assert world.listening.held_bytes == 0
 
 
 @pytest.mark.parametrize(
     "length", [-1, 0, 3, connections.FRAME_BYTES_MAX + 1, 2**31 - 1], ids=["-1", "0", "3", "max", "2GB"]
 )
-def test_a_frame_that_is_no_length_ends_the_connection(length: int) -> None:
-    async def scenario(world: World) -> None:
-        reader, _ = await world.open(length.to_bytes(4, "big", signed=True))
-        assert await reader.read() == b""
-
-    play(scenario)
+async def test_a_frame_that_is_no_length_ends_the_connection(world: World, length: int) -> None:
+    reader, _ = await world.open(length.to_bytes(4, "big", signed=True))
+    assert await reader.read() == b""
 
 
-def test_one_connection_too_many_takes_the_place_of_one_that_has_not_proven_anything() -> None:
+async def test_one_connection_too_many_takes_the_place_of_one_that_has_not_proven_anything(
+    world: World,
+) -> None:
     """2,000 silent ones were kept; the controller must always come through."""
-
-    async def scenario(world: World) -> None:
-        world.listening.connections_max = 3
-        controller = await world.open()
-        assert await is_answered(controller)
-        silent = [await world.open() for _ in range(20)]
-        await world.until(lambda: len(world.listening) == 3)
-        assert await asyncio.gather(*(reader.read() for reader, _ in silent[:18])) == [b""] * 18
-        assert await is_answered(controller)
-        assert await is_answered(await world.open()), "also a new one of the controller"
-
-    play(scenario)
+    world.listening.connections_max = 3
+    controller = await world.open()
+    assert await is_answered(controller)
+    silent = [await world.open() for _ in range(20)]
+    await world.until(lambda: len(world.listening) == 3)
+    assert await asyncio.gather(*(reader.read() for reader, _ in silent[:18])) == [b""] * 18
+    assert await is_answered(controller)
+    assert await is_answered(await world.open()), "also a new one of the controller"
 
 
-def test_half_frames_of_all_connections_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_frames_of_all_connections_take_a_bounded_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """40 of 20 MB each were kept for a minute: 800 MB."""
     monkeypatch.setattr(connections, "FRAME_BYTES_MAX", 100_000)
     monkeypatch.setattr(connections, "BYTES_MAX", 200_000)
 
-    async def scenario(world: World) -> None:
-        half = (100_000).to_bytes(4, "big") + b"t" + bytes(59_000)
-        controller = await world.open()
-        assert await is_answered(controller)
-        readers = []
-        for _ in range(10):
-            readers.append((await world.open(half))[0])
-            await world.until(lambda: world.listening.held_bytes > 59_000)
-            assert world.listening.held_bytes <= 200_000
-        assert await is_answered(controller, framed(b"t123" + bytes(90_000))), "it is trusted, the others make room"
-        assert await readers[0].read() == b""
-
-    play(scenario)
+    half = (100_000).to_bytes(4, "big") + b"t" + bytes(59_000)
+    controller = await world.open()
+    assert await is_answered(controller)
+    readers = []
+    for _ in range(10):
+        readers.append((await world.open(half))[0])
+        await world.until(lambda: world.listening.held_bytes > 59_000)
+        assert world.listening.held_bytes <= 200_000
+    assert await is_answered(controller, framed(b"t123" + bytes(90_000))), "it is trusted, the others make room"
+    assert await readers[0].read() == b""
 
 
-def test_requests_that_wait_count_but_not_one_that_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_that_wait_count_but_not_one_that_is_carried_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "BYTES_MAX", 200_000)
 
-    async def scenario(world: World) -> None:
-        busy = await world.open(framed(b"b123" + bytes(90_000)))
-        waiting = await world.open(framed(b"w123" + bytes(90_000)))
-        await world.until(lambda: world.waiting == 2)
-        assert await is_answered(await world.open(), framed(b"t123" + bytes(90_000)))
-        assert await waiting[0].read() == b""
-        world.go_on.set()
-        assert await busy[0].read(4) == b"b123"
-
-    play(scenario)
+    busy = await world.open(framed(b"b123" + bytes(90_000)))
+    waiting = await world.open(framed(b"w123" + bytes(90_000)))
+    await world.until(lambda: world.waiting == 2)
+    assert await is_answered(await world.open(), framed(b"t123" + bytes(90_000)))
+    assert await waiting[0].read() == b""
+    world.go_on.set()
+    assert await busy[0].read(4) == b"b123"
 
 
-def test_a_trickled_frame_and_an_unread_answer_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trickled_frame_and_an_unread_answer_have_a_deadline(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "FRAME_TIMEOUT_S", 0.02)
 
-    async def scenario(world: World) -> None:
-        silent = await world.open()
-        for sent in (b"\0", b"\0\0\0\x09t", framed(b"t123") + b"\0\0"):
-            reader, _ = await world.open(sent)
-            await reader.read()
-            assert reader.at_eof()
-        assert await is_answered(silent), "a connection without a partly read frame may be silent"
-
-    play(scenario)
+    silent = await world.open()
+    for sent in (b"\0", b"\0\0\0\x09t", framed(b"t123") + b"\0\0"):
+        reader, _ = await world.open(sent)
+        await reader.read()
+        assert reader.at_eof()
+    assert await is_answered(silent), "a connection without a partly read frame may be silent"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -31,8 +30,6 @@ from protocol.zk.session import ConnectionLoss
 from tests.support.control_plane import STATE, TopicSettings, control_listener, requests
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
-
 
 @pytest.fixture(autouse=True)
 def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,94 +42,101 @@ async def until(is_true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def play(
-    directory: Path, scenario: Callable[[Node, ControlListener], Awaitable[None]], settings: TopicSettings | None = None
+@pytest.fixture
+def node(cluster: Cluster, runner: asyncio.Runner) -> Node:
+    return runner.run(cluster.start_broker(1))
+
+
+@pytest.fixture
+def settings() -> TopicSettings:
+    return TopicSettings()
+
+
+@pytest.fixture
+def listener(node: Node, settings: TopicSettings, runner: asyncio.Runner) -> Iterator[ControlListener]:
+    async def start() -> ControlListener:
+        return control_listener(node, settings)
+
+    listener = runner.run(start())
+    yield listener
+    runner.run(listener.close())
+
+
+async def seen_while(work: Awaitable[ControlResponse], look: Callable[[], int]) -> tuple[ControlResponse, list[int]]:
+    """The answer, and what others see in the meantime, in each turn of the loop."""
+    task = asyncio.ensure_future(work)
+    seen = []
+    while not task.done():
+        await asyncio.sleep(0)
+        seen.append(look())
+    return await task, seen
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+async def test_an_earlier_life_and_an_earlier_controller_are_refused(
+    node: Node, listener: ControlListener, kind: int
 ) -> None:
-    async def run() -> None:
-        cluster = await Cluster(directory).start(1)
-        node = cluster.nodes[1]
-        listener = control_listener(node, settings)
-        try:
-            await scenario(node, listener)
-        finally:
-            await listener.close()
-
-    asyncio.run(run())
+    assert (await listener.handle(requests(node.epoch - 1)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
+    for controller_epoch, error in ((5, ErrorCode.NONE), (4, ErrorCode.STALE_CONTROLLER_EPOCH)):
+        answer = await listener.handle(requests(node.epoch, controller_epoch)[kind])
+        assert answer.error is error
+    node.manager.step_down_all("test")
+    assert (await listener.handle(requests(node.epoch, 6)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
+    assert (await listener.handle(requests(node.epoch + 1, 6)[kind])).error is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-def test_an_earlier_life_and_an_earlier_controller_are_refused(tmp_path: Path, kind: int) -> None:
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        assert (await listener.handle(requests(node.epoch - 1)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
-        for controller_epoch, error in ((5, ErrorCode.NONE), (4, ErrorCode.STALE_CONTROLLER_EPOCH)):
-            answer = await listener.handle(requests(node.epoch, controller_epoch)[kind])
-            assert answer.error is error
-        node.manager.step_down_all("test")
-        assert (await listener.handle(requests(node.epoch, 6)[kind])).error is ErrorCode.STALE_BROKER_EPOCH
-        assert (await listener.handle(requests(node.epoch + 1, 6)[kind])).error is ErrorCode.NONE
-
-    play(tmp_path, scenario)
-
-
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_what_a_given_up_connection_still_delivers_is_refused(tmp_path: Path, kind: int) -> None:
+async def test_what_a_given_up_connection_still_delivers_is_refused(
+    node: Node, listener: ControlListener, kind: int
+) -> None:
     """FLT-18, BUG-4: it was sent again over another connection, and others after it."""
 
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        def numbered(kind: int, number: int, controller_epoch: int = 1) -> ControlRequest:
-            request = requests(node.epoch, controller_epoch)[kind]
-            assert not isinstance(request, ControlledShutdownRequest)
-            return dataclasses.replace(request, number=number)
+    def numbered(kind: int, number: int, controller_epoch: int = 1) -> ControlRequest:
+        request = requests(node.epoch, controller_epoch)[kind]
+        assert not isinstance(request, ControlledShutdownRequest)
+        return dataclasses.replace(request, number=number)
 
-        async def error(request: ControlRequest) -> ErrorCode:
-            return (await listener.handle(request)).error
+    async def error(request: ControlRequest) -> ErrorCode:
+        return (await listener.handle(request)).error
 
-        assert await error(numbered(0, 7)) is ErrorCode.NONE
-        assert await error(numbered(1, 9)) is ErrorCode.NONE
-        assert await error(numbered(kind, 8)) is ErrorCode.STALE_CONTROLLER_EPOCH
-        assert await error(numbered(kind, 9)) is ErrorCode.NONE, "sent again, for its answer was lost"
-        assert await error(numbered(kind, 1, controller_epoch=2)) is ErrorCode.NONE, (
-            "each controller starts its numbers again"
-        )
-
-    play(tmp_path, scenario)
+    assert await error(numbered(0, 7)) is ErrorCode.NONE
+    assert await error(numbered(1, 9)) is ErrorCode.NONE
+    assert await error(numbered(kind, 8)) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert await error(numbered(kind, 9)) is ErrorCode.NONE, "sent again, for its answer was lost"
+    assert await error(numbered(kind, 1, controller_epoch=2)) is ErrorCode.NONE, (
+        "each controller starts its numbers again"
+    )
 
 
-def test_a_late_isr_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+async def test_a_late_isr_does_not_replace_a_newer_one(node: Node, listener: ControlListener) -> None:
     """The ISR changes within a leader epoch, so only the number says which metadata is newer."""
 
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        def metadata(number: int, isr: tuple[int, ...]) -> UpdateMetadataRequest:
-            state = STATE._replace(isr=isr, replicas=(1, 2))
-            return UpdateMetadataRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID}, (), number=number)
+    def metadata(number: int, isr: tuple[int, ...]) -> UpdateMetadataRequest:
+        state = STATE._replace(isr=isr, replicas=(1, 2))
+        return UpdateMetadataRequest(9, 1, node.epoch, (state,), {TP.topic: TOPIC_ID}, (), number=number)
 
-        await listener.handle(metadata(1, (1,)))
-        await listener.handle(metadata(2, (1, 2)))
-        await listener.handle(metadata(1, (1,)))
-        known = node.metadata.partition(TP)
-        assert known is not None
-        assert known.isr == (1, 2)
-
-    play(tmp_path, scenario)
+    await listener.handle(metadata(1, (1,)))
+    await listener.handle(metadata(2, (1, 2)))
+    await listener.handle(metadata(1, (1,)))
+    known = node.metadata.partition(TP)
+    assert known is not None
+    assert known.isr == (1, 2)
 
 
-def test_settings_of_new_topics_come_before_their_logs(tmp_path: Path) -> None:
+async def test_settings_of_new_topics_come_before_their_logs(
+    node: Node, settings: TopicSettings, listener: ControlListener
+) -> None:
     """INV-17: never the defaults because ZooKeeper was away for a moment."""
-    settings = TopicSettings(failures=1)
-
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        request = requests(node.epoch)[0]
-        assert await listener.handle(request) == ControlResponse()
-        assert node.manager.partitions.get(TP) is None
-        await until(lambda: node.manager.partitions.get(TP) is not None)
-        log = node.partition().log
-        assert log is not None
-        assert log.config.min_insync_replicas == 2
-        asked = len(settings.asked)
-        await listener.handle(request)
-        assert len(settings.asked) == asked
-
-    play(tmp_path, scenario, settings)
+    settings._failures = 1
+    request = requests(node.epoch)[0]
+    assert await listener.handle(request) == ControlResponse()
+    assert node.manager.partitions.get(TP) is None
+    await until(lambda: node.manager.partitions.get(TP) is not None)
+    log = node.log()
+    assert log.config.min_insync_replicas == 2
+    asked = len(settings.asked)
+    await listener.handle(request)
+    assert len(settings.asked) == asked
 
 
 OTHER = TopicPartition("other", 0)
@@ -140,129 +144,109 @@ OTHER_STATE = STATE._replace(topic=OTHER.topic)
 IDS = {TP.topic: TOPIC_ID, OTHER.topic: topic_id_text(uuid.UUID(int=78))}
 
 
-def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(tmp_path: Path) -> None:
+async def test_a_topic_whose_settings_cannot_be_read_holds_up_nobody_else(
+    node: Node, settings: TopicSettings, listener: ControlListener
+) -> None:
     """INV-17, CTL-15: other topics of the request, failovers and metadata are not delayed; the partition follows when it can."""
-    settings = TopicSettings(unreadable=TP.topic)
+    settings.unreadable = TP.topic
 
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        def request_of(*states: PartitionState) -> LeaderAndIsrRequest:
-            return LeaderAndIsrRequest(9, 1, node.epoch, states, IDS)
+    def request_of(*states: PartitionState) -> LeaderAndIsrRequest:
+        return LeaderAndIsrRequest(9, 1, node.epoch, states, IDS)
 
-        assert await listener.handle(request_of(STATE, OTHER_STATE)) == ControlResponse()
-        assert node.partition(OTHER).role is Role.LEADER
-        failover = OTHER_STATE._replace(leader_epoch=1, is_new=False)
-        assert await listener.handle(request_of(STATE._replace(leader_epoch=1), failover)) == ControlResponse()
-        assert (node.partition(OTHER).leader_epoch, node.manager.partitions.get(TP)) == (1, None)
-        settings.unreadable = None
-        await until(lambda: node.manager.partitions.get(TP) is not None)
-        assert (node.partition().role, node.partition().leader_epoch) == (Role.LEADER, 1), "the newest request counts"
-
-    play(tmp_path, scenario, settings)
+    assert await listener.handle(request_of(STATE, OTHER_STATE)) == ControlResponse()
+    assert node.partition(OTHER).role is Role.LEADER
+    failover = OTHER_STATE._replace(leader_epoch=1, is_new=False)
+    assert await listener.handle(request_of(STATE._replace(leader_epoch=1), failover)) == ControlResponse()
+    assert (node.partition(OTHER).leader_epoch, node.manager.partitions.get(TP)) == (1, None)
+    settings.unreadable = None
+    await until(lambda: node.manager.partitions.get(TP) is not None)
+    assert (node.partition().role, node.partition().leader_epoch) == (Role.LEADER, 1), "the newest request counts"
 
 
 @pytest.mark.parametrize("reason", ["stopped", "another topic stopped", "session lost", "another controller"])
-def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_was_told_in(
-    tmp_path: Path, reason: str
+async def test_a_partition_that_waits_for_its_settings_is_dropped_with_what_it_was_told_in(
+    node: Node, settings: TopicSettings, listener: ControlListener, reason: str
 ) -> None:
-    settings = TopicSettings(unreadable=TP.topic)
-
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        await listener.handle(requests(node.epoch)[0])
-        stop = (StopReplicaPartition(TP.topic, 0, 5, True),)
-        match reason:
-            case "stopped":
-                await listener.handle(StopReplicaRequest(9, 1, node.epoch, stop, {TP.topic: TOPIC_ID}))
-            case "another topic stopped":
-                await listener.handle(StopReplicaRequest(9, 1, node.epoch, stop, {TP.topic: IDS[OTHER.topic]}))
-            case "session lost":
-                node.manager.step_down_all("test")
-            case "another controller":
-                await listener.handle(requests(node.epoch, 2)[1])
-        settings.unreadable = None
-        await until(lambda: not listener._leader_and_isr._held)
-        assert (node.manager.partitions.get(TP) is not None) is (reason == "another topic stopped")
-
-    play(tmp_path, scenario, settings)
+    settings.unreadable = TP.topic
+    await listener.handle(requests(node.epoch)[0])
+    stop = (StopReplicaPartition(TP.topic, 0, 5, True),)
+    match reason:
+        case "stopped":
+            await listener.handle(StopReplicaRequest(9, 1, node.epoch, stop, {TP.topic: TOPIC_ID}))
+        case "another topic stopped":
+            await listener.handle(StopReplicaRequest(9, 1, node.epoch, stop, {TP.topic: IDS[OTHER.topic]}))
+        case "session lost":
+            node.manager.step_down_all("test")
+        case "another controller":
+            await listener.handle(requests(node.epoch, 2)[1])
+    settings.unreadable = None
+    await until(lambda: not listener._leader_and_isr._held)
+    assert (node.manager.partitions.get(TP) is not None) is (reason == "another topic stopped")
 
 
-def test_a_missing_log_waits_until_its_age_can_be_read(tmp_path: Path) -> None:
+async def test_a_missing_log_waits_until_its_age_can_be_read(node: Node) -> None:
     """FLT-33: the answer is on its way by then, so the controller is asked to send everything once more."""
+    node.logs.note_disks(node.epoch)
+    can_be_read, asked = False, asyncio.Event()
 
-    async def run() -> None:
-        cluster = await Cluster(tmp_path).start(1)
-        node = cluster.nodes[1]
-        node.logs.note_disks(node.epoch)
-        can_be_read, asked = False, asyncio.Event()
+    async def created(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        if not can_be_read:
+            raise ConnectionLoss("test")
+        return dict.fromkeys(partitions, node.epoch - 1)
 
-        async def created(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-            if not can_be_read:
-                raise ConnectionLoss("test")
-            return dict.fromkeys(partitions, node.epoch - 1)
-
-        listener = control_listener(node, ask_for_everything=asked.set, load_created=created)
-        request = LeaderAndIsrRequest(9, 1, node.epoch, (STATE._replace(leader_epoch=3, is_new=False),), IDS)
-        assert await listener.handle(request) == ControlResponse()
-        assert not asked.is_set()
-        can_be_read = True
-        async with asyncio.timeout(5):
-            await asked.wait()
-        assert node.logs.get(TP) is None
-        (refused,) = (await listener.handle(request)).partitions
-        assert refused.error == ErrorCode.REPLICA_NOT_AVAILABLE
-        await listener.close()
-
-    asyncio.run(run())
+    listener = control_listener(node, ask_for_everything=asked.set, load_created=created)
+    request = LeaderAndIsrRequest(9, 1, node.epoch, (STATE._replace(leader_epoch=3, is_new=False),), IDS)
+    assert await listener.handle(request) == ControlResponse()
+    assert not asked.is_set()
+    can_be_read = True
+    async with asyncio.timeout(5):
+        await asked.wait()
+    assert node.logs.get(TP) is None
+    (refused,) = (await listener.handle(request)).partitions
+    assert refused.error == ErrorCode.REPLICA_NOT_AVAILABLE
+    await listener.close()
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
-def test_what_comes_before_the_registration_waits_for_it(tmp_path: Path, kind: int) -> None:
+async def test_what_comes_before_the_registration_waits_for_it(node: Node, kind: int) -> None:
     """STA-3, INV-8: until then nobody knows which life of the broker a request is for."""
+    epoch, registered = -1, asyncio.Event()
 
-    async def run() -> None:
-        cluster = await Cluster(tmp_path).start(1)
-        node = cluster.nodes[1]
-        epoch, registered = -1, asyncio.Event()
-        listener = control_listener(
-            node, own_broker_epoch=lambda: epoch, when_registered=lambda: _until_set(registered)
-        )
-        late, right = (asyncio.create_task(listener.handle(requests(life)[kind])) for life in (50, 60))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not late.done()
-        assert not right.done()
-        assert (node.manager.partitions.get(TP), node.metadata.topics()) == (None, ())
-        epoch = 60
-        registered.set()
-        assert ((await late).error, (await right).error) == (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NONE)
-        await listener.close()
+    async def when_registered() -> None:
+        await registered.wait()
 
-    asyncio.run(run())
+    listener = control_listener(node, own_broker_epoch=lambda: epoch, when_registered=when_registered)
+    late, right = (asyncio.create_task(listener.handle(requests(life)[kind])) for life in (50, 60))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not late.done()
+    assert not right.done()
+    assert (node.manager.partitions.get(TP), node.metadata.topics()) == (None, ())
+    epoch = 60
+    registered.set()
+    assert ((await late).error, (await right).error) == (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NONE)
+    await listener.close()
 
 
-async def _until_set(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-def test_frames_are_answered_in_order_and_garbage_closes_the_connection(tmp_path: Path) -> None:
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        port = await listener.start("127.0.0.1", 0)
+async def test_frames_are_answered_in_order_and_garbage_closes_the_connection(
+    node: Node, listener: ControlListener
+) -> None:
+    port = await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    asked = [*requests(node.epoch), ControlledShutdownRequest(1, node.epoch)]
+    writer.write(b"".join(framing.request_frame(100 + n, request) for n, request in enumerate(asked)))
+    answers = []
+    for _ in asked:
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        answers.append(framing.parse_response(await reader.readexactly(length)))
+    assert [correlation_id for correlation_id, _ in answers] == [100, 101, 102, 103]
+    assert [a.error for _, a in answers] == [ErrorCode.NONE] * 3 + [ErrorCode.NOT_CONTROLLER]
+    writer.close()
+    for rubbish in (b"\xff" * 8, b"\x7f\xff\xff\xff", b"\0\0\0\5\0\0\0\1\x01", b"\0\0\0\6\0\0\0\1\x91\x63"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        asked = [*requests(node.epoch), ControlledShutdownRequest(1, node.epoch)]
-        writer.write(b"".join(framing.request_frame(100 + n, request) for n, request in enumerate(asked)))
-        answers = []
-        for _ in asked:
-            length = int.from_bytes(await reader.readexactly(4), "big")
-            answers.append(framing.parse_response(await reader.readexactly(length)))
-        assert [correlation_id for correlation_id, _ in answers] == [100, 101, 102, 103]
-        assert [a.error for _, a in answers] == [ErrorCode.NONE] * 3 + [ErrorCode.NOT_CONTROLLER]
+        writer.write(rubbish)
+        assert await reader.read() == b""
         writer.close()
-        for rubbish in (b"\xff" * 8, b"\x7f\xff\xff\xff", b"\0\0\0\5\0\0\0\1\x01", b"\0\0\0\6\0\0\0\1\x91\x63"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(rubbish)
-            assert await reader.read() == b""
-            writer.close()
-
-    play(tmp_path, scenario)
 
 
 def many(node: Node, count: int, *, is_full: bool = False) -> LeaderAndIsrRequest:
@@ -271,137 +255,103 @@ def many(node: Node, count: int, *, is_full: bool = False) -> LeaderAndIsrReques
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-def test_others_have_their_turn_while_a_large_request_is_applied(tmp_path: Path) -> None:
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        task = asyncio.create_task(listener.handle(many(node, 100)))
-        seen = set()
-        while not task.done():
-            await asyncio.sleep(0)
-            seen.add(len(node.manager.partitions))
-        assert len(seen) > 3
-        assert (await task, len(node.manager.partitions)) == (ControlResponse(), 100)
-
-    play(tmp_path, scenario)
+async def test_others_have_their_turn_while_a_large_request_is_applied(node: Node, listener: ControlListener) -> None:
+    answer, seen = await seen_while(listener.handle(many(node, 100)), lambda: len(node.manager.partitions))
+    assert len(set(seen)) > 3
+    assert (answer, seen[-1]) == (ControlResponse(), 100)
 
 
-@pytest.mark.usefixtures("a_pause_after_each_piece", "fetchers_are_driven_by_hand")
-def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_is_begun(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("a_pause_after_each_piece")
+async def test_nothing_of_a_large_request_is_copied_in_the_old_epoch_once_it_has_started(
+    node: Node, listener: ControlListener
+) -> None:
     """LAI-4: the leader, which may be further, would refuse each of them with every fetch."""
 
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        def followed(epoch: int) -> LeaderAndIsrRequest:
-            request = many(node, 100)
-            states = tuple(s._replace(leader=9, leader_epoch=epoch, isr=(9, node.id)) for s in request.partitions)
-            return dataclasses.replace(request, partitions=tuple(s._replace(replicas=(9, node.id)) for s in states))
+    def followed(epoch: int) -> LeaderAndIsrRequest:
+        request = many(node, 100)
+        states = tuple(s._replace(leader=9, leader_epoch=epoch, isr=(9, node.id)) for s in request.partitions)
+        return dataclasses.replace(request, partitions=tuple(s._replace(replicas=(9, node.id)) for s in states))
 
-        await listener.handle(followed(0))
-        (fetcher,) = node.manager.fetchers()
-        assert len(fetcher) == 100
-        task = asyncio.create_task(listener.handle(followed(1)))
-        fewest = 100
-        while not task.done():
-            await asyncio.sleep(0)
-            fewest = min(fewest, len(fetcher))
-        assert (fewest, len(fetcher)) == (0, 100)
-
-    play(tmp_path, scenario)
+    await listener.handle(followed(0))
+    (fetcher,) = node.manager.fetchers()
+    assert len(fetcher) == 100
+    _, seen = await seen_while(listener.handle(followed(1)), lambda: len(fetcher))
+    assert (min(seen), seen[-1]) == (0, 100)
 
 
-def test_it_is_told_when_very_many_partitions_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_told_when_very_many_partitions_are_new(
+    node: Node, listener: ControlListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For the garbage collector, which would look through all of them in one turn of the loop."""
     monkeypatch.setattr(pauses, "PAUSES_UNTIL_MUCH_IS_NEW", 50)
     seen: list[int] = []
 
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        def note() -> None:
-            seen.append(len(node.manager.partitions))
+    def note() -> None:
+        seen.append(len(node.manager.partitions))
 
-        telling = control_listener(node, much_is_new=note)
-        await telling.handle(many(node, 100))
-
-    play(tmp_path, scenario)
+    telling = control_listener(node, much_is_new=note)
+    await telling.handle(many(node, 100))
     assert seen == [44, 94]  # the first pauses prepare
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-def test_others_have_their_turn_while_many_replicas_are_stopped(tmp_path: Path) -> None:
+async def test_others_have_their_turn_while_many_replicas_are_stopped(node: Node, listener: ControlListener) -> None:
     """10,000 deletions in one turn held the loop for a second."""
-
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        await listener.handle(many(node, 100))
-        stops = tuple(StopReplicaPartition(TP.topic, partition, -2, True) for partition in range(100))
-        request = StopReplicaRequest(9, 1, node.epoch, stops, {TP.topic: TOPIC_ID})
-        task = asyncio.create_task(listener.handle(request))
-        seen = set()
-        while not task.done():
-            await asyncio.sleep(0)
-            seen.add(len(node.manager.partitions))
-        assert len(seen) > 3
-        assert (await task, len(node.manager.partitions)) == (ControlResponse(), 0)
-
-    play(tmp_path, scenario)
+    await listener.handle(many(node, 100))
+    stops = tuple(StopReplicaPartition(TP.topic, partition, -2, True) for partition in range(100))
+    request = StopReplicaRequest(9, 1, node.epoch, stops, {TP.topic: TOPIC_ID})
+    answer, seen = await seen_while(listener.handle(request), lambda: len(node.manager.partitions))
+    assert len(set(seen)) > 3
+    assert (answer, seen[-1]) == (ControlResponse(), 0)
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-def test_others_have_their_turn_while_much_metadata_comes_and_see_all_of_it_or_nothing(tmp_path: Path) -> None:
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        states = tuple(STATE._replace(partition=partition) for partition in range(5000))
-        request = UpdateMetadataRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID}, ())
-        task = asyncio.create_task(listener.handle(request))
-        seen = []
-        while not task.done():
-            await asyncio.sleep(0)
-            seen.append(len(node.metadata.partitions_of(TP.topic)))
-        assert set(seen) == {0, 5000}
-        assert seen.count(0) > 1
-
-    play(tmp_path, scenario)
+async def test_others_have_their_turn_while_much_metadata_comes_and_see_all_of_it_or_nothing(
+    node: Node, listener: ControlListener
+) -> None:
+    states = tuple(STATE._replace(partition=partition) for partition in range(5000))
+    request = UpdateMetadataRequest(9, 1, node.epoch, states, {TP.topic: TOPIC_ID}, ())
+    _, seen = await seen_while(listener.handle(request), lambda: len(node.metadata.partitions_of(TP.topic)))
+    assert set(seen) == {0, 5000}
+    assert seen.count(0) > 1
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(tmp_path: Path) -> None:
+async def test_a_life_that_ends_while_a_large_request_is_applied_takes_no_more_of_it(
+    node: Node, listener: ControlListener
+) -> None:
     """STA-4, BUG-7: what was taken has been stepped down from, the rest is left."""
-
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        task = asyncio.create_task(listener.handle(many(node, 100)))
-        while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0)
-        node.manager.step_down_all("test")
-        taken = len(node.manager.partitions)
-        assert (await task).error is ErrorCode.STALE_BROKER_EPOCH
-        assert 0 < taken == len(node.manager.partitions) < 100
-        assert not any(partition.role is Role.LEADER for partition in node.manager.partitions)
-
-    play(tmp_path, scenario)
+    task = asyncio.create_task(listener.handle(many(node, 100)))
+    while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
+    node.manager.step_down_all("test")
+    taken = len(node.manager.partitions)
+    assert (await task).error is ErrorCode.STALE_BROKER_EPOCH
+    assert 0 < taken == len(node.manager.partitions) < 100
+    assert not any(partition.role is Role.LEADER for partition in node.manager.partitions)
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-def test_a_large_request_that_is_cancelled_in_a_pause_leaves_whole_partitions(tmp_path: Path) -> None:
+async def test_a_large_request_that_is_cancelled_in_a_pause_leaves_whole_partitions(
+    node: Node, listener: ControlListener
+) -> None:
     """As when the broker stops. The next request is carried out."""
-
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        task = asyncio.create_task(listener.handle(many(node, 100)))
-        while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait((task,))
-        assert task.cancelled()
-        taken = len(node.manager.partitions)
-        assert 0 < taken < 100
-        assert all(partition.role is Role.LEADER for partition in node.manager.partitions)
-        assert await listener.handle(many(node, 100, is_full=True)) == ControlResponse()
-        assert len(node.manager.partitions) == 100
-
-    play(tmp_path, scenario)
+    task = asyncio.create_task(listener.handle(many(node, 100)))
+    while not node.manager.partitions:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    taken = len(node.manager.partitions)
+    assert 0 < taken < 100
+    assert all(partition.role is Role.LEADER for partition in node.manager.partitions)
+    assert await listener.handle(many(node, 100, is_full=True)) == ControlResponse()
+    assert len(node.manager.partitions) == 100
 
 
-def test_a_full_request_that_repeats_what_is_known_is_no_news(tmp_path: Path) -> None:
+async def test_a_full_request_that_repeats_what_is_known_is_no_news(node: Node, listener: ControlListener) -> None:
     """LAI-2: refused one by one it would be a hundred thousand errors at every change of the controller."""
-
-    async def scenario(node: Node, listener: ControlListener) -> None:
-        await listener.handle(many(node, 30))
-        assert len((await listener.handle(many(node, 30))).partitions) == 30
-        assert await listener.handle(many(node, 30, is_full=True)) == ControlResponse()
-        assert len(node.manager.partitions) == 30
-
-    play(tmp_path, scenario)
+    await listener.handle(many(node, 30))
+    assert len((await listener.handle(many(node, 30))).partitions) == 30
+    assert await listener.handle(many(node, 30, is_full=True)) == ControlResponse()
+    assert len(node.manager.partitions) == 30

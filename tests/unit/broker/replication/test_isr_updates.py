@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -93,94 +92,82 @@ def _stat(version: int, czxid: int = 1) -> Stat:
     return Stat(**{**dict.fromkeys(Stat._fields, 0), "version": version, "czxid": czxid})
 
 
-def propose(
+async def propose(
     zk: FakeZooKeeper, isr: tuple[int, ...], newcomers: dict[int, int] | None = None, *, wanted: bool = True
 ) -> list[IsrResult]:
     """Proposes once, and waits until it is done and announced."""
-
-    async def run() -> list[IsrResult]:
-        updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
-        results: list[IsrResult] = []
-        updates.propose(
-            IsrProposal(TP, OLD._replace(isr=isr), newcomers or {}, lambda: wanted and not results, results.append)
-        )
-        await updates.drain()
-        return results
-
-    return asyncio.run(run())
+    updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0)
+    results: list[IsrResult] = []
+    proposed = OLD._replace(isr=isr)
+    updates.propose(IsrProposal(TP, proposed, newcomers or {}, lambda: wanted and not results, results.append))
+    await updates.drain()
+    return results
 
 
 def zookeeper(**changes: object) -> FakeZooKeeper:
-    return FakeZooKeeper({PartitionStateZNode.path(TP): OLD}, {1: 101, 2: 102, 3: 103}, **changes)  # type: ignore[arg-type]
+    given = {"brokers": {1: 101, 2: 102, 3: 103}, **changes}
+    return FakeZooKeeper({PartitionStateZNode.path(TP): OLD}, **given)  # type: ignore[arg-type]
 
 
-def test_a_write_commits_and_is_announced() -> None:
+async def test_a_write_commits_and_is_announced() -> None:
     zk = zookeeper()
-    (result,) = propose(zk, (1,))
+    (result,) = await propose(zk, (1,))
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.announced == [(TP,)]
 
 
-def test_very_many_changes_are_announced_in_several_nodes() -> None:
+async def test_very_many_changes_are_announced_in_several_nodes() -> None:
     """One node for all could be larger than ZooKeeper takes, and would be tried for ever."""
     partitions = [TopicPartition("t" * 249, number) for number in range(4000)]
     zk = FakeZooKeeper({PartitionStateZNode.path(tp): OLD for tp in partitions}, {1: 101, 2: 102})
 
-    async def run() -> None:
-        updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0.05)
-        for tp in partitions:
-            updates.propose(IsrProposal(tp, OLD._replace(isr=(1,)), {}, lambda: True, lambda _: None))
-        await updates.drain()
-
-    asyncio.run(run())
+    updates = IsrUpdates(zk, EventLog(None, FakeTime()), retry_s=0, announce_after_s=0.05)
+    for tp in partitions:
+        updates.propose(IsrProposal(tp, OLD._replace(isr=(1,)), {}, lambda: True, lambda _: None))
+    await updates.drain()
     assert sorted(tp for announced in zk.announced for tp in announced) == partitions
     assert max(len(IsrChangeZNode.encode(announced)) for announced in zk.announced) < 2**19
 
 
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
 @pytest.mark.parametrize("reads_fail", [0, 3])
-def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:
+async def test_a_lost_connection_is_resolved_by_reading_again(fault: str, reads_fail: int) -> None:
     """BUG-5, FLT-19: applied once in either case, and the version is known."""
     zk = zookeeper(faults=[fault], reads_fail=reads_fail)
-    (result,) = propose(zk, (1,))
+    (result,) = await propose(zk, (1,))
     assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
     assert zk.writes == 1
 
 
-def test_a_newer_leader_epoch_is_a_conflict() -> None:
-    """BUG-6."""
-    zk = zookeeper()
-    newer = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
-    zk.states[PartitionStateZNode.path(TP)] = newer
-    (result,) = propose(zk, (1,))
-    assert result.outcome is IsrOutcome.CONFLICT
-    assert zk.states[PartitionStateZNode.path(TP)] == newer
-    assert zk.announced == []
+ALL = {1: 101, 2: 102, 3: 103}
+NEWER = OLD._replace(leader=2, leader_epoch=5, isr=(2,), zk_version=11)
+MINE = OLD._replace(isr=(1,), zk_version=11)
 
 
-def test_an_earlier_write_of_mine_is_adopted() -> None:
-    zk = zookeeper()
-    zk.states[PartitionStateZNode.path(TP)] = OLD._replace(isr=(1,), zk_version=11)
-    (result,) = propose(zk, (1, 2, 3), {3: 103})
-    assert result == IsrResult(IsrOutcome.COMMITTED, OLD._replace(isr=(1,), zk_version=11))
+@pytest.mark.parametrize(
+    ("found", "brokers", "outcome"),
+    [
+        pytest.param(NEWER, ALL, IsrOutcome.CONFLICT, id="BUG-6: a newer leader epoch"),
+        pytest.param(None, ALL, IsrOutcome.CONFLICT, id="the topic is deleted"),
+        pytest.param(MINE, ALL, IsrOutcome.COMMITTED, id="an earlier write of this leader"),
+        pytest.param(OLD, {1: 101, 2: 102}, IsrOutcome.REFUSED, id="INV-14: a newcomer that died"),
+        pytest.param(OLD, {**ALL, 3: 999}, IsrOutcome.REFUSED, id="BUG-23: a newcomer that bounced"),
+    ],
+)
+async def test_what_zookeeper_has_is_not_replaced(
+    found: LeaderAndIsr | None, brokers: dict[int, int], outcome: IsrOutcome
+) -> None:
+    zk = zookeeper(brokers=brokers)
+    path = PartitionStateZNode.path(TP)
+    zk.states = {path: found} if found is not None else {}
+    (result,) = await propose(zk, (1, 2, 3), {3: 103})
+    assert result.outcome is outcome
+    assert result.state == found or outcome is not IsrOutcome.COMMITTED
+    assert (zk.states.get(path), zk.writes) == (found, 0)
+    assert bool(zk.announced) is (outcome is IsrOutcome.COMMITTED)
 
 
-def test_a_topic_that_is_gone_is_a_conflict() -> None:
-    zk = zookeeper()
-    zk.states.clear()
-    assert propose(zk, (1,))[0].outcome is IsrOutcome.CONFLICT
-
-
-@pytest.mark.parametrize("brokers", [{1: 101, 2: 102}, {1: 101, 2: 102, 3: 999}])
-def test_a_newcomer_that_died_or_bounced_is_refused(brokers: dict[int, int]) -> None:
-    """INV-14, BUG-23."""
-    zk = zookeeper()
-    zk.brokers = brokers
-    assert propose(zk, (1, 2, 3), {3: 103})[0].outcome is IsrOutcome.REFUSED
-    assert zk.writes == 0
-
-
-def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
+async def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
     zk = zookeeper()
     read = zk.exists
 
@@ -190,11 +177,11 @@ def test_a_newcomer_that_bounces_during_the_write_is_told() -> None:
         return stat
 
     zk.exists = exists_then_bounce  # type: ignore[method-assign]
-    (result,) = propose(zk, (1, 2, 3), {3: 103})
+    (result,) = await propose(zk, (1, 2, 3), {3: 103})
     assert (result.outcome, result.doubtful) == (IsrOutcome.COMMITTED, (3,))
 
 
-def test_what_is_not_wanted_any_more_is_not_written() -> None:
+async def test_what_is_not_wanted_any_more_is_not_written() -> None:
     zk = zookeeper()
-    assert propose(zk, (1,), wanted=False) == []
+    assert await propose(zk, (1,), wanted=False) == []
     assert zk.writes == 0

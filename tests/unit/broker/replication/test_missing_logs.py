@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from broker.replication.leadership_changes import Lookup
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState
-from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, play
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 OLD, YOUNG = 50, 500
 """Zxids of a partition's creation: before the first life of the broker, and after all of them."""
@@ -35,63 +31,42 @@ def state(leader: int, isr: tuple[int, ...], epoch: int, *, is_new: bool = False
 
 
 @pytest.mark.parametrize("leader", [1, 2, -1])
-def test_a_member_of_the_isr_makes_no_log_in_the_place_of_one_that_is_lost(tmp_path: Path, leader: int) -> None:
+async def test_a_member_of_the_isr_makes_no_log_in_the_place_of_one_that_is_lost(cluster: Cluster, leader: int) -> None:
     """In any role. Nor in its next life, whose disk has a `meta.properties`. Once it is out of the ISR it starts empty."""
 
-    async def scenario(cluster: Cluster) -> None:
-        node = await start(cluster, wipe=True)
-        refused = state(leader, (1, 2), 3)
-        assert send(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-        assert (node.logs.get(TP), node.manager.partitions.get(TP)) == (None, None)
-        assert send(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-        assert send(node, state(2, (2,), 4), OLD) == []
-        assert node.logs.get(TP) is not None
-
-    play(tmp_path, scenario)
+    node = await start(cluster, wipe=True)
+    refused = state(leader, (1, 2), 3)
+    assert send(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert (node.logs.get(TP), node.manager.partitions.get(TP)) == (None, None)
+    assert send(node, refused, OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert send(node, state(2, (2,), 4), OLD) == []
+    assert node.logs.get(TP) is not None
 
 
-def test_the_next_life_with_the_emptied_disk_refuses_too(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await start(cluster)
-        cluster.kill(1)
-        node = await start(cluster)
-        assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
-        assert send(node, state(1, (1,), 4, is_new=True), OLD) == [], "a person has decided"
-        cluster.kill(1)
-        node = await start(cluster)
-        assert send(node, state(1, (1,), 5), OLD) == []
-
-    play(tmp_path, scenario)
+async def test_the_next_life_with_the_emptied_disk_refuses_too(cluster: Cluster) -> None:
+    await start(cluster)
+    cluster.kill(1)
+    node = await start(cluster)
+    assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert send(node, state(1, (1,), 4, is_new=True), OLD) == [], "a person has decided"
+    cluster.kill(1)
+    node = await start(cluster)
+    assert send(node, state(1, (1,), 5), OLD) == []
 
 
 @pytest.mark.parametrize(("epoch", "is_new"), [(0, True), (0, False), (3, False)])
-def test_a_partition_younger_than_the_disk_was_never_made(tmp_path: Path, epoch: int, is_new: bool) -> None:
+async def test_a_partition_younger_than_the_disk_was_never_made(cluster: Cluster, epoch: int, is_new: bool) -> None:
     """The broker died between the creation of the topic and its first LeaderAndIsr."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await start(cluster)
-        cluster.kill(1)
-        node = await start(cluster)
-        assert send(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
-
-    play(tmp_path, scenario)
+    await start(cluster)
+    cluster.kill(1)
+    node = await start(cluster)
+    assert send(node, state(1, (1,), epoch, is_new=is_new), YOUNG) == []
 
 
-def test_while_a_log_directory_is_offline_the_log_may_lie_there(tmp_path: Path) -> None:
+async def test_while_a_log_directory_is_offline_the_log_may_be_there(cluster: Cluster) -> None:
     """KIP-112: a disk that failed is repaired; nobody is asked to give up its records."""
 
-    async def scenario(cluster: Cluster) -> None:
-        cluster.disks = 2
-        node = await start(cluster, wipe=True)
-        node.logs.fail_directory(node.logs.directories[0])
-        assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.KAFKA_STORAGE_ERROR]
-
-    play(tmp_path, scenario)
-
-
-def test_who_is_not_in_the_isr_always_begins(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        node = await start(cluster, wipe=True)
-        assert send(node, state(2, (2,), 3), OLD) == []
-
-    play(tmp_path, scenario)
+    cluster.disks = 2
+    node = await start(cluster, wipe=True)
+    node.logs.fail_directory(node.logs.directories[0])
+    assert send(node, state(1, (1,), 3), OLD) == [ErrorCode.KAFKA_STORAGE_ERROR]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,25 +17,19 @@ from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 OTHER_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
 DISAGREEING = [topic_ids.encode(OTHER_ID), topic_ids.encode(OTHER_ID).replace(b"topic_id", b"topic id")]
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
+@pytest.fixture
+def cluster(cluster: Cluster, runner: asyncio.Runner) -> Cluster:
+    """Brokers 1 and 2 have two records of TP. Broker 1 leads in epoch 0."""
 
-def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Brokers 1 and 2 have two records of TP, and lead or follow in epoch 0."""
+    async def start() -> None:
+        await cluster.start_led(1, 2)
+        cluster.produce(1, "a")
+        cluster.produce(1, "b")
+        await cluster.settle()
 
-    async def main() -> None:
-        cluster = Cluster(directory)
-        try:
-            await cluster.start(1, 2)
-            cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-            cluster.produce(1, "a")
-            cluster.produce(1, "b")
-            await cluster.settle()
-            await scenario(cluster)
-        finally:
-            cluster.close()
-
-    asyncio.run(main())
+    runner.run(start())
+    return cluster
 
 
 def metadata_of(cluster: Cluster, broker: int) -> Path:
@@ -53,110 +46,94 @@ def strays(cluster: Cluster, broker: int) -> list[str]:
     return [path.name for path in (cluster.directory / f"broker-{broker}-0").glob("*-stray")]
 
 
-def test_no_flipped_bit_costs_a_record(tmp_path: Path) -> None:
+async def test_no_flipped_bit_costs_a_record(cluster: Cluster) -> None:
     """FLT-27: each bit of the file, on the only replica, which leads; the file is written again."""
-
-    async def scenario(cluster: Cluster) -> None:
-        intact = metadata_of(cluster, 1).read_bytes()
-        for bit in range(len(intact) * 8):
-            broken = bytearray(intact)
-            broken[bit // 8] ^= 1 << bit % 8
-            node = await restarted_with(cluster, 1, bytes(broken))
-            answer = cluster.lead(1, bit + 1, (1,), replicas=(1,), is_new=False)[1]
-            assert answer.partitions == (), f"bit {bit}"
-            assert node.records() == ["a", "b"], f"bit {bit}"
-            log = node.partition().log
-            assert log is not None
-            assert log.topic_id == TOPIC_ID
-            # A bit outside of the id, in the version's line, is let be.
-            assert topic_ids.decode(metadata_of(cluster, 1).read_bytes()) == TOPIC_ID
-        assert strays(cluster, 1) == []
-
-    play(tmp_path, scenario)
+    intact = metadata_of(cluster, 1).read_bytes()
+    for bit in range(len(intact) * 8):
+        broken = bytearray(intact)
+        broken[bit // 8] ^= 1 << bit % 8
+        node = await restarted_with(cluster, 1, bytes(broken))
+        answer = cluster.lead(1, bit + 1, (1,), replicas=(1,), is_new=False)[1]
+        assert answer.partitions == (), f"bit {bit}"
+        assert node.records() == ["a", "b"], f"bit {bit}"
+        log = node.log()
+        assert log.topic_id == TOPIC_ID
+        # A bit outside of the id, in the version's line, is let be.
+        assert topic_ids.decode(metadata_of(cluster, 1).read_bytes()) == TOPIC_ID
+    assert strays(cluster, 1) == []
 
 
 @pytest.mark.parametrize("metadata", DISAGREEING, ids=["another id", "unreadable"])
-def test_a_follower_with_another_topics_log_keeps_it_aside_and_copies_anew(tmp_path: Path, metadata: bytes) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        node = await restarted_with(cluster, 2, metadata)
-        assert cluster.lead(1, 1, (1,), replicas=(1, 2), is_new=False)[2].partitions == ()
-        assert node.records() == []
-        (stray,) = strays(cluster, 2)
-        log = cluster.directory / "broker-2-0" / stray / f"{0:020d}.log"
-        assert log.stat().st_size > 0, "a person may look at it"
-        await cluster.settle()
-        assert node.records() == ["a", "b"]
-        assert topic_ids.read(FileSystem(), str(metadata_of(cluster, 2).parent)) == TOPIC_ID
-
-    play(tmp_path, scenario)
+async def test_a_follower_with_another_topics_log_keeps_it_aside_and_copies_again(
+    cluster: Cluster, metadata: bytes
+) -> None:
+    node = await restarted_with(cluster, 2, metadata)
+    assert cluster.lead(1, 1, (1,), is_new=False)[2].partitions == ()
+    assert node.records() == []
+    (stray,) = strays(cluster, 2)
+    log = cluster.directory / "broker-2-0" / stray / f"{0:020d}.log"
+    assert log.stat().st_size > 0, "a person may look at it"
+    await cluster.settle()
+    assert node.records() == ["a", "b"]
+    assert topic_ids.read(FileSystem(), str(metadata_of(cluster, 2).parent)) == TOPIC_ID
 
 
 @pytest.mark.parametrize("leader", [1, 2])
 @pytest.mark.parametrize("metadata", DISAGREEING, ids=["another id", "unreadable"])
-def test_an_empty_log_never_stands_for_a_member_of_the_isr(tmp_path: Path, metadata: bytes, leader: int) -> None:
+async def test_an_empty_log_never_stands_for_a_member_of_the_isr(
+    cluster: Cluster, metadata: bytes, leader: int
+) -> None:
     """INV-1: it would truncate the others as leader, or move the high watermark as follower."""
-
-    async def scenario(cluster: Cluster) -> None:
-        node = await restarted_with(cluster, 2, metadata)
-        (refused,) = cluster.lead(leader, 1, (1, 2), replicas=(1, 2), is_new=False)[2].partitions
-        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR, "so the controller takes it for an offline replica"
-        assert node.manager.partitions.get(TP) is None
-        assert metadata_of(cluster, 2).read_bytes() == metadata, "left as it is"
-        assert strays(cluster, 2) == []
-        # Others lead without it. With the next LeaderAndIsr it starts empty.
-        node = await restarted_with(cluster, 2, metadata)
-        assert cluster.lead(1, 2, (1,), replicas=(1, 2), is_new=False)[2].partitions == ()
-        await cluster.settle()
-        assert node.records() == cluster.nodes[1].records() == ["a", "b"]
-        assert len(strays(cluster, 2)) == 1
-
-    play(tmp_path, scenario)
+    node = await restarted_with(cluster, 2, metadata)
+    (refused,) = cluster.lead(leader, 1, (1, 2), is_new=False)[2].partitions
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR, "so the controller takes it for an offline replica"
+    assert node.manager.partitions.get(TP) is None
+    assert metadata_of(cluster, 2).read_bytes() == metadata, "left as it is"
+    assert strays(cluster, 2) == []
+    # Others lead without it. With the next LeaderAndIsr it starts empty.
+    node = await restarted_with(cluster, 2, metadata)
+    assert cluster.lead(1, 2, (1,), is_new=False)[2].partitions == ()
+    await cluster.settle()
+    assert node.records() == cluster.nodes[1].records() == ["a", "b"]
+    assert len(strays(cluster, 2)) == 1
 
 
-def test_a_new_topic_does_not_take_what_an_earlier_one_left(tmp_path: Path) -> None:
-    """FLT-36: a new topic's replicas are in the ISR from the first, and empty."""
+async def test_a_new_topic_does_not_take_what_an_earlier_one_left(cluster: Cluster) -> None:
+    """FLT-36: the replicas of a new topic are in the ISR from the first, and empty. Its epochs start at 0 again."""
+    cluster.lead(1, 3, (1, 2))
+    cluster.lead(1, 0, (1, 2), topic_id=OTHER_ID)
+    assert cluster.nodes[1].records() == cluster.nodes[2].records() == []
+    assert len(strays(cluster, 1)) == len(strays(cluster, 2)) == 1
+    assert cluster.nodes[1].partition().high_watermark == 0
+    assert cluster.nodes[1].partition().leader_epoch == 0
+    cluster.produce(1, "new", acks=1)
+    assert cluster.nodes[1].records() == ["new"]
 
-    async def scenario(cluster: Cluster) -> None:
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2), topic_id=OTHER_ID)
-        assert cluster.nodes[1].records() == cluster.nodes[2].records() == []
-        assert len(strays(cluster, 1)) == len(strays(cluster, 2)) == 1
-        assert cluster.nodes[1].partition().high_watermark == 0
 
-    play(tmp_path, scenario)
-
-
-def test_a_flipped_bit_makes_no_stray(tmp_path: Path) -> None:
+async def test_a_flipped_bit_makes_no_stray(cluster: Cluster) -> None:
     """LAI-6: a replica that is not named, but known to the controller as of this broker, stays."""
-
-    async def scenario(cluster: Cluster) -> None:
-        broken = bytearray(topic_ids.encode(TOPIC_ID))
-        broken[-1] ^= 1
-        node = await restarted_with(cluster, 1, bytes(broken))
-        state = PartitionState(TP.topic, TP.partition, 1, 2, 1, (2, 1), 1, (2, 1))
-        head = (9, 1, node.epoch)
-        request = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
-        node.carry_out(request)
-        node.carry_out(LeaderAndIsrRequest(*head, (), {}, cluster.brokers(), is_full=True))
-        assert strays(cluster, 1) == []
-        cluster.lead(1, 5, (1,), replicas=(1,), is_new=False)
-        assert node.records() == ["a", "b"]
-
-    play(tmp_path, scenario)
+    broken = bytearray(topic_ids.encode(TOPIC_ID))
+    broken[-1] ^= 1
+    node = await restarted_with(cluster, 1, bytes(broken))
+    state = PartitionState(TP.topic, TP.partition, 1, 2, 1, (2, 1), 1, (2, 1))
+    head = (9, 1, node.epoch)
+    request = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
+    node.carry_out(request)
+    node.carry_out(LeaderAndIsrRequest(*head, (), {}, cluster.brokers(), is_full=True))
+    assert strays(cluster, 1) == []
+    cluster.lead(1, 5, (1,), replicas=(1,), is_new=False)
+    assert node.records() == ["a", "b"]
 
 
-def test_a_disk_that_does_not_tell_the_id_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_does_not_tell_the_id_has_failed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """LOG-6: EIO is no reason to start empty."""
+    node = await restarted_with(cluster, 2, topic_ids.encode(OTHER_ID))
 
-    async def scenario(cluster: Cluster) -> None:
-        node = await restarted_with(cluster, 2, topic_ids.encode(OTHER_ID))
+    def broken(self: FileSystem, path: str) -> bytes | None:
+        raise OSError(errno.EIO, path)
 
-        def broken(self: FileSystem, path: str) -> bytes | None:
-            raise OSError(errno.EIO, path)
-
-        monkeypatch.setattr(FileSystem, "read_file", broken)
-        (refused,) = cluster.lead(1, 1, (1,), replicas=(1, 2), to=(2,), is_new=False)[2].partitions
-        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert node.logs.offline_dirs == node.logs.directories
-        assert strays(cluster, 2) == []
-
-    play(tmp_path, scenario)
+    monkeypatch.setattr(FileSystem, "read_file", broken)
+    (refused,) = cluster.lead(1, 1, (1,), to=(2,), is_new=False)[2].partitions
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.logs.offline_dirs == node.logs.directories
+    assert strays(cluster, 2) == []

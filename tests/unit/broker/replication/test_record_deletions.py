@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from broker.replication.record_deletions import RecordDeletion
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import TP, Cluster, play
+from tests.support.replica_cluster import TP, Cluster
 
 DONE = ErrorCode.NONE
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 async def with_records(cluster: Cluster, count: int = 5) -> None:
     """Broker 1 leads, all three have `count` records and know that these are committed."""
-    await cluster.start(1, 2, 3)
-    cluster.lead(1, 0, (1, 2, 3))
+    await cluster.start_led(1, 2, 3)
     for number in range(count):
         cluster.produce(1, str(number))
     await cluster.replicate(2, 3, rounds=3)
@@ -37,38 +32,31 @@ def starts(cluster: Cluster) -> dict[int, int]:
     return {broker: node.partition().log.log_start_offset for broker, node in cluster.nodes.items()}
 
 
-def test_all_live_replicas_follow_before_the_answer(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        answer = delete(cluster, 1, 3)
-        assert starts(cluster) == {1: 3, 2: 0, 3: 0}
-        await cluster.replicate(2, 3)  # they hear of it
-        assert starts(cluster) == {1: 3, 2: 3, 3: 3}
-        assert answer == []
-        await cluster.replicate(2)
-        assert answer == []
-        await cluster.replicate(3)
-        assert answer == [RecordDeletion(DONE, 3)]
-        assert [node.records() for node in cluster.nodes.values()] == [["3", "4"]] * 3
-        assert len(cluster.nodes[1].manager.record_deletions) == 0
-
-    play(tmp_path, scenario)
+async def test_all_live_replicas_follow_before_the_answer(cluster: Cluster) -> None:
+    await with_records(cluster)
+    answer = delete(cluster, 1, 3)
+    assert starts(cluster) == {1: 3, 2: 0, 3: 0}
+    await cluster.replicate(2, 3)  # they hear of it
+    assert starts(cluster) == {1: 3, 2: 3, 3: 3}
+    assert answer == []
+    await cluster.replicate(2)
+    assert answer == []
+    await cluster.replicate(3)
+    assert answer == [RecordDeletion(DONE, 3)]
+    assert [node.records() for node in cluster.nodes.values()] == [["3", "4"]] * 3
+    assert len(cluster.nodes[1].manager.record_deletions) == 0
 
 
-def test_up_to_the_high_watermark_and_below_the_start(tmp_path: Path) -> None:
+async def test_up_to_the_high_watermark_and_below_the_start(cluster: Cluster) -> None:
     """LOG-1: below the start it succeeds, -1 is the high watermark."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        everything = delete(cluster, 1, -1)
-        await cluster.replicate(2, 3, rounds=2)
-        assert everything == [RecordDeletion(DONE, 5)]
-        assert delete(cluster, 1, 2) == [RecordDeletion(DONE, 5)]
-        cluster.produce(1, "more")
-        await cluster.replicate(2, 3, rounds=2)
-        assert cluster.nodes[2].records() == ["more"]
-
-    play(tmp_path, scenario)
+    await with_records(cluster)
+    everything = delete(cluster, 1, -1)
+    await cluster.replicate(2, 3, rounds=2)
+    assert everything == [RecordDeletion(DONE, 5)]
+    assert delete(cluster, 1, 2) == [RecordDeletion(DONE, 5)]
+    cluster.produce(1, "more")
+    await cluster.replicate(2, 3, rounds=2)
+    assert cluster.nodes[2].records() == ["more"]
 
 
 @pytest.mark.parametrize(
@@ -79,113 +67,81 @@ def test_up_to_the_high_watermark_and_below_the_start(tmp_path: Path) -> None:
         (2, 1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_refusals(tmp_path: Path, broker: int, offset: int, error: ErrorCode) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        cluster.produce(1, "not yet committed")
-        assert delete(cluster, broker, offset) == [RecordDeletion(error, -1)]
-        assert starts(cluster) == {1: 0, 2: 0, 3: 0}
-
-    play(tmp_path, scenario)
+async def test_refusals(cluster: Cluster, broker: int, offset: int, error: ErrorCode) -> None:
+    await with_records(cluster)
+    cluster.produce(1, "not yet committed")
+    assert delete(cluster, broker, offset) == [RecordDeletion(error, -1)]
+    assert starts(cluster) == {1: 0, 2: 0, 3: 0}
 
 
-def test_a_compacted_topic_keeps_its_records(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,), overrides={"cleanup.policy": "compact"})
-        assert delete(cluster, 1, 0) == [RecordDeletion(ErrorCode.POLICY_VIOLATION, -1)]
-
-    play(tmp_path, scenario)
+async def test_a_compacted_topic_keeps_its_records(cluster: Cluster) -> None:
+    await cluster.start_led(1, overrides={"cleanup.policy": "compact"})
+    assert delete(cluster, 1, 0) == [RecordDeletion(ErrorCode.POLICY_VIOLATION, -1)]
 
 
-def test_an_unknown_partition(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        answer: dict[TopicPartition, RecordDeletion] = {}
-        cluster.nodes[1].manager.record_deletions.delete({TP: 0}, 1.0, answer.update)
-        assert answer == {TP: RecordDeletion(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
-
-    play(tmp_path, scenario)
+async def test_an_unknown_partition(cluster: Cluster) -> None:
+    await cluster.start(1)
+    answer: dict[TopicPartition, RecordDeletion] = {}
+    cluster.nodes[1].manager.record_deletions.delete({TP: 0}, 1.0, answer.update)
+    assert answer == {TP: RecordDeletion(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
 
 
-def test_the_dead_are_not_waited_for(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        answer = delete(cluster, 1, 3)
-        await cluster.replicate(2, rounds=2)
-        assert answer == []
-        cluster.kill(3)
-        assert answer == [RecordDeletion(DONE, 3)]
-
-    play(tmp_path, scenario)
+async def test_the_dead_are_not_waited_for(cluster: Cluster) -> None:
+    await with_records(cluster)
+    answer = delete(cluster, 1, 3)
+    await cluster.replicate(2, rounds=2)
+    assert answer == []
+    cluster.kill(3)
+    assert answer == [RecordDeletion(DONE, 3)]
 
 
-def test_a_replica_that_does_not_come(tmp_path: Path) -> None:
+async def test_a_replica_that_does_not_come(cluster: Cluster) -> None:
     """What was deleted stays deleted; the answer says that not all have followed, and how far they are."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        answer = delete(cluster, 1, 3, timeout_s=2.0)
-        await cluster.replicate(2, rounds=2)
-        cluster.time.advance(2.0)
-        assert answer == [RecordDeletion(ErrorCode.REQUEST_TIMED_OUT, 0)]
-        assert starts(cluster) == {1: 3, 2: 3, 3: 0}
-
-    play(tmp_path, scenario)
+    await with_records(cluster)
+    answer = delete(cluster, 1, 3, timeout_s=2.0)
+    await cluster.replicate(2, rounds=2)
+    cluster.time.advance(2.0)
+    assert answer == [RecordDeletion(ErrorCode.REQUEST_TIMED_OUT, 0)]
+    assert starts(cluster) == {1: 3, 2: 3, 3: 0}
 
 
-def test_the_leadership_goes_meanwhile(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        answer = delete(cluster, 1, 3)
-        cluster.lead(2, 1, (1, 2, 3))
-        assert answer == [RecordDeletion(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
-
-    play(tmp_path, scenario)
+async def test_the_leadership_goes_meanwhile(cluster: Cluster) -> None:
+    await with_records(cluster)
+    answer = delete(cluster, 1, 3)
+    cluster.lead(2, 1, (1, 2, 3))
+    assert answer == [RecordDeletion(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
-def test_the_same_leader_in_a_new_epoch_goes_on(tmp_path: Path) -> None:
+async def test_the_same_leader_in_a_new_epoch_goes_on(cluster: Cluster) -> None:
     """Followers of an earlier epoch count no more (INV-12): they are waited for again."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        answer = delete(cluster, 1, 3)
-        await cluster.replicate(2, rounds=2)
-        cluster.lead(1, 1, (1, 2, 3))
-        await cluster.replicate(3, rounds=2)
-        assert answer == []
-        await cluster.replicate(2, rounds=2)
-        assert answer == [RecordDeletion(DONE, 3)]
-
-    play(tmp_path, scenario)
+    await with_records(cluster)
+    answer = delete(cluster, 1, 3)
+    await cluster.replicate(2, rounds=2)
+    cluster.lead(1, 1, (1, 2, 3))
+    await cluster.replicate(3, rounds=2)
+    assert answer == []
+    await cluster.replicate(2, rounds=2)
+    assert answer == [RecordDeletion(DONE, 3)]
 
 
-def test_a_leader_that_stood_still_promises_nothing(tmp_path: Path) -> None:
+async def test_a_leader_that_stood_still_promises_nothing(cluster: Cluster) -> None:
     """FLT-6."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        cluster.nodes[1].lease.tick(cluster.nodes[1].epoch)
-        cluster.time.advance(60.0)
-        assert cluster.nodes[1].lease.is_suspect()
-        assert delete(cluster, 1, 3) == [RecordDeletion(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
-
-    play(tmp_path, scenario)
+    await with_records(cluster)
+    cluster.nodes[1].lease.tick(cluster.nodes[1].epoch)
+    cluster.time.advance(60.0)
+    assert cluster.nodes[1].lease.is_suspect()
+    assert delete(cluster, 1, 3) == [RecordDeletion(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
-def test_parked_fetches_of_followers_are_answered_at_once(tmp_path: Path) -> None:
+async def test_parked_fetches_of_followers_are_answered_at_once(cluster: Cluster) -> None:
     """Or the deletion would take as long as a fetch may wait."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await with_records(cluster)
-        parked = [cluster.follower_fetch(1, follower, 5, epoch=0, max_wait_ms=500) for follower in (2, 3)]
-        consumer = cluster.consume(1, 5, max_wait_ms=500)
-        assert parked == [[], []]
-        answer = delete(cluster, 1, 3)
-        assert [[data.log_start_offset for data in fetch] for fetch in parked] == [[3], [3]]
-        assert consumer == []
-        assert answer == []
-        await cluster.replicate(2, 3, rounds=2)
-        assert answer == [RecordDeletion(DONE, 3)]
-
-    play(tmp_path, scenario)
+    await with_records(cluster)
+    parked = [cluster.follower_fetch(1, follower, 5, epoch=0, max_wait_ms=500) for follower in (2, 3)]
+    consumer = cluster.consume(1, 5, max_wait_ms=500)
+    assert parked == [[], []]
+    answer = delete(cluster, 1, 3)
+    assert [[data.log_start_offset for data in fetch] for fetch in parked] == [[3], [3]]
+    assert consumer == []
+    assert answer == []
+    await cluster.replicate(2, 3, rounds=2)
+    assert answer == [RecordDeletion(DONE, 3)]

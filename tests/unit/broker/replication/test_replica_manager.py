@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import gc
 import weakref
-from pathlib import Path
 
 import pytest
 
@@ -14,564 +13,368 @@ from broker.replication import replica_manager
 from broker.replication.partition import Role
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
+from protocol.rpc.messages import PartitionState, UpdateMetadataRequest
 from protocol.topic_ids import topic_id_uuid
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, play, values_of
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+from tests.support.replica_cluster import LAG_S, TOPIC_ID, TP, Cluster, list_offset, values_of
 
 
 def error_of(answer: list[FetchPartitionData]) -> ErrorCode:
     return ErrorCode(answer[0].error)
 
 
-def test_acks_all_waits_for_the_whole_isr(tmp_path: Path) -> None:
+async def test_acks_all_waits_for_the_whole_isr(cluster: Cluster) -> None:
     """REP-1, REP-4: append, fetch, fetch again, acknowledged; consumers see it then and not before."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 0, (1, 2, 3))
-        await cluster.replicate(2, 3)
-        answer = cluster.produce(1, "a", "b")
-        assert answer == []
-        assert values_of(cluster.consume(1, 0)[0]) == []
-        await cluster.replicate(2, 3)  # they get the data
-        await cluster.replicate(2)  # only one reports that it has it
-        assert answer == []
-        await cluster.replicate(3)
-        assert [(r.error, r.base_offset) for r in answer] == [(ErrorCode.NONE, 0)]
-        assert values_of(cluster.consume(1, 0)[0]) == ["a", "b"]
-        assert cluster.nodes[2].records() == cluster.nodes[3].records() == ["a", "b"]
-        await cluster.replicate(2)
-        assert cluster.nodes[2].partition().high_watermark == 2
-        assert cluster.nodes[1].manager.waiting() == (0, 0)
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2, 3)
+    await cluster.replicate(2, 3)
+    answer = cluster.produce(1, "a", "b")
+    assert answer == []
+    assert values_of(cluster.consume(1, 0)[0]) == []
+    await cluster.replicate(2, 3)  # they get the data
+    await cluster.replicate(2)  # only one reports that it has it
+    assert answer == []
+    await cluster.replicate(3)
+    assert [(r.error, r.base_offset) for r in answer] == [(ErrorCode.NONE, 0)]
+    assert values_of(cluster.consume(1, 0)[0]) == ["a", "b"]
+    assert cluster.nodes[2].records() == cluster.nodes[3].records() == ["a", "b"]
+    await cluster.replicate(2)
+    assert cluster.nodes[2].partition().high_watermark == 2
+    assert cluster.nodes[1].manager.waiting() == (0, 0)
 
 
-@pytest.mark.parametrize("acks", [0, 1])
-def test_other_acks_are_answered_by_the_append(tmp_path: Path, acks: int) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        assert cluster.produce(1, "a", acks=acks)[0].base_offset == 0
-        assert cluster.nodes[1].partition().high_watermark == 0
-
-    play(tmp_path, scenario)
-
-
-def test_a_sole_member_acknowledges_at_once(tmp_path: Path) -> None:
-    """BUG-22."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1,), replicas=(1, 2))
-        assert cluster.produce(1, "a")[0].error == ErrorCode.NONE
-        assert cluster.nodes[1].partition().high_watermark == 1
-
-    play(tmp_path, scenario)
-
-
-def test_an_append_below_min_insync_appends_nothing(tmp_path: Path) -> None:
+async def test_an_append_below_min_insync_appends_nothing(cluster: Cluster) -> None:
     """INV-17."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1,), replicas=(1, 2), overrides={"min.insync.replicas": "2"})
-        assert cluster.produce(1, "a")[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert cluster.nodes[1].records() == []
-        assert cluster.produce(1, "a", acks=1)[0].error == ErrorCode.NONE
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2, isr=(1,), overrides={"min.insync.replicas": "2"})
+    assert cluster.produce(1, "a")[0].error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert cluster.nodes[1].records() == []
+    assert cluster.produce(1, "a", acks=1)[0].error == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["of a known producer", "of a new producer"])
-def test_what_was_sent_behind_a_refused_batch_waits_for_it(tmp_path: Path, known: bool) -> None:
+async def test_what_was_sent_behind_a_refused_batch_waits_for_it(cluster: Cluster, known: bool) -> None:
     """INV-17, INV-20: the ISR is large enough again when the second batch in flight is looked at."""
+    await cluster.start(1, 2)
+    settings = {"min.insync.replicas": "2"}
+    cluster.lead(1, 0, (1, 2), overrides=settings)
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        settings = {"min.insync.replicas": "2"}
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides=settings)
+    def produce(value: str, sequence: int) -> list[ErrorCode]:
+        answer = cluster.produce(1, value, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return [result.error for result in answer]
 
-        def produce(value: str, sequence: int) -> list[ErrorCode]:
-            answer = cluster.produce(1, value, producer_id=7, producer_epoch=0, base_sequence=sequence)
-            return [result.error for result in answer]
-
-        first = 0
-        if known:
-            assert produce("before", 0) == []
-            first = 1
-        cluster.lead(1, 1, (1,), replicas=(1, 2), overrides=settings)
-        assert produce("a", first) == [ErrorCode.NOT_ENOUGH_REPLICAS]
-        cluster.lead(1, 2, (1, 2), replicas=(1, 2), overrides=settings)
-        assert produce("b", first + 1) == [ErrorCode.NOT_ENOUGH_REPLICAS]
-        assert produce("a", first) == produce("b", first + 1) == []
-        assert produce("d", first + 3) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
-        assert cluster.nodes[1].records()[first:] == ["a", "b"]
-
-    play(tmp_path, scenario)
+    first = 0
+    if known:
+        assert produce("before", 0) == []
+        first = 1
+    cluster.lead(1, 1, (1,), overrides=settings)
+    assert produce("a", first) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    cluster.lead(1, 2, (1, 2), overrides=settings)
+    assert produce("b", first + 1) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert produce("a", first) == produce("b", first + 1) == []
+    assert produce("d", first + 3) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert cluster.nodes[1].records()[first:] == ["a", "b"]
 
 
-def test_what_was_sent_behind_a_batch_that_came_before_the_leadership_waits_for_it(tmp_path: Path) -> None:
+async def test_what_was_sent_behind_a_batch_that_came_before_the_leadership_waits_for_it(cluster: Cluster) -> None:
     """INV-20: a broker that has just started gets a batch before the LeaderAndIsr that makes it leader."""
+    await cluster.start(1, 2)
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
+    def produce(sequence: int) -> ErrorCode:
+        return cluster.produce(1, "v", producer_id=7, producer_epoch=0, base_sequence=sequence)[0].error
 
-        def produce(sequence: int) -> ErrorCode:
-            return cluster.produce(1, "v", producer_id=7, producer_epoch=0, base_sequence=sequence)[0].error
-
-        assert produce(0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster.lead(1, 0, (1,), replicas=(1, 2))
-        assert produce(1) == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert [produce(0), produce(1)] == [ErrorCode.NONE, ErrorCode.NONE]
-
-    play(tmp_path, scenario)
+    assert produce(0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.lead(1, 0, (1,))
+    assert produce(1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [produce(0), produce(1)] == [ErrorCode.NONE, ErrorCode.NONE]
 
 
-def test_an_isr_that_shrinks_after_the_append_is_told(tmp_path: Path) -> None:
+async def test_an_isr_that_shrinks_after_the_append_is_told(cluster: Cluster) -> None:
     """INV-17, REP-3, INV-10: the proposed ISR acknowledges nothing before ZooKeeper has it."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides={"min.insync.replicas": "2"})
-        await cluster.replicate(2)
-        answer = cluster.produce(1, "a", timeout_ms=60_000)
-        cluster.pass_time(LAG_S + 1)
-        await cluster.nodes[1].manager.check_lag()
-        assert [p.state.isr for p in cluster.isr.proposals] == [(1,)]
-        assert answer == []
-        assert cluster.nodes[1].partition().high_watermark == 0
-        assert cluster.isr.apply() == [(1,)]
-        cluster.time.turn()
-        assert answer[0].error == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2, overrides={"min.insync.replicas": "2"})
+    await cluster.replicate(2)
+    answer = cluster.produce(1, "a", timeout_ms=60_000)
+    cluster.pass_time(LAG_S + 1)
+    await cluster.nodes[1].manager.check_lag()
+    assert [p.state.isr for p in cluster.isr.proposals] == [(1,)]
+    assert answer == []
+    assert cluster.nodes[1].partition().high_watermark == 0
+    assert cluster.isr.apply() == [(1,)]
+    cluster.time.turn()
+    assert answer[0].error == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def test_a_leader_knows_a_topic_id_as_soon_as_it_leads(tmp_path: Path) -> None:
+async def test_a_leader_knows_a_topic_id_as_soon_as_it_leads(cluster: Cluster) -> None:
     """Its followers fetch by that id before the controller's UpdateMetadata, which comes after LeaderAndIsr."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        manager = cluster.nodes[1].manager
-        topic_id = topic_id_uuid(TOPIC_ID)
-        assert manager.partitions.topic_name(topic_id) is None
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        cluster.tell_metadata()
-        assert manager.partitions.topic_name(topic_id) == TP.topic, "other metadata came first"
-        head = (9, 1, cluster.nodes[1].epoch)
-        state = PartitionState(TP.topic, 0, 1, 1, 0, (1, 2), 0, (1, 2))
-        told = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
-        cluster.nodes[1].carry_out(told)
-        assert manager.partitions.topic_name(topic_id) == TP.topic
-        gone = dataclasses.replace(told, partitions=(), topic_ids={})
-        cluster.nodes[1].carry_out(gone)
-        assert manager.partitions.topic_name(topic_id) is None
-
-    play(tmp_path, scenario)
+    await cluster.start(1, 2)
+    manager = cluster.nodes[1].manager
+    topic_id = topic_id_uuid(TOPIC_ID)
+    assert manager.partitions.topic_name(topic_id) is None
+    cluster.lead(1, 0, (1, 2))
+    cluster.tell_metadata()
+    assert manager.partitions.topic_name(topic_id) == TP.topic, "other metadata came first"
+    head = (9, 1, cluster.nodes[1].epoch)
+    state = PartitionState(TP.topic, 0, 1, 1, 0, (1, 2), 0, (1, 2))
+    told = UpdateMetadataRequest(*head, (state,), {TP.topic: TOPIC_ID}, cluster.brokers(), is_full=True)
+    cluster.nodes[1].carry_out(told)
+    assert manager.partitions.topic_name(topic_id) == TP.topic
+    gone = dataclasses.replace(told, partitions=(), topic_ids={})
+    cluster.nodes[1].carry_out(gone)
+    assert manager.partitions.topic_name(topic_id) is None
 
 
 @pytest.mark.usefixtures("a_pause_after_each_piece")
-def test_others_have_their_turn_while_many_partitions_are_looked_at_for_lag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_others_have_their_turn_while_many_partitions_are_looked_at_for_lag(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what they find out, as a standstill, counts for the rest."""
     monkeypatch.setattr(replica_manager, "LOOKS_IN_A_SLICE", 1)
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        for number in range(3):
-            cluster.tp = TopicPartition(TP.topic, number)
-            cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        cluster.pass_time(LAG_S + 1)
-        check = asyncio.create_task(cluster.nodes[1].manager.check_lag())
-        await asyncio.sleep(0)
-        assert [proposal.topic_partition for proposal in cluster.isr.proposals] == [TP]
-        cluster.time.now += 3 * LAG_S
-        await check
-        assert len(cluster.isr.proposals) == 1
-
-    play(tmp_path, scenario)
+    await cluster.start(1, 2)
+    for number in range(3):
+        cluster.tp = TopicPartition(TP.topic, number)
+        cluster.lead(1, 0, (1, 2))
+    cluster.pass_time(LAG_S + 1)
+    check = asyncio.create_task(cluster.nodes[1].manager.check_lag())
+    await asyncio.sleep(0)
+    assert [proposal.topic_partition for proposal in cluster.isr.proposals] == [TP]
+    cluster.time.now += 3 * LAG_S
+    await check
+    assert len(cluster.isr.proposals) == 1
 
 
-def test_an_answered_isr_proposal_leaves_no_garbage(tmp_path: Path) -> None:
+async def test_an_answered_isr_proposal_leaves_no_garbage(cluster: Cluster) -> None:
     """NET-4: what is left of very many to the collector is looked through in one turn of the loop, or kept for ever."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        cluster.pass_time(LAG_S + 1)
-        await cluster.nodes[1].manager.check_lag()
-        (on_result,) = (weakref.ref(proposal.on_result) for proposal in cluster.isr.proposals)
-        gc.disable()
-        try:
-            assert cluster.isr.apply() == [(1,)]
-            assert on_result() is None
-        finally:
-            gc.enable()
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    cluster.pass_time(LAG_S + 1)
+    await cluster.nodes[1].manager.check_lag()
+    (on_result,) = (weakref.ref(proposal.on_result) for proposal in cluster.isr.proposals)
+    gc.disable()
+    try:
+        assert cluster.isr.apply() == [(1,)]
+        assert on_result() is None
+    finally:
+        gc.enable()
 
 
-def test_a_conflicting_isr_write_stops_all_progress_until_the_controller_speaks(tmp_path: Path) -> None:
+async def test_a_conflicting_isr_write_stops_all_progress_until_the_controller_speaks(cluster: Cluster) -> None:
     """BUG-2, BUG-6: the follower that was to be dropped may lead already."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        answer = cluster.produce(1, "a", timeout_ms=60_000)
-        cluster.pass_time(LAG_S + 1)
-        await cluster.nodes[1].manager.check_lag()
-        cluster.lead(2, 1, (2,), replicas=(1, 2), to=(2,))
-        assert cluster.isr.apply() == []
-        await cluster.replicate()
-        cluster.pass_time(LAG_S + 1)
-        await cluster.nodes[1].manager.check_lag()
-        assert cluster.isr.proposals == []
-        assert answer == []
-        cluster.lead(2, 1, (2,), replicas=(1, 2), to=(1,))
-        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    answer = cluster.produce(1, "a", timeout_ms=60_000)
+    cluster.pass_time(LAG_S + 1)
+    await cluster.nodes[1].manager.check_lag()
+    cluster.lead(2, 1, (2,), to=(2,))
+    assert cluster.isr.apply() == []
+    await cluster.replicate()
+    cluster.pass_time(LAG_S + 1)
+    await cluster.nodes[1].manager.check_lag()
+    assert cluster.isr.proposals == []
+    assert answer == []
+    cluster.lead(2, 1, (2,), to=(1,))
+    assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_the_timeout_answers_the_producer(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        answer = cluster.produce(1, "a", timeout_ms=1500)
-        cluster.pass_time(1.6)
-        assert answer[0].error == ErrorCode.REQUEST_TIMED_OUT
-
-    play(tmp_path, scenario)
+async def test_the_timeout_answers_the_producer(cluster: Cluster) -> None:
+    await cluster.start_led(1, 2)
+    answer = cluster.produce(1, "a", timeout_ms=1500)
+    cluster.pass_time(1.6)
+    assert answer[0].error == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_one_high_watermark_move_answers_all_its_producers(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        answers = [cluster.produce(1, f"v{n}") for n in range(5)]
-        await cluster.replicate(2)
-        assert answers == [[]] * 5
-        cluster.follower_fetch(1, 2, 3, epoch=0)
-        assert [[r.base_offset for r in answer] for answer in answers] == [[0], [1], [2], [], []]
-
-    play(tmp_path, scenario)
-
-
-def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_them_later(tmp_path: Path) -> None:
+async def test_a_lost_leadership_answers_the_producers_and_never_acknowledges_them_later(cluster: Cluster) -> None:
     """BUG-10: leadership away, the record cut, leadership back, another record at the same offset."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        answer = cluster.produce(1, "lost")
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await cluster.replicate(1)
-        assert cluster.nodes[1].records() == []
-        cluster.lead(1, 2, (1, 2), replicas=(1, 2))
-        kept = cluster.produce(1, "kept")
-        await cluster.replicate(2, rounds=2)
-        assert kept[0].base_offset == 0
-        assert cluster.nodes[2].records() == ["kept"]
-        assert len(answer) == 1
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    answer = cluster.produce(1, "lost")
+    generation = cluster.nodes[1].partition().generation
+    cluster.lead(2, 1, (1, 2))
+    assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.replicate(1)
+    assert cluster.nodes[1].records() == []
+    cluster.lead(1, 2, (1, 2))
+    kept = cluster.produce(1, "kept")
+    await cluster.replicate(2, rounds=2)
+    assert kept[0].base_offset == 0
+    assert cluster.nodes[2].records() == ["kept"]
+    assert cluster.nodes[1].partition().acknowledgement(1, generation) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(answer) == 1
 
 
-def test_a_producer_survives_a_new_epoch_of_the_same_leader(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 0, (1, 2, 3))
-        await cluster.replicate()
-        answer = cluster.produce(1, "a")
-        cluster.kill(3)
-        cluster.lead(1, 1, (1, 2))
-        assert answer == []
-        await cluster.replicate(2, rounds=2)
-        assert answer[0].error == ErrorCode.NONE
-
-    play(tmp_path, scenario)
+async def test_a_producer_survives_a_new_epoch_of_the_same_leader(cluster: Cluster) -> None:
+    await cluster.start_led(1, 2, 3)
+    await cluster.replicate()
+    answer = cluster.produce(1, "a")
+    cluster.kill(3)
+    cluster.lead(1, 1, (1, 2))
+    assert answer == []
+    await cluster.replicate(2, rounds=2)
+    assert answer[0].error == ErrorCode.NONE
 
 
-def test_consumers_are_bounded_by_the_high_watermark(tmp_path: Path) -> None:
+async def test_consumers_are_bounded_by_the_high_watermark(cluster: Cluster) -> None:
     """REP-2, BAD-31."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        cluster.produce(1, "a")
-        await cluster.replicate(2, rounds=2)
-        cluster.produce(1, "b")
-        assert values_of(cluster.consume(1, 0)[0]) == ["a"]
-        for offset in (1, 2):
-            between = cluster.consume(1, offset)[0]
-            assert (between.error, values_of(between), between.high_watermark) == (ErrorCode.NONE, [], 1)
-        for offset in (3, -1):
-            assert error_of(cluster.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    cluster.produce(1, "a")
+    await cluster.replicate(2, rounds=2)
+    cluster.produce(1, "b")
+    assert values_of(cluster.consume(1, 0)[0]) == ["a"]
+    for offset in (1, 2):
+        between = cluster.consume(1, offset)[0]
+        assert (between.error, values_of(between), between.high_watermark) == (ErrorCode.NONE, [], 1)
+    for offset in (3, -1):
+        assert error_of(cluster.consume(1, offset)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_parked_consumer_is_answered_when_the_high_watermark_moves(tmp_path: Path) -> None:
-    """REP-5."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        answer = cluster.consume(1, 0, max_wait_ms=1000)
-        cluster.produce(1, "a")
+async def test_a_parked_consumer_waits_for_min_bytes_and_gets_everything(cluster: Cluster) -> None:
+    await cluster.start_led(1)
+    answer = cluster.consume(1, 0, max_wait_ms=1000, min_bytes=150)
+    for value in ("a", "b"):
+        cluster.produce(1, value)
         cluster.time.turn()
         assert answer == []
-        await cluster.replicate(2, rounds=2)
-        assert values_of(answer[0]) == ["a"]
-        assert cluster.nodes[1].manager.waiting() == (0, 0)
-
-    play(tmp_path, scenario)
-
-
-def test_a_parked_consumer_waits_for_min_bytes_and_gets_everything(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        answer = cluster.consume(1, 0, max_wait_ms=1000, min_bytes=150)
-        for value in ("a", "b"):
-            cluster.produce(1, value)
-            cluster.time.turn()
-            assert answer == []
-        cluster.produce(1, "c")
-        cluster.time.turn()
-        assert values_of(answer[0]) == ["a", "b", "c"]
-        late = cluster.consume(1, 2, max_wait_ms=1000, min_bytes=1000)
-        cluster.pass_time(1.1)
-        assert values_of(late[0]) == ["c"]
-
-    play(tmp_path, scenario)
+    cluster.produce(1, "c")
+    cluster.time.turn()
+    assert values_of(answer[0]) == ["a", "b", "c"]
+    late = cluster.consume(1, 2, max_wait_ms=1000, min_bytes=1000)
+    cluster.pass_time(1.1)
+    assert values_of(late[0]) == ["c"]
 
 
-def test_parked_followers_are_answered_once_per_turn_with_all_that_is_new(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
-        cluster.produce(1, "a")
-        cluster.produce(1, "b")
-        assert answer == []
-        cluster.time.turn()
-        assert [values_of(data) for data in answer] == [["a", "b"]]
-
-    play(tmp_path, scenario)
+async def test_parked_followers_are_answered_once_per_turn_with_all_that_is_new(cluster: Cluster) -> None:
+    await cluster.start_led(1, 2)
+    answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
+    cluster.produce(1, "a")
+    cluster.produce(1, "b")
+    assert answer == []
+    cluster.time.turn()
+    assert [values_of(data) for data in answer] == [["a", "b"]]
 
 
-def test_a_follower_that_asks_for_epochs_gets_its_parked_fetch_back(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
-        cluster.nodes[1].manager.offset_for_leader_epoch(TP, 0, 0, 2)
-        assert len(answer) == 1
-
-    play(tmp_path, scenario)
+async def test_a_follower_that_asks_for_epochs_gets_its_parked_fetch_back(cluster: Cluster) -> None:
+    await cluster.start_led(1, 2)
+    answer = cluster.follower_fetch(1, 2, 0, epoch=0, max_wait_ms=500)
+    cluster.nodes[1].manager.offset_for_leader_epoch(TP, 0, 0, 2)
+    assert len(answer) == 1
 
 
 @pytest.mark.parametrize(
     ("epoch", "error"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH), (1, ErrorCode.NONE)]
 )
-def test_fencing_by_leader_epoch(tmp_path: Path, epoch: int, error: ErrorCode) -> None:
+async def test_fencing_by_leader_epoch(cluster: Cluster, epoch: int, error: ErrorCode) -> None:
     """REP-8, BUG-3."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
-        assert error_of(cluster.consume(1, 0, epoch=epoch)) is error
-        assert error_of(cluster.follower_fetch(1, 2, 0, epoch=epoch)) is error
-        manager = cluster.nodes[1].manager
-        for ask in (
-            lambda: list_offset(manager, TP, -2, epoch),
-            lambda: manager.offset_for_leader_epoch(TP, epoch, 1),
-        ):
-            if error is ErrorCode.NONE:
+    await cluster.start(1, 2)
+    cluster.lead(1, 1, (1, 2))
+    assert error_of(cluster.consume(1, 0, epoch=epoch)) is error
+    assert error_of(cluster.follower_fetch(1, 2, 0, epoch=epoch)) is error
+    manager = cluster.nodes[1].manager
+    for ask in (
+        lambda: list_offset(manager, TP, -2, epoch),
+        lambda: manager.offset_for_leader_epoch(TP, epoch, 1),
+    ):
+        if error is ErrorCode.NONE:
+            ask()
+        else:
+            with pytest.raises(KafkaError) as raised:
                 ask()
-            else:
-                with pytest.raises(KafkaError) as raised:
-                    ask()
-                assert raised.value.code is error
-
-    play(tmp_path, scenario)
+            assert raised.value.code is error
 
 
-def test_a_fetch_in_another_epoch_does_not_move_the_leaders_view(tmp_path: Path) -> None:
+async def test_a_fetch_in_another_epoch_does_not_move_the_leaders_view(cluster: Cluster) -> None:
     """INV-12: also without an epoch, of a former life of the broker, and by a broker that is not a replica."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
-        life = cluster.nodes[2].epoch
-        answer = cluster.produce(1, "a")
-        for epoch, follower, its_life in ((0, 2, life), (2, 2, life), (-1, 2, life), (1, 2, life - 1), (1, 3, 99)):
-            refused = cluster.follower_fetch(1, follower, 1, epoch=epoch, life=its_life)
-            assert error_of(refused) is not ErrorCode.NONE
-            assert answer == []
-        cluster.follower_fetch(1, 2, 1, epoch=1)
-        assert answer[0].error == ErrorCode.NONE
-
-    play(tmp_path, scenario)
+    await cluster.start(1, 2, 3)
+    cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+    life = cluster.nodes[2].epoch
+    answer = cluster.produce(1, "a")
+    for epoch, follower, its_life in ((0, 2, life), (2, 2, life), (-1, 2, life), (1, 2, life - 1), (1, 3, 99)):
+        refused = cluster.follower_fetch(1, follower, 1, epoch=epoch, life=its_life)
+        assert error_of(refused) is not ErrorCode.NONE
+        assert answer == []
+    cluster.follower_fetch(1, 2, 1, epoch=1)
+    assert answer[0].error == ErrorCode.NONE
 
 
-def test_unknown_and_unled_partitions(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        assert cluster.produce(1, "a")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert error_of(cluster.consume(1, 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster.lead(1, 3, (1, 2), replicas=(1, 2))
-        refused = cluster.produce(2, "a")[0]
-        assert (refused.error, refused.leader_id, refused.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 3)
-        data = cluster.consume(2, 0)[0]
-        assert (data.error, data.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (1, 3))
-
-    play(tmp_path, scenario)
+async def test_unknown_and_unled_partitions(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    assert cluster.produce(1, "a")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert error_of(cluster.consume(1, 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.lead(1, 3, (1, 2))
+    refused = cluster.produce(2, "a")[0]
+    assert (refused.error, refused.leader_id, refused.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 3)
+    data = cluster.consume(2, 0)[0]
+    assert (data.error, data.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (1, 3))
 
 
-def test_a_broker_that_stops_does_not_follow_again(tmp_path: Path) -> None:
+async def test_a_broker_that_stops_does_not_follow_again(cluster: Cluster) -> None:
     """LAI-4: it would join the ISR that it has just left, and take acks=all with it."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        cluster.nodes[2].manager.begin_stop()
-        assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until StopReplica"
-        cluster.lead(1, 1, (1,), replicas=(1, 2))
-        assert cluster.nodes[2].manager.fetchers() == ()
-        assert cluster.nodes[2].partition().role is Role.FOLLOWER
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    cluster.nodes[2].manager.begin_stop()
+    assert [len(fetcher) for fetcher in cluster.nodes[2].manager.fetchers()] == [1], "until StopReplica"
+    cluster.lead(1, 1, (1,))
+    assert cluster.nodes[2].manager.fetchers() == ()
+    assert cluster.nodes[2].partition().role is Role.FOLLOWER
 
 
-def test_leader_and_isr_is_checked_per_partition(tmp_path: Path) -> None:
+async def test_leader_and_isr_is_checked_per_partition(cluster: Cluster) -> None:
     """LAI-1, LAI-2, LAI-3, INV-8."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.controller_epoch = 5
-        assert cluster.lead(1, 3, (1, 2), replicas=(1, 2))[1].partitions == ()
-        for epoch in (3, 2):
-            (refused,) = cluster.lead(2, epoch, (1, 2), replicas=(1, 2), to=(1,))[1].partitions
-            assert refused.error == ErrorCode.STALE_CONTROLLER_EPOCH
-        (refused,) = cluster.lead(2, 9, (2,), replicas=(2,), to=(1,))[1].partitions
-        assert refused.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster.controller_epoch = 4
-        answer = cluster.lead(2, 9, (1, 2), replicas=(1, 2), to=(1,))[1]
-        assert (answer.error, answer.partitions) == (ErrorCode.STALE_CONTROLLER_EPOCH, ())
-        assert cluster.nodes[1].partition().role is Role.LEADER
-        assert cluster.nodes[1].partition().leader_epoch == 3
-
-    play(tmp_path, scenario)
-
-
-def test_list_offsets(tmp_path: Path) -> None:
-    """INV-16: the HW for consumers, the LEO for replicas; nothing while a fresh leader's HW lags."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2, 3)
-        cluster.lead(1, 0, (1, 2, 3))
-        await cluster.replicate()
-        cluster.produce(1, "a")
-        await cluster.replicate(2, 3)
-        await cluster.replicate(2, 3)
-        cluster.produce(1, "b")
-        manager = cluster.nodes[1].manager
-        assert list_offset(manager, TP, -1) == (-1, 1, 0)
-        assert list_offset(manager, TP, -1, replica_id=2) == (-1, 2, 0)
-        for ask in (
-            lambda: list_offset(manager, TP, -1, replica_id=4),
-            lambda: manager.offset_for_leader_epoch(TP, 0, 0, 4),
-        ):
-            with pytest.raises(KafkaError) as not_assigned:
-                ask()
-            assert not_assigned.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert list_offset(manager, TP, -2) == (-1, 0, 0)
-        assert list_offset(manager, TP, 1000) == (1000, 0, 0)
-        assert list_offset(manager, TP, 1001) == (-1, -1, -1)
-        await cluster.replicate(2)
-        # 2 leads now, with both records but a HW of 1.
-        cluster.lead(2, 1, (2, 3), to=(2,))
-        with pytest.raises(KafkaError) as raised:
-            list_offset(cluster.nodes[2].manager, TP, -1)
-        assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
-
-    play(tmp_path, scenario)
-
-
-def test_stop_replica(tmp_path: Path) -> None:
-    """LAI-6, BUG-20: a late one is fenced by the leader epoch; a delete removes the log."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 4, (1, 2), replicas=(1, 2))
-        answer = cluster.produce(1, "a")
-        node = cluster.nodes[1]
-
-        def stop(epoch: int, *, delete: bool) -> tuple[int, ...]:
-            request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, epoch, delete),))
-            return tuple(error for _, _, error in node.carry_out(request).partitions)
-
-        assert stop(3, delete=True) == (ErrorCode.FENCED_LEADER_EPOCH,)
-        assert node.records() == ["a"]
-        assert stop(4, delete=False) == ()
-        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert stop(-2, delete=True) == ()
-        assert node.logs.get(TP) is None
-        assert stop(-2, delete=True) == ()
-
-    play(tmp_path, scenario)
-
-
-def test_a_topic_made_again_starts_with_an_empty_log(tmp_path: Path) -> None:
-    """FLT-36."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 5, (1,), replicas=(1,))
-        cluster.produce(1, "old")
-        cluster.lead(1, 0, (1,), replicas=(1,), topic_id="AAAAAAAAAAAAAAAAAAAAWA")
-        assert cluster.nodes[1].records() == []
-        cluster.produce(1, "new")
-        assert cluster.nodes[1].records() == ["new"]
-        assert cluster.nodes[1].partition().leader_epoch == 0
-
-    play(tmp_path, scenario)
-
-
-def test_a_lost_session_stops_leading_and_the_same_epoch_is_taken_again(tmp_path: Path) -> None:
-    """STA-4."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        answer = cluster.produce(1, "a")
-        manager = cluster.nodes[1].manager
-        manager.step_down_all("test")
-        assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert manager.fenced_broker_epoch == cluster.nodes[1].epoch
-        assert cluster.lead(1, 0, (1, 2), replicas=(1, 2), to=(1,))[1].partitions == ()
-        assert cluster.produce(1, "c", acks=1)[0].base_offset == 1
-        (refused,) = cluster.lead(1, 0, (1, 2), replicas=(1, 2), to=(1,))[1].partitions
+    await cluster.start(1, 2)
+    cluster.controller_epoch = 5
+    assert cluster.lead(1, 3, (1, 2))[1].partitions == ()
+    for epoch in (3, 2):
+        (refused,) = cluster.lead(2, epoch, (1, 2), to=(1,))[1].partitions
         assert refused.error == ErrorCode.STALE_CONTROLLER_EPOCH
+    (refused,) = cluster.lead(2, 9, (2,), replicas=(2,), to=(1,))[1].partitions
+    assert refused.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.controller_epoch = 4
+    answer = cluster.lead(2, 9, (1, 2), to=(1,))[1]
+    assert (answer.error, answer.partitions) == (ErrorCode.STALE_CONTROLLER_EPOCH, ())
+    assert cluster.nodes[1].partition().role is Role.LEADER
+    assert cluster.nodes[1].partition().leader_epoch == 3
 
-    play(tmp_path, scenario)
+
+async def test_list_offsets(cluster: Cluster) -> None:
+    """INV-16: the HW for consumers, the LEO for replicas; nothing while a fresh leader's HW lags."""
+    await cluster.start_led(1, 2, 3)
+    await cluster.replicate()
+    cluster.produce(1, "a")
+    await cluster.replicate(2, 3)
+    await cluster.replicate(2, 3)
+    cluster.produce(1, "b")
+    manager = cluster.nodes[1].manager
+    assert list_offset(manager, TP, -1) == (-1, 1, 0)
+    assert list_offset(manager, TP, -1, replica_id=2) == (-1, 2, 0)
+    for ask in (
+        lambda: list_offset(manager, TP, -1, replica_id=4),
+        lambda: manager.offset_for_leader_epoch(TP, 0, 0, 4),
+    ):
+        with pytest.raises(KafkaError) as not_assigned:
+            ask()
+        assert not_assigned.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert list_offset(manager, TP, -2) == (-1, 0, 0)
+    assert list_offset(manager, TP, 1000) == (1000, 0, 0)
+    assert list_offset(manager, TP, 1001) == (-1, -1, -1)
+    await cluster.replicate(2)
+    # 2 leads now, with both records but a HW of 1.
+    cluster.lead(2, 1, (2, 3), to=(2,))
+    with pytest.raises(KafkaError) as raised:
+        list_offset(cluster.nodes[2].manager, TP, -1)
+    assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-def test_after_standing_still_nothing_is_acknowledged_before_the_session_is_confirmed(tmp_path: Path) -> None:
+async def test_a_lost_session_stops_leading_and_the_same_epoch_is_taken_again(cluster: Cluster) -> None:
+    """STA-4."""
+    await cluster.start_led(1, 2)
+    answer = cluster.produce(1, "a")
+    manager = cluster.nodes[1].manager
+    manager.step_down_all("test")
+    assert answer[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert cluster.produce(1, "b")[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert manager.fenced_broker_epoch == cluster.nodes[1].epoch
+    assert cluster.lead(1, 0, (1, 2), to=(1,))[1].partitions == ()
+    assert cluster.produce(1, "c", acks=1)[0].base_offset == 1
+    (refused,) = cluster.lead(1, 0, (1, 2), to=(1,))[1].partitions
+    assert refused.error == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+async def test_after_standing_still_nothing_is_acknowledged_before_the_session_is_confirmed(cluster: Cluster) -> None:
     """FLT-6: also by callbacks that run before any timer; FLT-5: the ISR stays as it is."""
 
     class Session:
@@ -580,43 +383,18 @@ def test_after_standing_still_nothing_is_acknowledged_before_the_session_is_conf
         async def heartbeat(self) -> None:
             return None
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        node = cluster.nodes[1]
-        node.lease.tick(0)
-        waiting = cluster.produce(1, "a", timeout_ms=60_000)
-        cluster.time.now += 3 * LAG_S
-        assert error_of(cluster.follower_fetch(1, 2, 1, epoch=0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert cluster.produce(1, "b", acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await node.manager.check_lag()
-        assert cluster.isr.proposals == []
-        assert waiting == []
-        assert await node.lease.confirm(Session())
-        await node.manager.check_lag()
-        assert cluster.isr.proposals == []
-        cluster.follower_fetch(1, 2, 1, epoch=0)
-        assert waiting[0].error == ErrorCode.NONE
-        assert node.records() == ["a"]
-
-    play(tmp_path, scenario)
-
-
-def test_a_failed_log_directory_takes_its_partitions_offline(tmp_path: Path) -> None:
-    """LOG-6, FLT-28."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        answer = cluster.produce(1, "a")
-        node = cluster.nodes[1]
-        log = node.partition().log
-        assert log is not None
-        node.manager.failures.directory_failed(log.log_dir)
-        assert answer[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert error_of(cluster.consume(1, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
-        (refused,) = cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,))[1].partitions
-        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
-
-    play(tmp_path, scenario)
+    node = await cluster.start_led(1, 2)
+    node.lease.tick(0)
+    waiting = cluster.produce(1, "a", timeout_ms=60_000)
+    cluster.time.now += 3 * LAG_S
+    assert error_of(cluster.follower_fetch(1, 2, 1, epoch=0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert cluster.produce(1, "b", acks=1)[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await node.manager.check_lag()
+    assert cluster.isr.proposals == []
+    assert waiting == []
+    assert await node.lease.confirm(Session())
+    await node.manager.check_lag()
+    assert cluster.isr.proposals == []
+    cluster.follower_fetch(1, 2, 1, epoch=0)
+    assert waiting[0].error == ErrorCode.NONE
+    assert node.records() == ["a"]

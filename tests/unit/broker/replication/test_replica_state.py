@@ -118,7 +118,7 @@ def test_lag_is_by_time_only(end: int, caught_up_at: float, now: float, lags: bo
 
 
 @pytest.mark.parametrize(("now", "lags"), [(15.0, ()), (25.0, (2,))])
-def test_who_could_not_fetch_while_the_leader_stood_still_has_the_lag_time_anew(
+def test_who_could_not_fetch_while_the_leader_stood_still_has_the_lag_time_again(
     now: float, lags: tuple[int, ...]
 ) -> None:
     """FLT-5. One that is not assigned any more lags all the same."""

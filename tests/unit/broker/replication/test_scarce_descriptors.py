@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
-from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.leadership_changes import Lookup
 from broker.replication.partition import Role
 from broker.storage.disk.filesystem import FileSystem
@@ -31,35 +28,25 @@ class ScarceDisk(FileSystem):
         return super()._open(path, flags, is_kept=is_kept)
 
 
-@pytest.fixture(autouse=True)
-def scarce_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+@pytest.fixture
+def cluster(cluster: Cluster, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Brokers 1 and 2. Broker 1 leads TP, of which both have a record."""
     monkeypatch.setattr("tests.support.replica_cluster.FileSystem", ScarceDisk)
     monkeypatch.setattr(ScarceDisk, "path", "/nowhere")
     monkeypatch.setattr(ScarceDisk, "number", errno.EMFILE)
 
+    async def start() -> None:
+        await cluster.start_led(1, 2)
+        cluster.produce(1, "a")
+        await cluster.settle()
 
-def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Brokers 1 and 2; TP is led by 1 and has a record on both."""
-
-    async def main() -> None:
-        cluster = Cluster(directory)
-        try:
-            await cluster.start(1, 2)
-            cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-            cluster.produce(1, "a")
-            await cluster.settle()
-            await scenario(cluster)
-        finally:
-            cluster.close()
-
-    asyncio.run(main())
+    runner.run(start())
+    return cluster
 
 
 def close_files(node: Node) -> str:
     """As when they were not used for a while. Returns the log's directory."""
-    log = node.partition().log
-    assert log is not None
+    log = node.log()
     for segment in log.segments:
         segment.is_unsynced = False
         assert segment.rest()
@@ -75,77 +62,64 @@ def take(node: Node, *partitions: int) -> tuple[dict[int, int], list[PartitionSt
     return {row.partition: row.error for row in answer.partitions}, held
 
 
-def test_producers_and_consumers_are_told_to_ask_again(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[1]
-        ScarceDisk.path = close_files(node)
-        assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert node.partition().role is Role.LEADER
-        assert node.logs.offline_dirs == ()
-        ScarceDisk.path = "/nowhere"
-        cluster.produce(1, "c")
-        await cluster.settle()
-        assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["a", "c"]
-
-    play(tmp_path, scenario)
+async def test_producers_and_consumers_are_told_to_ask_again(cluster: Cluster) -> None:
+    node = cluster.nodes[1]
+    ScarceDisk.path = close_files(node)
+    assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.partition().role is Role.LEADER
+    assert node.logs.offline_dirs == ()
+    ScarceDisk.path = "/nowhere"
+    cluster.produce(1, "c")
+    await cluster.settle()
+    assert cluster.nodes[1].records() == cluster.nodes[2].records() == ["a", "c"]
 
 
-def test_a_follower_goes_on_once_it_can(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[2]
-        ScarceDisk.path = close_files(node)
-        waiting = cluster.produce(1, "b")
-        await cluster.replicate(2, rounds=3)
-        assert node.partition().role is Role.FOLLOWER
-        assert node.logs.offline_dirs == ()
-        assert not waiting
-        ScarceDisk.path = "/nowhere"
-        cluster.pass_time(2.0)
-        await cluster.settle()
-        assert waiting[0].error == ErrorCode.NONE
-        assert node.records() == ["a", "b"]
-
-    play(tmp_path, scenario)
+async def test_a_follower_goes_on_once_it_can(cluster: Cluster) -> None:
+    node = cluster.nodes[2]
+    ScarceDisk.path = close_files(node)
+    waiting = cluster.produce(1, "b")
+    await cluster.replicate(2, rounds=3)
+    assert node.partition().role is Role.FOLLOWER
+    assert node.logs.offline_dirs == ()
+    assert not waiting
+    ScarceDisk.path = "/nowhere"
+    cluster.pass_time(2.0)
+    await cluster.settle()
+    assert waiting[0].error == ErrorCode.NONE
+    assert node.records() == ["a", "b"]
 
 
-def test_a_log_that_cannot_be_made_now_is_held_and_made_later(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_made_now_is_held_and_made_later(cluster: Cluster) -> None:
     """The controller gets no error: after one it would never ask again."""
-
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[1]
-        directory = str(node.logs.directories[0])
-        ScarceDisk.path = f"{directory}/{TP.topic}-7/"
-        errors, held = take(node, 6, 7, 8)
-        assert errors == {}
-        assert [state.partition for state in held] == [7]
-        assert node.partition(TP._replace(partition=6)).role is Role.LEADER
-        assert node.partition(TP._replace(partition=8)).role is Role.LEADER
-        assert take(node, 7)[1], "still"
-        ScarceDisk.path = "/nowhere"
-        assert take(node, 7) == ({}, [])
-        assert node.partition(TP._replace(partition=7)).role is Role.LEADER
-        assert node.logs.offline_dirs == ()
-
-    play(tmp_path, scenario)
+    node = cluster.nodes[1]
+    directory = str(node.logs.directories[0])
+    ScarceDisk.path = f"{directory}/{TP.topic}-7/"
+    errors, held = take(node, 6, 7, 8)
+    assert errors == {}
+    assert [state.partition for state in held] == [7]
+    assert node.partition(TP._replace(partition=6)).role is Role.LEADER
+    assert node.partition(TP._replace(partition=8)).role is Role.LEADER
+    assert take(node, 7)[1], "still"
+    ScarceDisk.path = "/nowhere"
+    assert take(node, 7) == ({}, [])
+    assert node.partition(TP._replace(partition=7)).role is Role.LEADER
+    assert node.logs.offline_dirs == ()
 
 
-def test_a_path_that_the_disk_refuses_costs_its_partition_alone(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[1]
-        ScarceDisk.number = errno.ENAMETOOLONG
-        ScarceDisk.path = f"{node.logs.directories[0]}/{TP.topic}-7/"
-        told: list[bool] = []
-        node.manager.failures.on_failure = lambda: told.append(True)
-        errors, held = take(node, 6, 7, 8)
-        assert errors == {7: ErrorCode.KAFKA_STORAGE_ERROR}
-        assert held == []
-        assert node.partition(TP._replace(partition=7)).role is Role.OFFLINE
-        assert node.partition(TP._replace(partition=8)).role is Role.LEADER
-        assert node.logs.offline_dirs == ()
-        assert told == [True], "others may lead"
-        cluster.produce(1, "b")
-        await cluster.settle()
-        assert cluster.nodes[2].records() == ["a", "b"]
-
-    play(tmp_path, scenario)
+async def test_a_path_that_the_disk_refuses_costs_its_partition_alone(cluster: Cluster) -> None:
+    node = cluster.nodes[1]
+    ScarceDisk.number = errno.ENAMETOOLONG
+    ScarceDisk.path = f"{node.logs.directories[0]}/{TP.topic}-7/"
+    told: list[bool] = []
+    node.manager.failures.on_failure = lambda: told.append(True)
+    errors, held = take(node, 6, 7, 8)
+    assert errors == {7: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert held == []
+    assert node.partition(TP._replace(partition=7)).role is Role.OFFLINE
+    assert node.partition(TP._replace(partition=8)).role is Role.LEADER
+    assert node.logs.offline_dirs == ()
+    assert told == [True], "others may lead"
+    cluster.produce(1, "b")
+    await cluster.settle()
+    assert cluster.nodes[2].records() == ["a", "b"]

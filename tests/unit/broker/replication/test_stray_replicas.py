@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,6 @@ from protocol.types import NO_LEADER, TopicPartition
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node
 
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAWA"
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def state(leader: int, replicas: tuple[int, ...], isr: tuple[int, ...] = (2,)) -> PartitionState:
@@ -61,21 +57,18 @@ def test_the_verdict(
     )
 
 
-def play(directory: Path, scenario: Callable[[Cluster, Node], Awaitable[None]]) -> None:
-    """Broker 1 has one record of TP; it has started again, and heard nothing from the controller yet."""
+@pytest.fixture
+def node(cluster: Cluster, runner: asyncio.Runner) -> Node:
+    """Broker 1, which has one record of TP. It has started again, and the controller has told it nothing yet."""
 
-    async def main() -> None:
-        cluster = Cluster(directory)
-        try:
-            await cluster.start(1)
-            cluster.lead(1, 5, (1,), replicas=(1,))
-            cluster.produce(1, "old")
-            cluster.kill(1)
-            await scenario(cluster, await cluster.start_broker(1))
-        finally:
-            cluster.close()
+    async def start() -> Node:
+        await cluster.start(1)
+        cluster.lead(1, 5, (1,))
+        cluster.produce(1, "old")
+        cluster.kill(1)
+        return await cluster.start_broker(1)
 
-    asyncio.run(main())
+    return runner.run(start())
 
 
 def tell(
@@ -102,87 +95,65 @@ def directories(cluster: Cluster) -> list[str]:
     return sorted(f"{name.split('.')[0]}-{name.rpartition('-')[2]}" if "." in name else name for name in found)
 
 
-def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, node: Node) -> None:
-        tell(cluster, node)
-        assert node.logs.get(TP) is None
-        assert directories(cluster) == ["t-0-stray"]
-        cluster.kill(1)
-        again = await cluster.start_broker(1)
-        assert again.logs.get(TP) is None, "it is not taken for a replica again"
-        tell(cluster, again)
-        assert directories(cluster) == ["t-0-stray"], "a person decides"
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        assert again.records() == [], "a topic without ids that is created again starts empty too"
-
-    play(tmp_path, scenario)
+async def test_a_replica_of_a_topic_that_is_gone_is_set_aside_and_kept(cluster: Cluster, node: Node) -> None:
+    tell(cluster, node)
+    assert node.logs.get(TP) is None
+    assert directories(cluster) == ["t-0-stray"]
+    cluster.kill(1)
+    again = await cluster.start_broker(1)
+    assert again.logs.get(TP) is None, "it is not taken for a replica again"
+    tell(cluster, again)
+    assert directories(cluster) == ["t-0-stray"], "a person decides"
+    cluster.lead(1, 0, (1,), replicas=(1,))
+    assert again.records() == [], "a topic without ids that is created again starts empty too"
 
 
 @pytest.mark.parametrize(
     "is_doubted_by", ["unreadable", "metadata that is not whole", "an earlier controller's metadata"]
 )
-def test_in_doubt_nothing_is_touched(tmp_path: Path, is_doubted_by: str) -> None:
+async def test_in_doubt_nothing_is_touched(cluster: Cluster, node: Node, is_doubted_by: str) -> None:
     """A topic whose node somebody has filled with rubbish must not lose its records."""
-
-    async def scenario(cluster: Cluster, node: Node) -> None:
-        match is_doubted_by:
-            case "unreadable":
-                tell(cluster, node, other_topics=("t",))
-            case "metadata that is not whole":
-                tell(cluster, node, metadata_is_full=False)
-            case _:
-                tell(cluster, node, other_topics=("t",))
-                request = LeaderAndIsrRequest(9, cluster.controller_epoch + 1, node.epoch, (), {}, (), is_full=True)
-                node.carry_out(request)
-        assert node.logs.get(TP) is not None
-        cluster.controller_epoch += 1
-        cluster.lead(1, 6, (1,), replicas=(1,))
-        assert node.records() == ["old"]
-
-    play(tmp_path, scenario)
+    match is_doubted_by:
+        case "unreadable":
+            tell(cluster, node, other_topics=("t",))
+        case "metadata that is not whole":
+            tell(cluster, node, metadata_is_full=False)
+        case _:
+            tell(cluster, node, other_topics=("t",))
+            request = LeaderAndIsrRequest(9, cluster.controller_epoch + 1, node.epoch, (), {}, (), is_full=True)
+            node.carry_out(request)
+    assert node.logs.get(TP) is not None
+    cluster.controller_epoch += 1
+    cluster.lead(1, 6, (1,), replicas=(1,))
+    assert node.records() == ["old"]
 
 
-def test_a_topic_made_again_elsewhere_leaves_no_replica_here(tmp_path: Path) -> None:
+async def test_a_topic_made_again_elsewhere_leaves_no_replica_here(cluster: Cluster, node: Node) -> None:
     """FLT-36: the new topic of that name has no replica on this broker, so nothing else would ever look at the old one."""
-
-    async def scenario(cluster: Cluster, node: Node) -> None:
-        tell(cluster, node, (state(2, (2, 3)),), OTHER_ID)
-        assert node.logs.get(TP) is None
-        assert directories(cluster) == ["t-0-stray"]
-
-    play(tmp_path, scenario)
+    tell(cluster, node, (state(2, (2, 3)),), OTHER_ID)
+    assert node.logs.get(TP) is None
+    assert directories(cluster) == ["t-0-stray"]
 
 
-def test_a_replica_that_was_reassigned_while_its_broker_was_away_is_deleted(tmp_path: Path) -> None:
+async def test_a_replica_that_was_reassigned_while_its_broker_was_away_is_deleted(cluster: Cluster, node: Node) -> None:
     """CTL-10 step 9 could not reach it; others lead the partition without it."""
-
-    async def scenario(cluster: Cluster, node: Node) -> None:
-        tell(cluster, node, (state(2, (2, 3)),))
-        assert node.logs.get(TP) is None
-        assert node.manager.partitions.get(TP) is None
-
-    play(tmp_path, scenario)
+    tell(cluster, node, (state(2, (2, 3)),))
+    assert node.logs.get(TP) is None
+    assert node.manager.partitions.get(TP) is None
 
 
-def test_named_replicas_are_never_strays(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, node: Node) -> None:
-        tell(cluster, node, (state(1, (1, 2), isr=(1, 2)), PartitionState("u", 0, 1, 2, 7, (2,), 3, (2,))))
-        assert node.records() == ["old"]
-        assert node.logs.get(TopicPartition("u", 0)) is None
-
-    play(tmp_path, scenario)
+async def test_named_replicas_are_never_strays(cluster: Cluster, node: Node) -> None:
+    tell(cluster, node, (state(1, (1, 2), isr=(1, 2)), PartitionState("u", 0, 1, 2, 7, (2,), 3, (2,))))
+    assert node.records() == ["old"]
+    assert node.logs.get(TopicPartition("u", 0)) is None
 
 
-def test_a_hosted_stray_lets_its_waiters_go(tmp_path: Path) -> None:
+async def test_a_hosted_stray_lets_its_waiters_go(cluster: Cluster, node: Node) -> None:
     """BUG-10: the controller changed, and the topic's node was removed by hand in between."""
-
-    async def scenario(cluster: Cluster, node: Node) -> None:
-        cluster.lead(1, 6, (1, 2), replicas=(1, 2))
-        answer = cluster.produce(1, "waits")
-        assert not answer
-        cluster.controller_epoch += 1
-        tell(cluster, node)
-        assert [result.error for result in answer] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        assert directories(cluster) == ["t-0-stray"]
-
-    play(tmp_path, scenario)
+    cluster.lead(1, 6, (1, 2))
+    answer = cluster.produce(1, "waits")
+    assert not answer
+    cluster.controller_epoch += 1
+    tell(cluster, node)
+    assert [result.error for result in answer] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert directories(cluster) == ["t-0-stray"]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from protocol.errors import ErrorCode
 from protocol.kafka.produce_codec import ProducePartitionResult
 from tests.support.logs import produced
-from tests.support.replica_cluster import TP, Cluster, play
+from tests.support.replica_cluster import TP, Cluster
 
 PRODUCER = 7
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def send(cluster: Cluster, broker: int, sequence: int, *, acks: int = -1) -> list[ProducePartitionResult]:
@@ -28,99 +24,76 @@ def offsets(*answers: list[ProducePartitionResult]) -> list[list[int]]:
     return [[result.base_offset for result in answer] for answer in answers]
 
 
-def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(tmp_path: Path) -> None:
+async def test_bug_11_a_duplicate_is_not_acknowledged_below_the_high_watermark(cluster: Cluster) -> None:
     """The producer repeats a batch that only the leader has: its answer would promise what the next leader does not have."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        first = send(cluster, 1, 0)
-        again = send(cluster, 1, 0)
-        assert (first, again) == ([], [])
-        await cluster.replicate(2)  # it gets the record
-        assert again == []
-        await cluster.replicate(2)  # it reports that it has it
-        assert offsets(first, again) == [[0], [0]]
-        assert again[0].error == ErrorCode.NONE
-        third = send(cluster, 1, 0)
-        assert offsets(third) == [[0]]  # below the HW: at once
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    first = send(cluster, 1, 0)
+    again = send(cluster, 1, 0)
+    assert (first, again) == ([], [])
+    await cluster.replicate(2)  # it gets the record
+    assert again == []
+    await cluster.replicate(2)  # it reports that it has it
+    assert offsets(first, again) == [[0], [0]]
+    assert again[0].error == ErrorCode.NONE
+    third = send(cluster, 1, 0)
+    assert offsets(third) == [[0]]  # below the HW: at once
 
 
-def test_bug_11_a_duplicate_behind_others_is_answered_when_its_turn_comes(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        answers = [send(cluster, 1, number) for number in range(3)]
-        again = send(cluster, 1, 1)
-        await cluster.replicate(2)
-        cluster.follower_fetch(1, 2, 2, epoch=0)
-        assert offsets(*answers, again) == [[0], [1], [], []]
-        cluster.follower_fetch(1, 2, 3, epoch=0)
-        assert offsets(*answers, again) == [[0], [1], [2], [1]]
-        assert cluster.nodes[1].manager.waiting()[0] == 0
-
-    play(tmp_path, scenario)
+async def test_bug_11_a_duplicate_behind_others_is_answered_when_its_turn_comes(cluster: Cluster) -> None:
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    answers = [send(cluster, 1, number) for number in range(3)]
+    again = send(cluster, 1, 1)
+    await cluster.replicate(2)
+    cluster.follower_fetch(1, 2, 2, epoch=0)
+    assert offsets(*answers, again) == [[0], [1], [], []]
+    cluster.follower_fetch(1, 2, 3, epoch=0)
+    assert offsets(*answers, again) == [[0], [1], [2], [1]]
+    assert cluster.nodes[1].manager.waiting()[0] == 0
 
 
-def test_bug_11_a_lost_leadership_answers_the_duplicate_too(tmp_path: Path) -> None:
+async def test_bug_11_a_lost_leadership_answers_the_duplicate_too(cluster: Cluster) -> None:
     """BUG-10: the batch is cut; the same producer then writes it at the new leader, once."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        send(cluster, 1, 0)
-        again = send(cluster, 1, 0)
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        assert again[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await cluster.replicate(1)
-        answer = send(cluster, 2, 0)
-        await cluster.replicate(1, rounds=2)
-        assert offsets(answer) == [[0]]
-        assert len(cluster.nodes[1].records()) == len(cluster.nodes[2].records()) == 1
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    send(cluster, 1, 0)
+    again = send(cluster, 1, 0)
+    cluster.lead(2, 1, (1, 2))
+    assert again[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.replicate(1)
+    answer = send(cluster, 2, 0)
+    await cluster.replicate(1, rounds=2)
+    assert offsets(answer) == [[0]]
+    assert len(cluster.nodes[1].records()) == len(cluster.nodes[2].records()) == 1
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_other_acks_get_the_first_offset_at_once(tmp_path: Path, acks: int) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        for number in range(3):
-            send(cluster, 1, number, acks=acks)
-        assert offsets(*(send(cluster, 1, number, acks=acks) for number in (1, 0, 2))) == [[1], [0], [2]]
-        assert send(cluster, 1, 4, acks=acks)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert len(cluster.nodes[1].records()) == 3
-
-    play(tmp_path, scenario)
+async def test_other_acks_get_the_first_offset_at_once(cluster: Cluster, acks: int) -> None:
+    await cluster.start_led(1, 2)
+    for number in range(3):
+        send(cluster, 1, number, acks=acks)
+    assert offsets(*(send(cluster, 1, number, acks=acks) for number in (1, 0, 2))) == [[1], [0], [2]]
+    assert send(cluster, 1, 4, acks=acks)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert len(cluster.nodes[1].records()) == 3
 
 
-def test_bug_24_the_next_leader_knows_what_was_replicated_and_forgets_what_it_cuts(tmp_path: Path) -> None:
+async def test_bug_24_the_next_leader_knows_what_was_replicated_and_forgets_what_it_cuts(cluster: Cluster) -> None:
     """INV-20: through two failovers, every batch is there once, and answered with its first offset."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2)
-        for number in range(3):
-            send(cluster, 1, number)
-        await cluster.replicate(2, rounds=2)
-        send(cluster, 1, 3)  # only the leader has this one
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        await cluster.replicate(1)  # and cuts it
-        assert offsets(send(cluster, 2, 2)) == [[2]]
-        assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        repeated = send(cluster, 2, 3)
-        await cluster.replicate(1, rounds=2)
-        assert offsets(repeated) == [[3]]
-        cluster.lead(1, 2, (1, 2), replicas=(1, 2))
-        await cluster.replicate(2, rounds=2)
-        assert offsets(*(send(cluster, 1, number) for number in range(4))) == [[0], [1], [2], [3]]
-        assert len(cluster.nodes[1].records()) == 4
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    await cluster.replicate(2)
+    for number in range(3):
+        send(cluster, 1, number)
+    await cluster.replicate(2, rounds=2)
+    send(cluster, 1, 3)  # only the leader has this one
+    cluster.lead(2, 1, (1, 2))
+    await cluster.replicate(1)  # and cuts it
+    assert offsets(send(cluster, 2, 2)) == [[2]]
+    assert send(cluster, 2, 4, acks=1)[0].error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    repeated = send(cluster, 2, 3)
+    await cluster.replicate(1, rounds=2)
+    assert offsets(repeated) == [[3]]
+    cluster.lead(1, 2, (1, 2))
+    await cluster.replicate(2, rounds=2)
+    assert offsets(*(send(cluster, 1, number) for number in range(4))) == [[0], [1], [2], [3]]
+    assert len(cluster.nodes[1].records()) == 4

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +21,8 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.produce_codec import ProducePartitionResult
 from protocol.kafka.record_batch import build_batch
-from tests.support.replica_cluster import TP, Cluster, play
+from tests.support.replica_cluster import TP, Cluster
 from tests.unit.broker.network.test_processor import Clock, Transport, receive
-
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 LARGE = b"l" * (UNPACKED_AT_ONCE + 1)
 
@@ -90,120 +87,91 @@ async def done(cluster: Cluster, task: asyncio.Task[None]) -> None:
     await task
 
 
-def test_a_large_batch_is_appended_and_the_loop_goes_on_meanwhile(tmp_path: Path, gate: Gate) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        task, answer = appending(cluster, [large()])
-        await gate.until_reached(cluster)
-        assert [r.base_offset for r in cluster.produce(1, "small", acks=1)] == [0]
-        gate.open()
-        await done(cluster, task)
-        assert [(r.error, r.base_offset) for r in answer] == [(ErrorCode.NONE, 1)]
-        assert cluster.nodes[1].records() == ["small", LARGE.decode()]
-
-    play(tmp_path, scenario)
+async def test_a_large_batch_is_appended_and_the_loop_goes_on_meanwhile(cluster: Cluster, gate: Gate) -> None:
+    await cluster.start_led(1)
+    task, answer = appending(cluster, [large()])
+    await gate.until_reached(cluster)
+    assert [r.base_offset for r in cluster.produce(1, "small", acks=1)] == [0]
+    gate.open()
+    await done(cluster, task)
+    assert [(r.error, r.base_offset) for r in answer] == [(ErrorCode.NONE, 1)]
+    assert cluster.nodes[1].records() == ["small", LARGE.decode()]
 
 
-def test_who_leads_no_more_when_the_batch_is_unpacked_appends_nothing(tmp_path: Path, gate: Gate) -> None:
-    """BUG-12"""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        task, answer = appending(cluster, [large()])
-        await gate.until_reached(cluster)
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        gate.open()
-        await done(cluster, task)
-        assert [r.error for r in answer] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        assert cluster.nodes[1].records() == []
-
-    play(tmp_path, scenario)
+def follow(cluster: Cluster) -> None:
+    cluster.lead(2, 1, (1, 2))
 
 
-def test_who_leads_again_appends_in_the_epoch_of_then(tmp_path: Path, gate: Gate) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1,), replicas=(1, 2))
-        task, answer = appending(cluster, [large()])
-        await gate.until_reached(cluster)
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        cluster.lead(1, 2, (1,), replicas=(1, 2))
-        gate.open()
-        await done(cluster, task)
-        assert [r.error for r in answer] == [ErrorCode.NONE]
-        log = cluster.nodes[1].partition().log
-        assert log is not None
-        assert log.leader_epochs.epoch_for_offset(0) == 2
-
-    play(tmp_path, scenario)
+def lead_again(cluster: Cluster) -> None:
+    cluster.lead(2, 1, (1, 2))
+    cluster.lead(1, 2, (1,))
 
 
-def test_a_batch_is_looked_at_again_when_the_topics_settings_have_changed(tmp_path: Path, gate: Gate) -> None:
-    """A topic that becomes compacted during the check accepts no record without a key."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        task, answer = appending(cluster, [large()])
-        await gate.until_reached(cluster)
-        log = cluster.nodes[1].partition().log
-        assert log is not None
-        log.config = log.config.with_overrides({"cleanup.policy": "compact"})
-        gate.open()
-        await done(cluster, task)
-        assert [r.error for r in answer] == [ErrorCode.INVALID_RECORD]
-        assert cluster.nodes[1].records() == []
-
-    play(tmp_path, scenario)
+def compact(cluster: Cluster) -> None:
+    """A compacted topic accepts no record without a key."""
+    log = cluster.nodes[1].log()
+    log.config = log.config.with_overrides({"cleanup.policy": "compact"})
 
 
-def test_a_broken_large_batch_is_refused_and_the_next_of_the_request_is_taken(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        broken = bytearray(large())
-        broken[-1] ^= 1
-        answer: list[ProducePartitionResult] = []
-        small = memoryview(build_batch([(None, b"small", (), 1000)]))
-        going_on = cluster.nodes[1].manager.appends.append_in_slices(
-            1, 5000, [(TP, large()), (TP, memoryview(broken)), (TP, small)], answer.extend
-        )
-        assert going_on is not None
-        await done(cluster, asyncio.ensure_future(going_on))
-        assert [r.error for r in answer] == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
+@pytest.mark.parametrize(
+    ("meanwhile", "error", "epoch"),
+    [
+        (follow, ErrorCode.NOT_LEADER_OR_FOLLOWER, None),
+        (lead_again, ErrorCode.NONE, 2),
+        (compact, ErrorCode.INVALID_RECORD, None),
+    ],
+)
+async def test_what_has_changed_while_the_batch_was_unpacked_counts(
+    cluster: Cluster, gate: Gate, meanwhile: Callable[[Cluster], None], error: ErrorCode, epoch: int | None
+) -> None:
+    """BUG-12. `epoch` is the leader epoch of the record; None: nothing is appended."""
+    leader = await cluster.start_led(1, 2, isr=(1,))
+    task, answer = appending(cluster, [large()])
+    await gate.until_reached(cluster)
+    meanwhile(cluster)
+    gate.open()
+    await done(cluster, task)
+    assert [r.error for r in answer] == [error]
+    assert len(leader.records()) == (epoch is not None)
+    assert leader.log().leader_epochs.epoch_for_offset(0) == epoch or epoch is None
 
-    play(tmp_path, scenario)
+
+async def test_a_broken_large_batch_is_refused_and_the_next_of_the_request_is_taken(cluster: Cluster) -> None:
+    await cluster.start_led(1)
+    broken = bytearray(large())
+    broken[-1] ^= 1
+    answer: list[ProducePartitionResult] = []
+    small = memoryview(build_batch([(None, b"small", (), 1000)]))
+    going_on = cluster.nodes[1].manager.appends.append_in_slices(
+        1, 5000, [(TP, large()), (TP, memoryview(broken)), (TP, small)], answer.extend
+    )
+    assert going_on is not None
+    await done(cluster, asyncio.ensure_future(going_on))
+    assert [r.error for r in answer] == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
 
 
-def test_what_follows_on_the_connection_does_not_pass_a_batch_in_the_thread(tmp_path: Path, gate: Gate) -> None:
+async def test_what_follows_on_the_connection_does_not_pass_a_batch_in_the_thread(cluster: Cluster, gate: Gate) -> None:
     """INV-20: an idempotent producer with two requests in flight; the second is small."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        context: Any = SimpleNamespace(replica_manager=cluster.nodes[1].manager, node_endpoints=lambda *_: ())
-        handler = RequestHandler(context)
-        channel = RequestChannel(asyncio.get_running_loop(), handler.handle, max_requests=500, max_large_bytes=1 << 30)
-        processor = Processor(channel, Limits(1 << 24, 10, 5.0, None), Clock(), lambda _: True, lambda _: None)
-        connection, transport = ClientConnection(processor, "PLAINTEXT"), Transport()
-        connection.connection_made(transport)  # type: ignore[arg-type]
-        second = build_batch([(None, b"2", (), 1000)], producer_id=7, producer_epoch=0, base_sequence=1)
-        batches = [bytes(large(producer_id=7, producer_epoch=0, base_sequence=0)), second]
-        receive(connection, transport, b"".join(map(request, range(2), batches)))
-        await gate.until_reached(cluster)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert transport.written == b""
-        gate.open()
-        while len(transport.written) < 100:
-            cluster.time.turn()
-            await asyncio.sleep(0.001)
-        assert cluster.nodes[1].records() == [LARGE.decode(), "2"]
-        assert channel.large_bytes == 0
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1)
+    context: Any = SimpleNamespace(replica_manager=cluster.nodes[1].manager, node_endpoints=lambda *_: ())
+    handler = RequestHandler(context)
+    channel = RequestChannel(asyncio.get_running_loop(), handler.handle, max_requests=500, max_large_bytes=1 << 30)
+    processor = Processor(channel, Limits(1 << 24, 10, 5.0, None), Clock(), lambda _: True, lambda _: None)
+    connection, transport = ClientConnection(processor, "PLAINTEXT"), Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    second = build_batch([(None, b"2", (), 1000)], producer_id=7, producer_epoch=0, base_sequence=1)
+    batches = [bytes(large(producer_id=7, producer_epoch=0, base_sequence=0)), second]
+    receive(connection, transport, b"".join(map(request, range(2), batches)))
+    await gate.until_reached(cluster)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert transport.written == b""
+    gate.open()
+    while len(transport.written) < 100:
+        cluster.time.turn()
+        await asyncio.sleep(0.001)
+    assert cluster.nodes[1].records() == [LARGE.decode(), "2"]
+    assert channel.large_bytes == 0
 
 
 def request(number: int, batch: bytes) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,7 @@ from tests.support.replica_cluster import TP, Cluster, fetch_from, values_of
 
 PARTITIONS = [TopicPartition(TP.topic, number) for number in range(4)]
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand", "a_pause_after_each_piece")
+pytestmark = pytest.mark.usefixtures("a_pause_after_each_piece")
 
 
 class Fetching:
@@ -47,20 +45,16 @@ class Fetching:
         return [values_of(data) for _, data in answer]
 
 
-def play(directory: Path, scenario: Callable[[Fetching], Awaitable[None]]) -> None:
-    cluster = Cluster(directory)
-
-    async def run() -> None:
+@pytest.fixture
+def fetching(cluster: Cluster, runner: asyncio.Runner) -> Fetching:
+    async def start() -> Fetching:
         await cluster.start(1)
         for cluster.tp in PARTITIONS:
-            cluster.lead(1, 0, (1,), replicas=(1,))
+            cluster.lead(1, 0, (1,))
         cluster.time.turn()
-        await scenario(Fetching(cluster))
+        return Fetching(cluster)
 
-    try:
-        asyncio.run(run())
-    finally:
-        cluster.close()
+    return runner.run(start())
 
 
 @pytest.fixture(autouse=True)
@@ -74,51 +68,39 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_all_partitions_are_answered_in_order_after_some_turns(tmp_path: Path) -> None:
-    async def scenario(fetching: Fetching) -> None:
-        fetching.produce(PARTITIONS[3], "last")
-        fetching.begin()
-        await turns(1)
-        assert fetching.answers == []
-        await turns(2)
-        assert fetching.told() == [[], [], [], ["last"]]
-
-    play(tmp_path, scenario)
+async def test_all_partitions_are_answered_in_order_after_some_turns(fetching: Fetching) -> None:
+    fetching.produce(PARTITIONS[3], "last")
+    fetching.begin()
+    await turns(1)
+    assert fetching.answers == []
+    await turns(2)
+    assert fetching.told() == [[], [], [], ["last"]]
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_what_comes_while_it_is_read_is_in_the_answer(tmp_path: Path, partition: TopicPartition) -> None:
-    async def scenario(fetching: Fetching) -> None:
-        waiting = fetching.begin()
-        await turns(1)
-        fetching.produce(partition, "new")
-        await turns(4)
-        assert fetching.told() == [["new"] if tp == partition else [] for tp in PARTITIONS]
-        assert waiting.is_completed
-
-    play(tmp_path, scenario)
+async def test_what_comes_while_it_is_read_is_in_the_answer(fetching: Fetching, partition: TopicPartition) -> None:
+    waiting = fetching.begin()
+    await turns(1)
+    fetching.produce(partition, "new")
+    await turns(4)
+    assert fetching.told() == [["new"] if tp == partition else [] for tp in PARTITIONS]
+    assert waiting.is_completed
 
 
-def test_one_that_finds_nothing_is_parked(tmp_path: Path) -> None:
-    async def scenario(fetching: Fetching) -> None:
-        fetching.begin()
-        await turns(4)
-        assert (fetching.answers, fetching.cluster.nodes[1].manager.waiting()) == ([], (0, 1))
-        fetching.produce(PARTITIONS[1], "new")
-        assert fetching.told() == [[], ["new"], [], []]
-        assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)
-
-    play(tmp_path, scenario)
+async def test_one_that_finds_nothing_is_parked(fetching: Fetching) -> None:
+    fetching.begin()
+    await turns(4)
+    assert (fetching.answers, fetching.cluster.nodes[1].manager.waiting()) == ([], (0, 1))
+    fetching.produce(PARTITIONS[1], "new")
+    assert fetching.told() == [[], ["new"], [], []]
+    assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)
 
 
 @pytest.mark.parametrize("turns_before", [0, 1, 4])
-def test_one_whose_connection_is_gone_is_not_left_parked(tmp_path: Path, turns_before: int) -> None:
-    async def scenario(fetching: Fetching) -> None:
-        waiting = fetching.begin(max_wait_ms=60_000)
-        await turns(turns_before)
-        waiting.complete_now()
-        await turns(4)
-        assert fetching.told() == [[]] * 4
-        assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)
-
-    play(tmp_path, scenario)
+async def test_one_whose_connection_is_gone_is_not_left_parked(fetching: Fetching, turns_before: int) -> None:
+    waiting = fetching.begin(max_wait_ms=60_000)
+    await turns(turns_before)
+    waiting.complete_now()
+    await turns(4)
+    assert fetching.told() == [[]] * 4
+    assert fetching.cluster.nodes[1].manager.waiting() == (0, 0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Collection
-from pathlib import Path
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.replication.fetching import fetch_reads, fetches
+from broker.replication.fetching import fetches
 from broker.replication.fetching.fetch_reads import FetchParams, FetchReads, PartitionRead
 from broker.replication.fetching.fetch_session import (
     LOOK_EVERY_S,
@@ -28,8 +27,6 @@ from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest, FetchRequestPartition
 from protocol.types import TopicPartition
 from tests.support.replica_cluster import LAG_S, TP, Cluster, values_of
-
-Scenario = Callable[[Cluster, "SessionOf"], Awaitable[None]]
 
 
 class SessionOf:
@@ -83,115 +80,89 @@ class SessionOf:
         self.session._looked_at = self.cluster.time.monotonic() + 3600
 
 
-def play(directory: Path, replica: int, scenario: Scenario) -> None:
-    cluster = Cluster(directory)
-
-    async def run() -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        await scenario(cluster, SessionOf(cluster, replica))
-
-    try:
-        asyncio.run(run())
-    finally:
-        cluster.close()
+@pytest.fixture
+def cluster(cluster: Cluster, runner: asyncio.Runner) -> Cluster:
+    """Broker 1 leads TP, broker 2 follows. Nothing has happened to TP since a while: becoming leader touches it."""
+    runner.run(cluster.start_led(1, 2))
+    cluster.time.turn()
+    return cluster
 
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
+Reads = list[tuple[int, TopicPartition]]
 
 
-def test_who_rests_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[TopicPartition] = []
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    """(replica, partition) of each read of the leader's fetches."""
+    found: Reads = []
     original = FetchReads._read
 
-    def counted(self: FetchReads, params: FetchParams, tp: TopicPartition, *rest: object) -> fetch_reads.PartitionRead:
-        reads.append(tp)
-        return original(self, params, tp, *rest)  # type: ignore[arg-type]
+    def noted(self: FetchReads, params: FetchParams, tp: TopicPartition, *rest: Any) -> PartitionRead:
+        found.append((params.replica_id, tp))
+        return original(self, params, tp, *rest)
 
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.time.turn()  # becoming leader touches
-        session.rest()
-        session.not_looked_at()
-        reads.clear()
-        for _ in range(5):
-            session.fetch()
-            cluster.pass_time(0.6)
-        assert session.answers[-1] == []
-        assert reads == []
-
-    monkeypatch.setattr(FetchReads, "_read", counted)
-    play(tmp_path, 2, scenario)
+    monkeypatch.setattr(FetchReads, "_read", noted)
+    return found
 
 
-def test_who_claims_a_broker_epoch_that_nobody_told_of_does_not_rest(tmp_path: Path) -> None:
+async def test_who_rests_is_not_read(cluster: Cluster, reads: Reads) -> None:
+    session = SessionOf(cluster, 2)
+    session.rest()
+    session.not_looked_at()
+    reads.clear()
+    for _ in range(5):
+        session.fetch()
+        cluster.pass_time(0.6)
+    assert session.answers[-1] == []
+    assert reads == []
+
+
+async def test_who_claims_a_broker_epoch_that_nobody_told_of_does_not_rest(cluster: Cluster) -> None:
     """BAD-28: the heartbeats of such a session would show the follower as in sync."""
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.time.turn()
-        session.fetch(max_wait_ms=0, life=2**62)
-        assert session.is_awake
-        session.rest()
-
-    play(tmp_path, 2, scenario)
+    session = SessionOf(cluster, 2)
+    session.fetch(max_wait_ms=0, life=2**62)
+    assert session.is_awake
+    session.rest()
 
 
-def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_a_parked_fetch_found_empty_is_not_read_again_at_its_time_out(
+    cluster: Cluster, reads: Reads
 ) -> None:
     """In a session of ten thousand partitions that could not rest, this took a tenth of a second."""
-    reads: list[TopicPartition] = []
-    original = FetchReads._read
-
-    def counted(self: FetchReads, params: FetchParams, tp: TopicPartition, *rest: object) -> fetch_reads.PartitionRead:
-        reads.append(tp)
-        return original(self, params, tp, *rest)  # type: ignore[arg-type]
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.time.turn()
-        session.fetch()
-        assert (session.answers, reads) == ([], [TP])
-        cluster.pass_time(0.5)
-        assert ([len(answer) for answer in session.answers], reads) == ([1], [TP])
-
-    monkeypatch.setattr(FetchReads, "_read", counted)
-    play(tmp_path, -1, scenario)
+    session = SessionOf(cluster, -1)
+    session.fetch()
+    assert (session.answers, reads) == ([], [(-1, TP)])
+    cluster.pass_time(0.5)
+    assert ([len(answer) for answer in session.answers], reads) == ([1], [(-1, TP)])
 
 
-def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_append_looks_at_a_parked_consumer_once_and_only_when_it_is_committed(
+    cluster: Cluster, reads: Reads
 ) -> None:
     """It was looked at for the append, which a consumer does not see, and again for the high watermark."""
-    reads: list[int] = []
-    original = FetchReads._read
-
-    def counted(self: FetchReads, params: FetchParams, *rest: object) -> fetch_reads.PartitionRead:
-        reads.append(params.replica_id)
-        return original(self, params, *rest)  # type: ignore[arg-type]
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.time.turn()
-        session.rest()
-        session.not_looked_at()
-        session.fetch()
-        waiting = cluster.consume(1, 0, max_wait_ms=500)
-        reads.clear()
-        cluster.produce(1, "a")
-        cluster.time.turn()
-        assert (reads, session.session.resting, waiting) == ([], 1, [])
-        cluster.follower_fetch(1, 2, 1, epoch=0)
-        cluster.time.turn()
-        assert sorted(reads) == [-1, -1, 2]
-        assert values_of(waiting[0]) == values_of(session.answers[-1][0]) == ["a"]
-
-    monkeypatch.setattr(FetchReads, "_read", counted)
-    play(tmp_path, -1, scenario)
+    session = SessionOf(cluster, -1)
+    session.rest()
+    session.not_looked_at()
+    session.fetch()
+    waiting = cluster.consume(1, 0, max_wait_ms=500)
+    reads.clear()
+    cluster.produce(1, "a")
+    cluster.time.turn()
+    assert (reads, session.session.resting, waiting) == ([], 1, [])
+    cluster.follower_fetch(1, 2, 1, epoch=0)
+    cluster.time.turn()
+    assert sorted(replica for replica, _ in reads) == [-1, -1, 2]
+    assert values_of(waiting[0]) == values_of(session.answers[-1][0]) == ["a"]
 
 
-def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after the loss of the ZooKeeper session: the first slice answers the fetch, the others are for the next one."""
     monkeypatch.setattr(fetches, "TOUCHED_IN_A_TURN", 2)
+    for cluster.tp in (TopicPartition(TP.topic, number) for number in range(1, 5)):
+        cluster.lead(1, 0, (1,))
+    cluster.time.turn()
     looked_at: list[list[int]] = []
     original = Fetches._look_at_touched
 
@@ -199,188 +170,137 @@ def test_when_everything_is_touched_at_once_it_is_looked_at_in_slices(
         looked_at.append([tp.partition for tp in partitions])
         original(self, partitions)
 
-    async def run(cluster: Cluster) -> None:
-        await cluster.start(1)
-        for cluster.tp in (TopicPartition(TP.topic, number) for number in range(5)):
-            cluster.lead(1, 0, (1,), replicas=(1,))
-        cluster.time.turn()
-        monkeypatch.setattr(Fetches, "_look_at_touched", noted)
-        waiting = cluster.consume(1, 0, max_wait_ms=60_000)
-        cluster.nodes[1].manager.step_down_all("test")
-        cluster.time.turn()
-        assert looked_at == [[0, 1], [2, 3], [4]]
-        assert [data.error for data in waiting] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-
-    cluster = Cluster(tmp_path)
-    try:
-        asyncio.run(run(cluster))
-    finally:
-        cluster.close()
+    monkeypatch.setattr(Fetches, "_look_at_touched", noted)
+    waiting = cluster.consume(1, 0, max_wait_ms=60_000)
+    cluster.nodes[1].manager.step_down_all("test")
+    cluster.time.turn()
+    assert looked_at == [[0, 1], [2, 3], [4]]
+    assert [data.error for data in waiting] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-def test_an_append_is_answered_to_who_rests(tmp_path: Path, is_parked: bool) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.rest()
-        if is_parked:
-            session.fetch()
-        cluster.produce(1, "a")
-        if not is_parked:
-            session.fetch()  # in the same turn of the loop
-        cluster.time.turn()
-        assert values_of(session.answers[-1][0]) == ["a"]
-        assert session.is_awake
-
-    play(tmp_path, 2, scenario)
-
-
-def test_a_consumer_rests_until_the_high_watermark_moves(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.rest()
+async def test_an_append_is_answered_to_who_rests(cluster: Cluster, is_parked: bool) -> None:
+    session = SessionOf(cluster, 2)
+    session.rest()
+    if is_parked:
         session.fetch()
-        cluster.produce(1, "a")
-        cluster.time.turn()
-        assert len(session.answers) == 1
-        cluster.follower_fetch(1, 2, 1, epoch=0)
-        cluster.time.turn()
-        assert values_of(session.answers[-1][0]) == ["a"]
-
-    play(tmp_path, -1, scenario)
+    cluster.produce(1, "a")
+    if not is_parked:
+        session.fetch()  # in the same turn of the loop
+    cluster.time.turn()
+    assert values_of(session.answers[-1][0]) == ["a"]
+    assert session.is_awake
 
 
-def test_a_follower_that_rests_is_told_the_high_watermark(tmp_path: Path) -> None:
+async def test_a_follower_that_rests_is_told_the_high_watermark(cluster: Cluster) -> None:
     """It gets the high watermark with the next answer, not at once."""
+    session = SessionOf(cluster, 2)
+    cluster.produce(1, "a", acks=1)
+    session.fetch(to=1, max_wait_ms=0)
+    partition = cluster.nodes[1].partition()
+    (answered,) = session.session.partitions.values()
+    partition.high_watermark = answered.high_watermark = 0
+    partition.advance_high_watermark()
+    session.fetch()
+    cluster.pass_time(0.6)
+    assert [data.high_watermark for data in session.answers[-1]] == [1]
 
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.produce(1, "a", acks=1)
-        session.fetch(to=1, max_wait_ms=0)
-        partition = cluster.nodes[1].partition()
-        (answered,) = session.session.partitions.values()
-        partition.high_watermark = answered.high_watermark = 0
-        partition.advance_high_watermark()
+
+async def test_resting_is_being_in_sync_and_silence_is_not(cluster: Cluster) -> None:
+    """REP-3: the lag starts with the last fetch of the session before the append that the follower does not get."""
+    session = SessionOf(cluster, 2)
+    leader = cluster.nodes[1].manager
+    session.rest()
+    for _ in range(30):
         session.fetch()
         cluster.pass_time(0.6)
-        assert [data.high_watermark for data in session.answers[-1]] == [1]
-
-    play(tmp_path, 2, scenario)
-
-
-def test_resting_is_being_in_sync_and_silence_is_not(tmp_path: Path) -> None:
-    """REP-3: the lag starts with the last fetch of the session before the append that the follower does not get."""
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        leader = cluster.nodes[1].manager
-        session.rest()
-        for _ in range(30):
-            session.fetch()
-            cluster.pass_time(0.6)
-        cluster.produce(1, "a", acks=1)
-        cluster.time.turn()
-        await leader.check_lag()
-        assert cluster.isr.proposals == [], "it had everything 0.6 s ago"
-        cluster.pass_time(LAG_S - 1)
-        await leader.check_lag()
-        assert cluster.isr.proposals == []
-        cluster.pass_time(1.5)
-        await leader.check_lag()
-        assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
-
-    play(tmp_path, 2, scenario)
+    cluster.produce(1, "a", acks=1)
+    cluster.time.turn()
+    await leader.check_lag()
+    assert cluster.isr.proposals == [], "it had everything 0.6 s ago"
+    cluster.pass_time(LAG_S - 1)
+    await leader.check_lag()
+    assert cluster.isr.proposals == []
+    cluster.pass_time(1.5)
+    await leader.check_lag()
+    assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
 
 
-def test_who_fetches_on_without_getting_on_leaves_the_isr(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.rest()
-        cluster.produce(1, "a", acks=1)
-        cluster.time.turn()
-        for _ in range(20):
-            session.fetch()  # at its old offset
-            cluster.pass_time(0.6)
-        await cluster.nodes[1].manager.check_lag()
-        assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
-        assert session.is_awake
-
-    play(tmp_path, 2, scenario)
+async def test_who_fetches_on_without_getting_on_leaves_the_isr(cluster: Cluster) -> None:
+    session = SessionOf(cluster, 2)
+    session.rest()
+    cluster.produce(1, "a", acks=1)
+    cluster.time.turn()
+    for _ in range(20):
+        session.fetch()  # at its old offset
+        cluster.pass_time(0.6)
+    await cluster.nodes[1].manager.check_lag()
+    assert [proposal.state.isr for proposal in cluster.isr.proposals] == [(1,)]
+    assert session.is_awake
 
 
-def test_a_change_of_leadership_wakes(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.rest()
-        session.fetch()
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        cluster.time.turn()
-        assert session.answers[-1][0].error
-
-    play(tmp_path, 2, scenario)
+async def test_a_change_of_leadership_wakes(cluster: Cluster) -> None:
+    session = SessionOf(cluster, 2)
+    session.rest()
+    session.fetch()
+    cluster.lead(2, 1, (1, 2))
+    cluster.time.turn()
+    assert session.answers[-1][0].error
 
 
-def test_another_life_of_the_follower_is_looked_at(tmp_path: Path) -> None:
+async def test_another_life_of_the_follower_is_looked_at(cluster: Cluster) -> None:
     """INV-14: a session of the old life proves nothing for the new one."""
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.time.turn()  # becoming leader touches
-        session.rest()
-        session.not_looked_at()
-        session.fetch()
-        old_life, told = cluster.nodes[2].epoch, len(session.answers)
-        assert len(session.fetches._resting) == 1
-        cluster.kill(2)
-        await cluster.start_broker(2)
-        assert len(session.fetches._resting) == 0
-        assert len(session.answers) > told, "the fetch that was parked is answered, so that the next one is refused"
-        assert old_life != cluster.nodes[2].epoch
-        refused = cluster.follower_fetch(1, 2, 0, epoch=0, life=old_life)
-        assert [data.error for data in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-
-    play(tmp_path, 2, scenario)
+    session = SessionOf(cluster, 2)
+    session.rest()
+    session.not_looked_at()
+    session.fetch()
+    old_life, told = cluster.nodes[2].epoch, len(session.answers)
+    assert len(session.fetches._resting) == 1
+    cluster.kill(2)
+    await cluster.start_broker(2)
+    assert len(session.fetches._resting) == 0
+    assert len(session.answers) > told, "the fetch that was parked is answered, so that the next one is refused"
+    assert old_life != cluster.nodes[2].epoch
+    refused = cluster.follower_fetch(1, 2, 0, epoch=0, life=old_life)
+    assert [data.error for data in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 @pytest.mark.parametrize("replica", [2, -1])
-def test_a_third_brokers_coming_and_going_wakes_nobody(tmp_path: Path, replica: int) -> None:
+async def test_a_third_brokers_coming_and_going_wakes_nobody(cluster: Cluster, replica: int) -> None:
     """Each change of the brokers looked at all resting partitions, in one turn of the loop."""
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.time.turn()
-        session.rest()
-        session.not_looked_at()
-        session.fetch()
-        await cluster.start_broker(3)
-        cluster.time.turn()
-        cluster.kill(3)
-        cluster.time.turn()
-        assert session.session.resting == 1
-        assert len(session.answers) == 1
-
-    play(tmp_path, replica, scenario)
+    session = SessionOf(cluster, replica)
+    session.rest()
+    session.not_looked_at()
+    session.fetch()
+    await cluster.start_broker(3)
+    cluster.time.turn()
+    cluster.kill(3)
+    cluster.time.turn()
+    assert session.session.resting == 1
+    assert len(session.answers) == 1
 
 
-def test_everybody_is_looked_at_now_and_then(tmp_path: Path) -> None:
+async def test_everybody_is_looked_at_now_and_then(cluster: Cluster) -> None:
     """A change that touches no partition, as by retention, is answered too."""
-
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        cluster.produce(1, "a", acks=1)
-        session.fetch(to=1, max_wait_ms=0)
-        session.fetch(max_wait_ms=0)
-        log = cluster.nodes[1].partition().log
-        assert log is not None
-        log.increment_log_start(1)
-        cluster.pass_time(2 * LOOK_EVERY_S)
-        session.fetch(max_wait_ms=0)
-        assert session.answers[-1][0].log_start_offset == 1
-
-    play(tmp_path, 2, scenario)
+    session = SessionOf(cluster, 2)
+    cluster.produce(1, "a", acks=1)
+    session.fetch(to=1, max_wait_ms=0)
+    session.fetch(max_wait_ms=0)
+    cluster.nodes[1].log().increment_log_start(1)
+    cluster.pass_time(2 * LOOK_EVERY_S)
+    session.fetch(max_wait_ms=0)
+    assert session.answers[-1][0].log_start_offset == 1
 
 
-def test_nothing_rests_in_a_session_that_ended_while_its_fetch_was_parked(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.fetch()
-        session.fetch(is_last=True)
-        cluster.pass_time(0.6)
-        assert len(session.answers) == 2
-        assert len(session.fetches._resting) == 0
-        assert cluster.nodes[1].partition().followers[2].heartbeat is None
-
-    play(tmp_path, 2, scenario)
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_an_ended_session_leaves_nothing(cluster: Cluster, is_parked: bool) -> None:
+    session = SessionOf(cluster, 2)
+    session.fetch(max_wait_ms=500 if is_parked else 0)
+    session.fetch(is_last=True)
+    cluster.pass_time(0.6)
+    assert len(session.answers) == 2
+    assert len(session.fetches._resting) == 0
+    assert cluster.nodes[1].partition().followers[2].heartbeat is None
 
 
 def test_of_two_names_of_one_partition_neither_is_lost() -> None:
@@ -398,16 +318,6 @@ def test_of_two_names_of_one_partition_neither_is_lost() -> None:
     assert (list(session.awake), session.resting) == ([new], 1)
     session.remove((new.key, 0))
     assert (list(session.awake), session.resting, len(index)) == ([old], 0, 0)
-
-
-def test_an_ended_session_leaves_nothing(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, session: SessionOf) -> None:
-        session.rest()
-        session.fetch(is_last=True)
-        assert len(session.fetches._resting) == 0
-        assert cluster.nodes[1].partition().followers[2].heartbeat is None
-
-    play(tmp_path, 2, scenario)
 
 
 @pytest.mark.parametrize("replica", [2, -1], ids=["follower", "consumer"])

@@ -101,16 +101,6 @@ def test_the_session_epoch_wraps() -> None:
     assert session.next_request(FetchPositions()).session_epoch == 1
 
 
-def test_a_leader_that_keeps_no_session_gets_whole_requests() -> None:
-    session = FollowerSession()
-    positions = FetchPositions({TP: position(1)})
-    wanted = [(TOPIC_ID, [position(1).wanted])]
-    for _ in range(2):
-        request = session.next_request(positions)
-        assert (request.session_id, request.session_epoch, request.topics) == (0, 0, wanted)
-        session.answered(0)
-
-
 def test_an_answer_is_read_by_topic_names() -> None:
     """Ids that no request of this session named are left out."""
     session = FollowerSession()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,7 +71,7 @@ def fetch(leader: NetworkLeaderEndpoint, positions: FetchPositions) -> Any:
     return leader.fetch(positions)
 
 
-def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
+async def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
     seen: list[FetchRequest] = []
 
     def answer(key: int, version: int, request: FetchRequest) -> Sequence[Any]:
@@ -81,19 +80,16 @@ def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
         topics = [(TOPIC_ID, [data])] if request.topics else []
         return fetch_codec.encode_response(version, 0, 0, 77, topics)
 
-    async def run() -> None:
-        leader = endpoint(answer)
-        positions = FetchPositions({TP: position(10)})
-        first = await fetch(leader, positions)
-        assert (bytes(first[TP].records[0]), first[TP].diverging_epoch, first[TP].high_watermark) == (b"abc", (4, 8), 9)
-        positions[TP] = position(10)
-        assert await fetch(leader, positions) == {}
-        positions[TP] = position(11)
-        await fetch(leader, positions)
-        positions.drop(TP)
-        await fetch(leader, positions)
-
-    asyncio.run(run())
+    leader = endpoint(answer)
+    positions = FetchPositions({TP: position(10)})
+    first = await fetch(leader, positions)
+    assert (bytes(first[TP].records[0]), first[TP].diverging_epoch, first[TP].high_watermark) == (b"abc", (4, 8), 9)
+    positions[TP] = position(10)
+    assert await fetch(leader, positions) == {}
+    positions[TP] = position(11)
+    await fetch(leader, positions)
+    positions.drop(TP)
+    await fetch(leader, positions)
     assert {(r.replica_id, r.replica_epoch, r.max_wait_ms) for r in seen} == {(2, 102, 500)}
     assert [(r.session_id, r.session_epoch) for r in seen] == [(0, 0), (77, 1), (77, 2), (77, 3)]
     assert [[(key, [p.fetch_offset for p in ps]) for key, ps in r.topics] for r in seen] == [
@@ -105,7 +101,7 @@ def test_fetches_carry_the_broker_epoch_and_become_incremental() -> None:
     assert [(key, list(numbers)) for key, numbers in seen[3].forgotten] == [(TOPIC_ID, [TP.partition])]
 
 
-def test_a_lost_session_is_begun_again() -> None:
+async def test_a_lost_session_is_opened_again() -> None:
     errors = [0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0]
     seen: list[tuple[int, int, int]] = []
 
@@ -113,15 +109,12 @@ def test_a_lost_session_is_begun_again() -> None:
         seen.append((request.session_id, request.session_epoch, len(request.topics)))
         return fetch_codec.encode_response(version, 0, errors.pop(0), 77, [])
 
-    async def run() -> None:
-        leader = endpoint(answer)
-        positions = FetchPositions({TP: position(10)})
+    leader = endpoint(answer)
+    positions = FetchPositions({TP: position(10)})
+    await fetch(leader, positions)
+    with pytest.raises(LeaderUnavailable):
         await fetch(leader, positions)
-        with pytest.raises(LeaderUnavailable):
-            await fetch(leader, positions)
-        await fetch(leader, positions)
-
-    asyncio.run(run())
+    await fetch(leader, positions)
     assert seen == [(0, 0, 1), (77, 1, 0), (0, 0, 1)]
 
 
@@ -133,7 +126,7 @@ def many(count: int) -> FetchPositions:
 
 
 @pytest.mark.parametrize("session_id", [77, 0])
-def test_a_session_of_very_many_is_built_up_by_several_requests(
+async def test_a_session_of_very_many_is_built_up_by_several_requests(
     session_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand partitions in one request hold both ends for a tenth of a second. A leader without sessions gets all of them."""
@@ -144,19 +137,15 @@ def test_a_session_of_very_many_is_built_up_by_several_requests(
         seen.append(request)
         return fetch_codec.encode_response(version, 0, 0, session_id, [])
 
-    async def run() -> list[int]:
-        leader, positions = endpoint(answer), many(2500)
-        asked = []
-        for _ in range(4):
-            await fetch(leader, positions)
-            asked.append(sum(map(positions.is_as_asked, positions)))
-        for n in range(1500):
-            positions.drop(TopicPartition("t", n))
-        for _ in range(3):
-            await fetch(leader, positions)
-        return asked
-
-    asked = asyncio.run(run())
+    leader, positions = endpoint(answer), many(2500)
+    asked = []
+    for _ in range(4):
+        await fetch(leader, positions)
+        asked.append(sum(map(positions.is_as_asked, positions)))
+    for n in range(1500):
+        positions.drop(TopicPartition("t", n))
+    for _ in range(3):
+        await fetch(leader, positions)
     named = [sum(len(partitions) for _, partitions in request.topics) for request in seen]
     forgotten = [sum(len(numbers) for _, numbers in request.forgotten) for request in seen]
     waits = [request.max_wait_ms for request in seen]
@@ -169,7 +158,7 @@ def test_a_session_of_very_many_is_built_up_by_several_requests(
         assert (named, waits) == ([1000, 2500, 2500, 2500, 1000, 1000, 1000], [0, *[500] * 6])
 
 
-def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
+async def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session() -> None:
     """Followers hear of a topic before the leader's metadata has it. A new session would have to name all the others again."""
     seen: list[tuple[int, int]] = []
 
@@ -178,16 +167,13 @@ def test_a_topic_that_the_leader_has_not_heard_of_yet_does_not_end_the_session()
         data = FetchPartitionData(TP.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         return fetch_codec.encode_response(version, 0, 0, 77, [(TOPIC_ID, [data])])
 
-    async def run() -> None:
-        leader, positions = endpoint(answer), FetchPositions({TP: position(10)})
-        for _ in range(2):
-            assert (await fetch(leader, positions))[TP].error == ErrorCode.UNKNOWN_TOPIC_ID
-
-    asyncio.run(run())
+    leader, positions = endpoint(answer), FetchPositions({TP: position(10)})
+    for _ in range(2):
+        assert (await fetch(leader, positions))[TP].error == ErrorCode.UNKNOWN_TOPIC_ID
     assert seen == [(0, 0), (77, 1)]
 
 
-def test_epoch_questions() -> None:
+async def test_epoch_questions() -> None:
     def answer(key: int, version: int, request: Any) -> Sequence[Any]:
         assert (key, request.replica_id) == (ApiKey.OFFSET_FOR_LEADER_EPOCH, 2)
         (topic,) = request.topics
@@ -201,12 +187,12 @@ def test_epoch_questions() -> None:
             )
         ]
 
-    answers = asyncio.run(endpoint(answer).epoch_ends({TP: EpochQuestion(5, 4)}))
+    answers = await endpoint(answer).epoch_ends({TP: EpochQuestion(5, 4)})
     assert answers == {TP: EpochAnswer(ErrorCode.NONE, EpochEnd(4, 88))}
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_list_offset(error: ErrorCode) -> None:
+async def test_list_offset(error: ErrorCode) -> None:
     def answer(key: int, version: int, request: Any) -> Sequence[Any]:
         assert (key, request.replica_id) == (ApiKey.LIST_OFFSETS, 2)
         assert request.topics[0].partitions[0].current_leader_epoch == 5
@@ -219,20 +205,20 @@ def test_list_offset(error: ErrorCode) -> None:
 
     ask = endpoint(answer).list_offset(TP, 5, EARLIEST)
     if error is ErrorCode.NONE:
-        assert asyncio.run(ask) == 12
+        assert await ask == 12
     else:
         with pytest.raises(LeaderUnavailable):
-            asyncio.run(ask)
+            await ask
 
 
-def test_every_failure_of_the_network_is_leader_unavailable() -> None:
+async def test_every_failure_of_the_network_is_leader_unavailable() -> None:
     def refuse(key: int, version: int, request: Any) -> Sequence[Any]:
         raise Disconnected("test")
 
     for leader in (endpoint(refuse), endpoint(refuse, None), endpoint(lambda *_: [b"rubbish"])):
         for ask in (fetch(leader, FetchPositions({TP: position(1)})), leader.epoch_ends({TP: EpochQuestion(5, 4)})):
             with pytest.raises(LeaderUnavailable):
-                asyncio.run(ask)
+                await ask
 
 
 @pytest.mark.parametrize(("configured_ms", "asked_ms"), [(0, 0), (500, 500), (1000, 1000), (5000, 1000)])

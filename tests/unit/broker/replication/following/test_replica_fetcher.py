@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 from broker.replication.following.followed_partitions import Phase
 from protocol.errors import ErrorCode
-from tests.support.replica_cluster import TP, Cluster, ParkingEndpoint
+from tests.support.replica_cluster import TP, Cluster
 
 
 async def until(cluster: Cluster, condition: Callable[[], bool]) -> None:
@@ -21,77 +20,61 @@ async def until(cluster: Cluster, condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition never held")
 
 
-def test_the_loops_truncate_copy_and_acknowledge(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        follower, leader = cluster.nodes[2], cluster.nodes[1]
-        await until(cluster, lambda: leader.manager.waiting() == (0, 1))  # the follower's fetch is parked
-        (fetcher,) = follower.manager.fetchers()
-        assert fetcher.phase_of(TP) is Phase.IN_SYNC
-        for value in "abc":
-            answer = cluster.produce(1, value)
-            await until(cluster, lambda answer=answer: bool(answer))  # type: ignore[misc]
-            assert answer[0].error == ErrorCode.NONE
-        assert follower.records() == ["a", "b", "c"]
-        cluster.lead(1, 1, (1, 2), replicas=(1, 2))  # a new epoch: truncation again, while a fetch is parked
-        answer = cluster.produce(1, "d")
-        await until(cluster, lambda: bool(answer))
-        assert follower.records() == ["a", "b", "c", "d"]
-        await follower.manager.shutdown()
-        await leader.manager.shutdown()
-
-    asyncio.run(scenario())
+async def test_the_loops_truncate_copy_and_acknowledge(live_cluster: Cluster) -> None:
+    cluster = await live_cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    follower, leader = cluster.nodes[2], cluster.nodes[1]
+    await until(cluster, lambda: leader.manager.waiting() == (0, 1))  # the follower's fetch is parked
+    (fetcher,) = follower.manager.fetchers()
+    assert fetcher.phase_of(TP) is Phase.IN_SYNC
+    for value in "abc":
+        answer = cluster.produce(1, value)
+        await until(cluster, lambda answer=answer: bool(answer))  # type: ignore[misc]
+        assert answer[0].error == ErrorCode.NONE
+    assert follower.records() == ["a", "b", "c"]
+    cluster.lead(1, 1, (1, 2), replicas=(1, 2))  # a new epoch: truncation again, while a fetch is parked
+    answer = cluster.produce(1, "d")
+    await until(cluster, lambda: bool(answer))
+    assert follower.records() == ["a", "b", "c", "d"]
+    await follower.manager.shutdown()
+    await leader.manager.shutdown()
 
 
-def test_a_fetcher_without_partitions_is_closed(tmp_path: Path) -> None:
+async def test_a_fetcher_without_partitions_is_closed(live_cluster: Cluster) -> None:
     """LAI-5."""
-
-    async def scenario() -> None:
-        cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        follower = cluster.nodes[2].manager
-        assert len(follower.fetchers()) == 1
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        assert follower.fetchers() == ()
-        cluster.lead(-1, 2, (1, 2), replicas=(1, 2))
-        assert follower.fetchers() == ()
-        for node in cluster.nodes.values():
-            await node.manager.shutdown()
-
-    asyncio.run(scenario())
+    cluster = await live_cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    follower = cluster.nodes[2].manager
+    assert len(follower.fetchers()) == 1
+    cluster.lead(2, 1, (1, 2), replicas=(1, 2))
+    assert follower.fetchers() == ()
+    cluster.lead(-1, 2, (1, 2), replicas=(1, 2))
+    assert follower.fetchers() == ()
+    for node in cluster.nodes.values():
+        await node.manager.shutdown()
 
 
-def test_a_fetcher_is_closed_also_when_something_was_added_just_before(tmp_path: Path) -> None:
+async def test_a_fetcher_is_closed_also_when_something_was_added_just_before(live_cluster: Cluster) -> None:
     """As in a shutdown whose last LeaderAndIsr adds a partition: wait_for of Python 3.11 lost the cancellation."""
-
-    async def scenario() -> None:
-        cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        follower, leader = cluster.nodes[2], cluster.nodes[1]
-        await until(
-            cluster, lambda: leader.manager.waiting() == (0, 1)
-        )  # the truncating loop has nothing to do, and waits
-        cluster.lead(1, 1, (1, 2), replicas=(1, 2))
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(follower.manager.shutdown())
-        async with asyncio.timeout(10):  # it writes checkpoints in a thread: no number of turns is enough for sure
-            await closing
-        await leader.manager.shutdown()
-
-    asyncio.run(scenario())
+    cluster = await live_cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    follower, leader = cluster.nodes[2], cluster.nodes[1]
+    await until(cluster, lambda: leader.manager.waiting() == (0, 1))  # the truncating loop has nothing to do, and waits
+    cluster.lead(1, 1, (1, 2), replicas=(1, 2))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(follower.manager.shutdown())
+    async with asyncio.timeout(10):  # it writes checkpoints in a thread: no number of turns is enough for sure
+        await closing
+    await leader.manager.shutdown()
 
 
-def test_shutdown_answers_all_who_wait(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        cluster = await Cluster(tmp_path, endpoint=ParkingEndpoint).start(1)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        produced = cluster.produce(1, "a")
-        consumed = cluster.consume(1, 0, max_wait_ms=1000)
-        manager = cluster.nodes[1].manager
-        await manager.shutdown()
-        assert produced[0].error == consumed[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert manager.waiting() == (0, 0)
-        assert cluster.nodes[1].logs.checkpoints.read_high_watermarks() == {TP: 0}
-
-    asyncio.run(scenario())
+async def test_shutdown_answers_all_who_wait(live_cluster: Cluster) -> None:
+    cluster = await live_cluster.start(1)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2))
+    produced = cluster.produce(1, "a")
+    consumed = cluster.consume(1, 0, max_wait_ms=1000)
+    manager = cluster.nodes[1].manager
+    await manager.shutdown()
+    assert produced[0].error == consumed[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert manager.waiting() == (0, 0)
+    assert cluster.nodes[1].logs.checkpoints.read_high_watermarks() == {TP: 0}

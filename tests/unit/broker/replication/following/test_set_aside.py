@@ -3,137 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
-import uuid
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from broker.process.event_log import EventLog
-from broker.process.loop_budget import LoopBudget
-from broker.replication.fetching.replication_throttle import ReplicationThrottle
-from broker.replication.following.followed_partitions import FollowedPartition, Phase
+from broker.replication.following.followed_partitions import Phase
 from broker.replication.following.follower_session import ADDED_AT_ONCE
-from broker.replication.following.leader_endpoint import EpochAnswer, EpochQuestion, LeaderUnavailable
+from broker.replication.following.leader_endpoint import LeaderUnavailable
 from broker.replication.following.replica_fetcher import ReplicaFetcher
-from broker.replication.following.truncation import EpochEnd
-from broker.storage.log import Log, LogDirFailed
-from broker.storage.log_types import LogListener
+from broker.storage.disk.filesystem import FileSystem
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData
-from protocol.kafka.record_batch import build_batch, patch
 from protocol.types import TopicPartition
-from tests.support.fake_time import FakeTime
-from tests.support.logs import open_at
-from tests.support.memory_disk import MemoryDisk
+from tests.support.replica_cluster import TP, Cluster, FakeEndpoint
 
-GOOD, BAD = TopicPartition("good", 0), TopicPartition("bad", 0)
+GOOD, BAD = TP, TopicPartition(TP.topic, 1)
 BACKOFF_S = 1.0
 
 
-def batch_at(offset: int) -> bytes:
-    data = bytearray(build_batch([(b"k", b"value", (), 1000)]))
-    patch(data, 0, offset, 0)
-    return bytes(data)
+class Followed:
+    """Broker 2 follows broker 1, with one fetcher for the partitions GOOD and BAD, which are on two disks."""
 
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.leader, self.follower = cluster.nodes[1], cluster.nodes[2]
 
-class FollowingPartition(LogListener):
-    """As much of a Partition as a fetcher needs, on a real log. `disk_failed` hears of it before the fetcher does."""
-
-    def __init__(self, tp: TopicPartition, disk_failed: Callable[[TopicPartition], None]) -> None:
-        self.tp = tp
-        self.log: Log = open_at(MemoryDisk(), listener=self)
-        self.disk_failed = disk_failed
-        self.high_watermark = 0
-
-    def failed(self, log: Log, failure: LogDirFailed) -> None:
-        self.disk_failed(self.tp)
-
-    def follows(self, leader_epoch: int, generation: int) -> Log:
-        return self.log
-
-    def append_as_follower(self, records: memoryview | None, high_watermark: int, log_start: int) -> None:
-        if records is not None:
-            self.log.append_as_follower(records)
-
-    def truncate(self, offset: int) -> None:
-        self.log.truncate_to(offset)
-
-    def restart_at(self, offset: int) -> None:
-        self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = offset
-
-    def end_of_epoch(self, epoch: int) -> EpochEnd:
-        return EpochEnd(*self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset))
-
-
-class ScriptedLeader:
-    """Answers with one batch for each partition, at its offset. `change` may change the answer of a partition."""
-
-    def __init__(self) -> None:
-        self.asked: list[set[TopicPartition]] = []
-        self.change: Any = lambda tp, data: data
-        self.start, self.end = 0, 100
-
-    async def fetch(self, positions: Mapping[TopicPartition, Any], *, is_short: bool = False) -> dict[Any, Any]:
-        self.asked.append(set(positions))
-        return {
-            tp: self.change(
-                tp, FetchPartitionData(0, 0, 100, 100, 0, [memoryview(batch_at(position.wanted.fetch_offset))])
-            )
-            for tp, position in list(positions.items())
-        }
-
-    async def epoch_ends(self, questions: Mapping[TopicPartition, EpochQuestion]) -> dict[TopicPartition, EpochAnswer]:
-        return {tp: EpochAnswer(ErrorCode.NONE, EpochEnd(0, self.end)) for tp in questions}
-
-    async def list_offset(self, tp: TopicPartition, epoch: int, timestamp: int) -> int:
-        if self.end < 0:
-            raise LeaderUnavailable("it has no answer")
-        return self.start if timestamp == -2 else self.end
-
-    async def close(self) -> None:
-        return None
-
-
-class World:
-    def __init__(self) -> None:
-        self.time = FakeTime()
-        self.leader = ScriptedLeader()
-        self.partitions = {tp: FollowingPartition(tp, self.disk_failed) for tp in (GOOD, BAD)}
-        throttle = ReplicationThrottle(2, lambda topic: "", self.time.monotonic, samples=11, sample_s=1)
-        self.failed: list[TopicPartition] = []
-        self.fetcher = ReplicaFetcher(
-            "fetcher",
-            self.leader,  # type: ignore[arg-type]
-            self.time,
-            EventLog(None, self.time),
-            retry_s_max=BACKOFF_S,
-            partition_max_bytes=1000,
-            throttle=throttle,
-            budget=LoopBudget(self.time, self.time.monotonic),
-        )
-        for partition in self.partitions.values():
-            self.fetcher.add(FollowedPartition(partition, uuid.UUID(int=1), 0, 0))  # type: ignore[arg-type]
-
-    def disk_failed(self, tp: TopicPartition) -> None:
-        self.failed.append(tp)
-        self.fetcher.remove(tp)
+    @property
+    def fetcher(self) -> ReplicaFetcher:
+        (fetcher,) = self.follower.manager.fetchers()
+        return fetcher
 
     def ends(self) -> dict[TopicPartition, int]:
-        return {tp: partition.log.log_end_offset for tp, partition in self.partitions.items()}
+        return {tp: self.follower.log(tp).log_end_offset for tp in (GOOD, BAD)}
 
     async def rounds(self, count: int, seconds: float = 0.0) -> None:
+        """In each, both partitions get a record, and the follower fetches once."""
         for _ in range(count):
-            await self.fetcher.truncate_once()
-            await self.fetcher.fetch_once()
-            self.time.advance(seconds)
+            for tp in (GOOD, BAD):
+                self.cluster.produce(1, "v", acks=1, tp=tp)
+            await self.cluster.replicate(2)
+            self.cluster.pass_time(seconds)
+
+    async def set_aside_then_copied(self) -> None:
+        self.cluster.change_answer = lambda tp, data: data
+        self.cluster.pass_time(BACKOFF_S)
+        await self.rounds(3)
+        assert self.ends() == {tp: self.leader.log(tp).log_end_offset for tp in (GOOD, BAD)}
+
+
+@pytest.fixture
+def followed(cluster: Cluster, runner: asyncio.Runner) -> Followed:
+    async def start() -> Followed:
+        cluster.disks = 2
+        await cluster.start(1, 2)
+        for cluster.tp in (GOOD, BAD):
+            cluster.lead(1, 0, (1, 2))
+        return Followed(cluster)
+
+    return runner.run(start())
 
 
 def broken(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
     """A bit of the bad partition's records is flipped."""
-    if tp != BAD:
+    if tp != BAD or not data.records:
         return data
     records = bytearray(data.records[0])
     records[-1] ^= 1
@@ -144,118 +78,111 @@ def failed(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
     return data._replace(error=ErrorCode.KAFKA_STORAGE_ERROR, records=[]) if tp == BAD else data
 
 
-def run(scenario: Any) -> None:
-    asyncio.run(scenario(World()))
-
-
-@pytest.mark.parametrize("change", [broken, failed])
-def test_the_others_go_on_and_the_pause_grows(change: Any) -> None:
-    async def scenario(world: World) -> None:
-        await world.rounds(2)
-        assert world.ends() == {GOOD: 2, BAD: 2}
-        world.leader.change = change
-        world.leader.asked.clear()
-        await world.rounds(400, seconds=0.01)
-        assert world.ends() == {GOOD: 402, BAD: 2}
-        tries = [number for number, asked in enumerate(world.leader.asked) if BAD in asked]
-        pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
-        assert pauses[0] <= 3
-        assert pauses == sorted(pauses)
-        assert 95 <= pauses[-1] <= 105, "at most replica.fetch.backoff.ms"
-        assert len(tries) < 12
-        world.leader.change = lambda tp, data: data
-        await world.rounds(110, seconds=0.01)
-        assert world.ends()[BAD] > 2, "it is tried again, and copied when that is possible"
-        assert {GOOD, BAD} == world.leader.asked[-1]
-
-    run(scenario)
-
-
-def test_a_disk_that_fails_is_given_up_and_the_others_go_on() -> None:
-    async def scenario(world: World) -> None:
-        await world.rounds(2)
-        disk: Any = world.partitions[BAD].log._filesystem
-        disk.fail("write")
-        await world.rounds(5)
-        assert world.failed == [BAD]
-        assert world.fetcher.phase_of(BAD) is None
-        assert world.ends()[GOOD] == 7
-
-    run(scenario)
-
-
 def out_of_range(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
     return data._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE, records=[]) if tp == BAD else data
 
 
-@pytest.mark.parametrize(("start", "end", "expected"), [(50, 90, 50), (0, 1, 1)], ids=["behind", "ahead"])
-def test_a_log_that_is_not_in_the_leaders_range(start: int, end: int, expected: int) -> None:
+@pytest.mark.parametrize("change", [broken, failed])
+async def test_the_others_go_on_and_the_pause_grows(followed: Followed, change: Any) -> None:
+    cluster = followed.cluster
+    await followed.rounds(2)
+    assert followed.ends() == {GOOD: 2, BAD: 2}
+    cluster.change_answer = change
+    cluster.asked.clear()
+    await followed.rounds(400, seconds=0.01)
+    assert followed.ends() == {GOOD: 402, BAD: 2}
+    tries = [number for number, asked in enumerate(cluster.asked) if BAD in asked]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    assert pauses[0] <= 3
+    assert pauses == sorted(pauses)
+    assert 95 <= pauses[-1] <= 105, "at most replica.fetch.backoff.ms"
+    assert len(tries) < 12
+    await followed.set_aside_then_copied()
+    assert cluster.asked[-1] == {GOOD, BAD}
+
+
+async def test_a_disk_that_fails_is_given_up_and_the_others_go_on(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await followed.rounds(2)
+    bad = followed.follower.log(BAD).segments[-1]
+    write = FileSystem.write
+
+    def broken_write(self: FileSystem, fd: int, parts: Any, position: int) -> None:
+        if fd == bad._fd:
+            raise OSError(errno.EIO, "test")
+        write(self, fd, parts, position)
+
+    monkeypatch.setattr(FileSystem, "write", broken_write)
+    await followed.rounds(5)
+    assert followed.follower.logs.offline_dirs == (followed.follower.logs.directories[1],)
+    assert followed.fetcher.phase_of(BAD) is None
+    assert followed.follower.log(GOOD).log_end_offset == 7
+
+
+@pytest.mark.parametrize(("start", "end", "expected"), [(3, 4, 3), (0, 1, 1)], ids=["behind", "ahead"])
+async def test_a_log_that_is_not_in_the_leaders_range(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, start: int, end: int, expected: int
+) -> None:
     """Below the leader's log start, the log is emptied and starts there. Above the leader's log end, it is cut."""
+    await followed.rounds(2)
 
-    async def scenario(world: World) -> None:
-        await world.rounds(3)
-        world.leader.start, world.leader.end = start, end
-        world.leader.change = out_of_range
-        await world.fetcher.fetch_once()
-        assert world.ends() == {GOOD: 4, BAD: expected}
-        assert world.fetcher.phase_of(BAD) is Phase.TRUNCATING
-        world.leader.change = lambda tp, data: data
-        world.leader.end = 100
-        world.time.advance(BACKOFF_S)
-        await world.rounds(2)
-        assert world.ends() == {GOOD: 6, BAD: expected + 2}
+    async def list_offset(self: FakeEndpoint, tp: TopicPartition, epoch: int, timestamp: int) -> int:
+        return start if timestamp == -2 else end
 
-    run(scenario)
+    monkeypatch.setattr(FakeEndpoint, "list_offset", list_offset)
+    followed.cluster.change_answer = out_of_range
+    await followed.rounds(1)
+    assert followed.ends() == {GOOD: 3, BAD: expected}
+    assert followed.fetcher.phase_of(BAD) is Phase.TRUNCATING
+    await followed.set_aside_then_copied()
 
 
-def test_a_leader_that_does_not_say_its_range_is_asked_again() -> None:
-    async def scenario(world: World) -> None:
-        await world.rounds(1)
-        world.leader.end = -1
-        world.leader.change = out_of_range
-        await world.rounds(3)
-        assert world.ends() == {GOOD: 4, BAD: 1}
-        assert world.fetcher.phase_of(BAD) is Phase.WAITING
-        assert BAD not in world.leader.asked[-1]
+async def test_a_leader_that_does_not_say_its_range_is_asked_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await followed.rounds(1)
 
-    run(scenario)
+    async def list_offset(self: FakeEndpoint, tp: TopicPartition, epoch: int, timestamp: int) -> int:
+        raise LeaderUnavailable("it has no answer")
+
+    monkeypatch.setattr(FakeEndpoint, "list_offset", list_offset)
+    followed.cluster.change_answer = out_of_range
+    await followed.rounds(3)
+    assert followed.ends() == {GOOD: 4, BAD: 1}
+    assert followed.fetcher.phase_of(BAD) is Phase.WAITING
+    assert BAD not in followed.cluster.asked[-1]
 
 
-def test_one_that_is_removed_while_its_answer_is_under_way() -> None:
+async def test_one_that_is_removed_while_its_answer_is_under_way(followed: Followed) -> None:
     """BUG-12"""
+    await followed.rounds(1)
 
-    async def scenario(world: World) -> None:
-        await world.rounds(1)
+    def removing(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
+        followed.fetcher.remove(BAD)
+        return data
 
-        def removing(tp: TopicPartition, data: FetchPartitionData) -> FetchPartitionData:
-            world.fetcher.remove(BAD)
-            return data
-
-        world.leader.change = removing
-        await world.fetcher.fetch_once()
-        assert world.ends() == {GOOD: 2, BAD: 1}
-        assert len(world.fetcher) == 1
-
-    run(scenario)
+    followed.cluster.change_answer = removing
+    await followed.rounds(1)
+    assert followed.ends() == {GOOD: 2, BAD: 1}
+    assert len(followed.fetcher) == 1
 
 
-def test_while_partitions_are_to_join_no_fetch_waits_long() -> None:
+async def test_while_partitions_are_to_join_no_fetch_waits_long(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There are more than one request adds. A long poll between two requests would delay each hundred by half a second."""
+    asked: list[tuple[int, bool]] = []
 
-    async def scenario(world: World) -> None:
-        asked: list[tuple[int, bool]] = []
+    async def fetch(self: FakeEndpoint, positions: Any, *, is_short: bool = False) -> dict[Any, Any]:
+        asked.append((len(positions), is_short or positions.has_more_changes))
+        return {}
 
-        async def fetch(positions: Any, *, is_short: bool = False) -> dict[Any, Any]:
-            asked.append((len(positions), is_short or positions.has_more_changes))
-            return {}
-
-        world.leader.fetch = fetch  # type: ignore[method-assign]
-        for number in range(3 * ADDED_AT_ONCE):
-            partition: Any = FollowingPartition(TopicPartition("many", number), world.disk_failed)
-            world.fetcher.add(FollowedPartition(partition, uuid.UUID(int=2), 0, 0))
-        await world.rounds(10)
-        everything = 3 * ADDED_AT_ONCE + 2
-        assert asked[-1] == (everything, False)
-        assert all(is_quick for placed, is_quick in asked if placed < everything)
-
-    run(scenario)
+    monkeypatch.setattr(FakeEndpoint, "fetch", fetch)
+    for number in range(2, 3 * ADDED_AT_ONCE):
+        followed.cluster.tp = TopicPartition(TP.topic, number)
+        followed.cluster.lead(1, 0, (1, 2))
+    for _ in range(10):
+        await followed.cluster.replicate(2)
+    assert asked[-1] == (3 * ADDED_AT_ONCE, False)
+    assert all(is_quick for placed, is_quick in asked if placed < 3 * ADDED_AT_ONCE)

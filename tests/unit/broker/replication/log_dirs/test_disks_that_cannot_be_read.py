@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from broker.replication.following.replica_fetcher import ReplicaFetcher
 from broker.replication.partition import Role
 from broker.storage.directories.future_logs import REPLACES_CURRENT
 from broker.storage.disk.filesystem import Buffer, FileSystem
@@ -41,30 +39,20 @@ class BrokenDisk(FileSystem):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
-@pytest.fixture(autouse=True)
-def broken_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "start", lambda self: None)
+@pytest.fixture
+def cluster(cluster: Cluster, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Brokers 1 and 2, each with two disks. Broker 1 leads TP, of which both have a record."""
     monkeypatch.setattr("tests.support.replica_cluster.FileSystem", BrokenDisk)
     monkeypatch.setattr(BrokenDisk, "path", "/nowhere")
+    cluster.disks = 2
 
+    async def start() -> None:
+        await cluster.start_led(1, 2)
+        cluster.produce(1, "a")
+        await cluster.settle()
 
-def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Brokers 1 and 2, each with two disks; TP is led by 1 and has a record on both."""
-
-    async def main() -> None:
-        cluster = Cluster(directory, disks=2)
-        try:
-            await cluster.start(1, 2)
-            cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-            cluster.produce(1, "a")
-            await cluster.settle()
-            await scenario(cluster)
-        finally:
-            for node in cluster.nodes.values():
-                await node.manager.moves.close()
-            cluster.close()
-
-    asyncio.run(main())
+    runner.run(start())
+    return cluster
 
 
 def disk_of(node: Node) -> str:
@@ -77,125 +65,103 @@ def _copies(directory: str, *, with_file: str) -> int:
     return len(list(Path(directory).glob(f"{TP}.*-future/{with_file}")))
 
 
-def test_consumers_and_producers_of_a_leader(tmp_path: Path) -> None:
+async def test_consumers_and_producers_of_a_leader(cluster: Cluster) -> None:
     """The read finds it; then nothing is appended any more, and who waits for acks is answered (BUG-10)."""
-
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[1]
-        told: list[bool] = []
-        node.manager.failures.on_failure = lambda: told.append(True)
-        waiting = cluster.produce(1, "b")
-        assert not waiting
-        BrokenDisk.path = disk_of(node)
-        assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert waiting[0].error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        assert node.partition().role is Role.OFFLINE
-        assert told == [True]
-        BrokenDisk.path = "/nowhere"
-        assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR, "until the next start"
-        assert cluster.produce(1, "c")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        assert [row.error for row in cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,))[1].partitions] == [
-            ErrorCode.KAFKA_STORAGE_ERROR
-        ]
-        cluster.lead(2, 1, (2,), replicas=(1, 2), to=(2,))
-        assert cluster.nodes[2].records() == ["a"]
-
-    play(tmp_path, scenario)
+    node = cluster.nodes[1]
+    told: list[bool] = []
+    node.manager.failures.on_failure = lambda: told.append(True)
+    waiting = cluster.produce(1, "b")
+    assert not waiting
+    BrokenDisk.path = disk_of(node)
+    assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert waiting[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.partition().role is Role.OFFLINE
+    assert told == [True]
+    BrokenDisk.path = "/nowhere"
+    assert cluster.consume(1, 0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR, "until the next start"
+    assert cluster.produce(1, "c")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert [row.error for row in cluster.lead(1, 1, (1, 2), to=(1,))[1].partitions] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    cluster.lead(2, 1, (2,), to=(2,))
+    assert cluster.nodes[2].records() == ["a"]
 
 
-def test_a_followers_fetch_finds_it(tmp_path: Path) -> None:
+async def test_a_followers_fetch_finds_it(cluster: Cluster) -> None:
     """What the follower is told makes it ask again; the leader's disk is offline, and its controller elects."""
-
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[1]
-        cluster.produce(1, "b")
-        BrokenDisk.path = disk_of(node)
-        await cluster.replicate(2)
-        assert node.partition().role is Role.OFFLINE
-        assert cluster.nodes[2].partition().role is Role.FOLLOWER
-        assert cluster.nodes[2].records() == ["a"]
-        assert cluster.nodes[2].logs.offline_dirs == ()
-
-    play(tmp_path, scenario)
+    node = cluster.nodes[1]
+    cluster.produce(1, "b")
+    BrokenDisk.path = disk_of(node)
+    await cluster.replicate(2)
+    assert node.partition().role is Role.OFFLINE
+    assert cluster.nodes[2].partition().role is Role.FOLLOWER
+    assert cluster.nodes[2].records() == ["a"]
+    assert cluster.nodes[2].logs.offline_dirs == ()
 
 
-def test_a_follower_that_is_to_be_cut(tmp_path: Path) -> None:
+async def test_a_follower_that_is_to_be_cut(cluster: Cluster) -> None:
     """Its own disk has failed; it copies nothing more, and the fetcher's others go on."""
-
-    async def scenario(cluster: Cluster) -> None:
-        for value in "bcdef":
-            cluster.produce(1, value)
-        await cluster.replicate(2)
-        cluster.kill(2)
-        node = await cluster.start_broker(2)
-        BrokenDisk.path = disk_of(node)
-        cluster.lead(1, 1, (1,), replicas=(1, 2), is_new=False)
-        partition = node.partition()
-        node.manager.failures.on_failure = lambda: None
-        cluster.nodes[1].partition().truncate(2)
-        await cluster.replicate(2, rounds=2)
-        assert partition.role is Role.OFFLINE
-        assert not any(TP in fetcher._followed for fetcher in node.manager.fetchers())
-
-    play(tmp_path, scenario)
+    for value in "bcdef":
+        cluster.produce(1, value)
+    await cluster.replicate(2)
+    cluster.kill(2)
+    node = await cluster.start_broker(2)
+    BrokenDisk.path = disk_of(node)
+    cluster.lead(1, 1, (1,), is_new=False)
+    partition = node.partition()
+    node.manager.failures.on_failure = lambda: None
+    cluster.nodes[1].partition().truncate(2)
+    await cluster.replicate(2, rounds=2)
+    assert partition.role is Role.OFFLINE
+    assert not any(TP in fetcher._followed for fetcher in node.manager.fetchers())
 
 
-def test_high_watermarks_that_cannot_be_read_cost_only_their_directory(tmp_path: Path) -> None:
-    """The replica in the other one is taken; that in the failed one is offline, and not made anew."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.nodes[1].manager.checkpoint_high_watermarks()
-        own = disk_of(cluster.nodes[1])
-        for is_own in (False, True):
-            cluster.kill(1)
-            node = await cluster.start_broker(1)
-            (other,) = [path for path in node.logs.directories if path != own]
-            BrokenDisk.path = f"{own if is_own else other}/replication-offset-checkpoint"
-            errors = cluster.lead(2, 5 + is_own, (2,), replicas=(1, 2), is_new=False)[1].partitions
-            BrokenDisk.path = "/nowhere"
-            assert [row.error for row in errors] == ([ErrorCode.KAFKA_STORAGE_ERROR] if is_own else [])
-            assert node.logs.offline_dirs == ((own,) if is_own else (other,))
-            assert (node.logs.get(TP) is None) == is_own
-
-    play(tmp_path, scenario)
-
-
-def test_a_copy_that_cannot_take_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log was closed for it already: the replica is offline, so that others lead, and comes back at the next start."""
-
-    async def scenario(cluster: Cluster) -> None:
-        node = cluster.nodes[1]
-        source = disk_of(node)
-        (target,) = [path for path in node.logs.directories if path != source]
-        told: list[bool] = []
-        node.manager.failures.on_failure = lambda: told.append(True)
-        rename = FileSystem.rename
-
-        def broken(self: FileSystem, old: str, new: str) -> None:
-            if new == f"{target}/{TP}":
-                raise OSError(errno.EIO, new)
-            rename(self, old, new)
-
-        monkeypatch.setattr(FileSystem, "rename", broken)
-        node.manager.moves.move(TP, target)
-        async with asyncio.timeout(10):
-            await node.manager.moves.done()
-        assert node.logs.offline_dirs == (target,)
-        assert told == [True]
-        assert node.partition().role is Role.OFFLINE
-        assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        (refused,) = cluster.lead(1, 1, (1, 2), replicas=(1, 2), to=(1,), is_new=False)[1].partitions
-        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
-        await node.logs.upkeep._retention_due(
-            node.logs._clock.monotonic() + 1e6
-        )  # has nothing to do with a log that is closed
-        monkeypatch.setattr(FileSystem, "rename", rename)
+async def test_high_watermarks_that_cannot_be_read_cost_only_their_directory(cluster: Cluster) -> None:
+    """The replica in the other one is taken; that in the failed one is offline, and not made again."""
+    await cluster.nodes[1].manager.checkpoint_high_watermarks()
+    own = disk_of(cluster.nodes[1])
+    for is_own in (False, True):
         cluster.kill(1)
-        assert _copies(target, with_file=REPLACES_CURRENT) == 1
         node = await cluster.start_broker(1)
-        assert disk_of(node) == source
-        cluster.lead(1, 2, (1, 2), replicas=(1, 2), to=(1,), is_new=False)
-        assert node.records() == ["a"]
-        assert node.logs.get(TopicPartition("t", 1)) is None
+        (other,) = [path for path in node.logs.directories if path != own]
+        BrokenDisk.path = f"{own if is_own else other}/replication-offset-checkpoint"
+        errors = cluster.lead(2, 5 + is_own, (2,), is_new=False)[1].partitions
+        BrokenDisk.path = "/nowhere"
+        assert [row.error for row in errors] == ([ErrorCode.KAFKA_STORAGE_ERROR] if is_own else [])
+        assert node.logs.offline_dirs == ((own,) if is_own else (other,))
+        assert (node.logs.get(TP) is None) == is_own
 
-    play(tmp_path, scenario)
+
+async def test_a_copy_that_cannot_take_its_place(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log was closed for it already: the replica is offline, so that others lead, and comes back at the next start."""
+    node = cluster.nodes[1]
+    source = disk_of(node)
+    (target,) = [path for path in node.logs.directories if path != source]
+    told: list[bool] = []
+    node.manager.failures.on_failure = lambda: told.append(True)
+    rename = FileSystem.rename
+
+    def broken(self: FileSystem, old: str, new: str) -> None:
+        if new == f"{target}/{TP}":
+            raise OSError(errno.EIO, new)
+        rename(self, old, new)
+
+    monkeypatch.setattr(FileSystem, "rename", broken)
+    node.manager.moves.move(TP, target)
+    async with asyncio.timeout(10):
+        await node.manager.moves.done()
+    assert node.logs.offline_dirs == (target,)
+    assert told == [True]
+    assert node.partition().role is Role.OFFLINE
+    assert cluster.produce(1, "b")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    (refused,) = cluster.lead(1, 1, (1, 2), to=(1,), is_new=False)[1].partitions
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    await node.logs.upkeep._retention_due(
+        node.logs._clock.monotonic() + 1e6
+    )  # has nothing to do with a log that is closed
+    monkeypatch.setattr(FileSystem, "rename", rename)
+    cluster.kill(1)
+    assert _copies(target, with_file=REPLACES_CURRENT) == 1
+    node = await cluster.start_broker(1)
+    assert disk_of(node) == source
+    cluster.lead(1, 2, (1, 2), to=(1,), is_new=False)
+    assert node.records() == ["a"]
+    assert node.logs.get(TopicPartition("t", 1)) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from protocol.types import TopicPartition
 from tests.support.logs import check
 from tests.support.replica_cluster import TOPIC_ID, TP, Cluster, Node, values_of
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
-
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,20 +26,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_moves, "LAST_BYTES_MAX", 600)
 
 
-def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]], **settings: object) -> None:
-    cluster = Cluster(directory, disks=2, settings=dict(settings))
-
-    async def run() -> None:
-        try:
-            await scenario(cluster)
-        finally:
-            for node in cluster.nodes.values():
-                await node.manager.moves.close()
-
-    try:
-        asyncio.run(run())
-    finally:
-        cluster.close()
+@pytest.fixture
+def cluster(cluster: Cluster) -> Cluster:
+    cluster.disks = 2
+    return cluster
 
 
 def directories(node: Node) -> tuple[str, str]:
@@ -69,258 +57,201 @@ def error_of(move: Callable[[], None]) -> ErrorCode:
     return refused.value.code
 
 
-def test_a_leader_moves_under_load(tmp_path: Path) -> None:
+async def test_a_leader_moves_under_load(cluster: Cluster) -> None:
     """It is served all the while; what is written during the move is there afterwards, and the high watermark stays."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        node = cluster.nodes[1]
-        wanted = [f"v{number}" for number in range(60)]
-        for value in wanted[:40]:
-            cluster.produce(1, value)
-        source, target = directories(node)
-        node.manager.moves.move(TP, target)
-        for value in wanted[40:]:
-            assert cluster.produce(1, value)[0].error == ErrorCode.NONE
-            await asyncio.sleep(0)
-        await moved(node, target)
-        assert node.records() == wanted
-        assert node.partition().high_watermark == 60
-        assert node.partition().role is Role.LEADER
-        assert cluster.produce(1, "after")[0].base_offset == 60
-        assert values_of(cluster.consume(1, 59)[0])[-2:] == ["v59", "after"]
-        assert remains(source) == []
-        assert remains(target) == ["t-0"]
-        assert "t 0 60" in (Path(target) / "replication-offset-checkpoint").read_text()
-
-    play(tmp_path, scenario)
+    node = await cluster.start_led(1)
+    wanted = [f"v{number}" for number in range(60)]
+    for value in wanted[:40]:
+        cluster.produce(1, value)
+    source, target = directories(node)
+    node.manager.moves.move(TP, target)
+    for value in wanted[40:]:
+        assert cluster.produce(1, value)[0].error == ErrorCode.NONE
+        await asyncio.sleep(0)
+    await moved(node, target)
+    assert node.records() == wanted
+    assert node.partition().high_watermark == 60
+    assert node.partition().role is Role.LEADER
+    assert cluster.produce(1, "after")[0].base_offset == 60
+    assert values_of(cluster.consume(1, 59)[0])[-2:] == ["v59", "after"]
+    assert remains(source) == []
+    assert remains(target) == ["t-0"]
+    assert "t 0 60" in (Path(target) / "replication-offset-checkpoint").read_text()
 
 
-def test_a_follower_moves_and_is_cut_meanwhile(tmp_path: Path) -> None:
+async def test_a_follower_moves_and_is_cut_meanwhile(cluster: Cluster) -> None:
     """A truncation of the log is one of the copy too: nothing that another leader replaced comes back (REP-6)."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        cluster.produce(1, *(f"v{number}" for number in range(10)))
-        await cluster.settle()
-        cluster.produce(2, "x")
-        node = cluster.nodes[2]
-        _, target = directories(node)
-        log = node.partition().log
-        assert log is not None
-        future = node.logs.make_future(TP, target)
-        future.append_as_follower(memoryview(b"".join(map(bytes, log.read(0, 2**20, 10, True).records))))
-        node.partition().truncate(0)
-        assert future.log_end_offset == 0
-        node.manager.moves.wake()
-        await moved(node, target)
-        await cluster.settle()
-        assert node.records() == cluster.nodes[1].records()
-
-    play(tmp_path, scenario)
+    await cluster.start_led(1, 2)
+    cluster.produce(1, *(f"v{number}" for number in range(10)))
+    await cluster.settle()
+    cluster.produce(2, "x")
+    node = cluster.nodes[2]
+    _, target = directories(node)
+    log = node.log()
+    future = node.logs.make_future(TP, target)
+    future.append_as_follower(memoryview(b"".join(map(bytes, log.read(0, 2**20, 10, True).records))))
+    node.partition().truncate(0)
+    assert future.log_end_offset == 0
+    node.manager.moves.wake()
+    await moved(node, target)
+    await cluster.settle()
+    assert node.records() == cluster.nodes[1].records()
 
 
-def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_is_cut_and_grows_again_during_a_cold_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """BUG-12: what was read for the copy's earlier end would leave a hole in it."""
+    await cluster.start_led(1, 2)
+    for number in range(20):
+        cluster.produce(1, f"v{number}")
+    await cluster.settle()
+    node = cluster.nodes[2]
+    _, target = directories(node)
+    log = node.log()
+    future = node.logs.make_future(TP, target)
+    read_cold = Log.read_cold
+    reads = 0
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2))
-        for number in range(20):
-            cluster.produce(1, f"v{number}")
-        await cluster.settle()
-        node = cluster.nodes[2]
-        _, target = directories(node)
-        log = node.partition().log
-        assert log is not None
-        future = node.logs.make_future(TP, target)
-        read_cold = Log.read_cold
-        reads = 0
+    async def cut_in_between(read: Log, *args: Any, **kwargs: Any) -> ReadResult:
+        nonlocal reads
+        reads += 1
+        if reads == 2:
+            data = b"".join(map(bytes, log.read(0, 2**20, 20, True).records))
+            node.partition().truncate(0)
+            log.append_as_follower(memoryview(data))
+        return await read_cold(read, *args, **kwargs)
 
-        async def cut_in_between(read: Log, *args: Any, **kwargs: Any) -> ReadResult:
-            nonlocal reads
-            reads += 1
-            if reads == 2:
-                data = b"".join(map(bytes, log.read(0, 2**20, 20, True).records))
-                node.partition().truncate(0)
-                log.append_as_follower(memoryview(data))
-            return await read_cold(read, *args, **kwargs)
-
-        monkeypatch.setattr(Log, "read_cold", cut_in_between)
-        node.manager.moves.wake()
-        await moved(node, target)
-        assert reads > 2
-        assert future.segments[0].base_offset == 0
-        assert [header.base_offset for header in check(future)] == list(range(20))
-        assert node.records() == cluster.nodes[1].records()
-
-    play(tmp_path, scenario)
+    monkeypatch.setattr(Log, "read_cold", cut_in_between)
+    node.manager.moves.wake()
+    await moved(node, target)
+    assert reads > 2
+    assert future.segments[0].base_offset == 0
+    assert [header.base_offset for header in check(future)] == list(range(20))
+    assert node.records() == cluster.nodes[1].records()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        node = cluster.nodes[1]
-        moves = node.manager.moves
-        second = node.logs.directories[1]
-        assert error_of(lambda: moves.move(TP, "/nowhere")) is ErrorCode.LOG_DIR_NOT_FOUND
-        assert error_of(lambda: moves.move(TopicPartition("t" * 230, 0), second)) is ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert error_of(lambda: moves.move(TP, second)) is ErrorCode.REPLICA_NOT_AVAILABLE
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        source, other = directories(node)
-        assert source == second, "remembered"
-        moves.move(TP, source)  # there already
-        assert len(node.logs.futures) == 0
-        node.manager.failures.directory_failed(other)
-        assert error_of(lambda: moves.move(TP, other)) is ErrorCode.KAFKA_STORAGE_ERROR
-
-    play(tmp_path, scenario)
+async def test_what_is_refused(cluster: Cluster) -> None:
+    await cluster.start(1)
+    node = cluster.nodes[1]
+    moves = node.manager.moves
+    second = node.logs.directories[1]
+    assert error_of(lambda: moves.move(TP, "/nowhere")) is ErrorCode.LOG_DIR_NOT_FOUND
+    assert error_of(lambda: moves.move(TopicPartition("t" * 230, 0), second)) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert error_of(lambda: moves.move(TP, second)) is ErrorCode.REPLICA_NOT_AVAILABLE
+    cluster.lead(1, 0, (1,))
+    source, other = directories(node)
+    assert source == second, "remembered"
+    moves.move(TP, source)  # there already
+    assert len(node.logs.futures) == 0
+    node.manager.failures.directory_failed(other)
+    assert error_of(lambda: moves.move(TP, other)) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_move_is_called_off_by_one_back(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        cluster.produce(1, "a")
-        node = cluster.nodes[1]
-        source, target = directories(node)
-        node.manager.moves.move(TP, target)
-        node.manager.moves.move(TP, source)
-        assert len(node.logs.futures) == 0
-        await asyncio.sleep(0.01)
-        assert directories(node)[0] == source
-        assert node.records() == ["a"]
-
-    play(tmp_path, scenario)
+async def test_a_move_is_called_off_by_one_back(cluster: Cluster) -> None:
+    node = await cluster.start_led(1)
+    cluster.produce(1, "a")
+    source, target = directories(node)
+    node.manager.moves.move(TP, target)
+    node.manager.moves.move(TP, source)
+    assert len(node.logs.futures) == 0
+    await asyncio.sleep(0.01)
+    assert directories(node)[0] == source
+    assert node.records() == ["a"]
 
 
-def test_a_throttled_move_waits_and_is_shown(tmp_path: Path) -> None:
+async def test_a_throttled_move_waits_and_is_shown(cluster: Cluster) -> None:
     """`replica.alter.log.dirs.io.max.bytes.per.second` 0: nothing is copied; raised, it goes on."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        cluster.produce(1, "a")
-        node = cluster.nodes[1]
-        _, target = directories(node)
-        node.manager._move_throttle.rate = 0
-        node.manager.moves.move(TP, target)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        future = node.logs.futures.get(TP)
-        assert future is not None
-        assert future.log_end_offset == 0
-        node.manager._move_throttle.rate = 2**62
-        node.manager.moves.wake()
-        await moved(node, target)
-
-    play(tmp_path, scenario)
+    node = await cluster.start_led(1)
+    cluster.produce(1, "a")
+    _, target = directories(node)
+    node.manager._move_throttle.rate = 0
+    node.manager.moves.move(TP, target)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    future = node.logs.futures.get(TP)
+    assert future is not None
+    assert future.log_end_offset == 0
+    node.manager._move_throttle.rate = 2**62
+    node.manager.moves.wake()
+    await moved(node, target)
 
 
-def test_a_stopped_replica_is_deleted_with_its_copy(tmp_path: Path) -> None:
+async def test_a_stopped_replica_is_deleted_with_its_copy(cluster: Cluster) -> None:
     """LAI-6."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        node = cluster.nodes[1]
-        _, target = directories(node)
-        node.manager._move_throttle.rate = 0
-        node.manager.moves.move(TP, target)
-        request = StopReplicaRequest(
-            9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, -2, True),), {TP.topic: TOPIC_ID}
-        )
-        assert node.carry_out(request).partitions == ()
-        assert len(node.logs.futures) == 0
-        await node.logs.upkeep.removals.wait()
-        for path in node.logs.directories:
-            assert remains(path) == []
-
-    play(tmp_path, scenario)
+    node = await cluster.start_led(1)
+    _, target = directories(node)
+    node.manager._move_throttle.rate = 0
+    node.manager.moves.move(TP, target)
+    request = StopReplicaRequest(9, 1, node.epoch, (StopReplicaPartition(TP.topic, 0, -2, True),), {TP.topic: TOPIC_ID})
+    assert node.carry_out(request).partitions == ()
+    assert len(node.logs.futures) == 0
+    await node.logs.upkeep.removals.wait()
+    for path in node.logs.directories:
+        assert remains(path) == []
 
 
-def test_a_copy_from_before_a_restart_goes_on(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        cluster.produce(1, "a", "b")
-        node = cluster.nodes[1]
-        _, target = directories(node)
-        node.manager._move_throttle.rate = 0
-        node.manager.moves.move(TP, target)
-        await node.manager.moves.close()
-        cluster.kill(1)
-        node = await cluster.start_broker(1)
-        assert node.logs.futures.get(TP) is not None
-        cluster.lead(1, 1, (1,), replicas=(1,), is_new=False)
-        await moved(node, target)
-        assert node.records() == ["a", "b"]
-
-    play(tmp_path, scenario)
+async def test_a_copy_from_before_a_restart_goes_on(cluster: Cluster) -> None:
+    node = await cluster.start_led(1)
+    cluster.produce(1, "a", "b")
+    _, target = directories(node)
+    node.manager._move_throttle.rate = 0
+    node.manager.moves.move(TP, target)
+    await node.manager.moves.close()
+    cluster.kill(1)
+    node = await cluster.start_broker(1)
+    assert node.logs.futures.get(TP) is not None
+    cluster.lead(1, 1, (1,), is_new=False)
+    await moved(node, target)
+    assert node.records() == ["a", "b"]
 
 
-def test_the_disk_that_is_moved_to_fails(tmp_path: Path) -> None:
+async def test_the_disk_that_is_moved_to_fails(cluster: Cluster) -> None:
     """The move ends, the replica goes on where it is."""
+    node = await cluster.start_led(1)
+    cluster.produce(1, "a")
+    source, target = directories(node)
+    told: list[bool] = []
+    node.manager.failures.on_failure = lambda: told.append(True)
+    write = node.logs._filesystem.write_atomically
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        cluster.lead(1, 0, (1,), replicas=(1,))
-        cluster.produce(1, "a")
-        node = cluster.nodes[1]
-        source, target = directories(node)
-        told: list[bool] = []
-        node.manager.failures.on_failure = lambda: told.append(True)
-        write = node.logs._filesystem.write_atomically
+    def broken(path: str, data: bytes, *, sync: bool = True) -> None:
+        if path.startswith(target):
+            raise OSError(errno.EIO, path)
+        write(path, data, sync=sync)
 
-        def broken(path: str, data: bytes, *, sync: bool = True) -> None:
-            if path.startswith(target):
-                raise OSError(errno.EIO, path)
-            write(path, data, sync=sync)
-
-        node.manager.moves.move(TP, target)
-        node.logs._filesystem.write_atomically = broken  # type: ignore[method-assign]
-        async with asyncio.timeout(10):
-            await node.manager.moves.done()
-        assert told == [True]
-        assert node.logs.offline_dirs == (target,)
-        assert cluster.produce(1, "b")[0].error == ErrorCode.NONE
-        assert directories(node)[0] == source
-        assert node.records() == ["a", "b"]
-
-    play(tmp_path, scenario)
+    node.manager.moves.move(TP, target)
+    node.logs._filesystem.write_atomically = broken  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        await node.manager.moves.done()
+    assert told == [True]
+    assert node.logs.offline_dirs == (target,)
+    assert cluster.produce(1, "b")[0].error == ErrorCode.NONE
+    assert directories(node)[0] == source
+    assert node.records() == ["a", "b"]
 
 
-def test_a_replica_that_may_lie_on_a_disk_that_is_offline_is_not_made_anew(tmp_path: Path) -> None:
+async def test_a_replica_that_may_be_on_an_offline_disk_is_not_made_again(cluster: Cluster) -> None:
     """KIP-112: only one that the controller calls new."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        node = cluster.nodes[1]
-        node.manager.failures.directory_failed(node.logs.directories[0])
-        answer = cluster.lead(1, 3, (1,), replicas=(1,), is_new=False)[1]
-        assert [row.error for row in answer.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR]
-        assert node.logs.get(TP) is None
-        assert cluster.produce(1, "a")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
-        again = cluster.lead(1, 3, (1,), replicas=(1,), is_new=False)[1]
-        assert [row.error for row in again.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR], "also in the same epoch"
-
-    play(tmp_path, scenario)
+    await cluster.start(1)
+    node = cluster.nodes[1]
+    node.manager.failures.directory_failed(node.logs.directories[0])
+    answer = cluster.lead(1, 3, (1,), is_new=False)[1]
+    assert [row.error for row in answer.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert node.logs.get(TP) is None
+    assert cluster.produce(1, "a")[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    again = cluster.lead(1, 3, (1,), is_new=False)[1]
+    assert [row.error for row in again.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR], "also in the same epoch"
 
 
-def test_the_last_disk(tmp_path: Path) -> None:
+async def test_the_last_disk(cluster: Cluster) -> None:
     """LOG-6: each failure is told once, and when nothing is left the broker is to stop."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start(1)
-        node = cluster.nodes[1]
-        told: list[str] = []
-        node.manager.failures.on_failure = lambda: told.append("one")
-        node.manager.failures.on_all_failed = lambda: told.append("all")
-        first, second = node.logs.directories
-        for path in (first, first, second, second):
-            node.manager.failures.directory_failed(path)
-        assert told == ["one", "all"]
-
-    play(tmp_path, scenario)
+    await cluster.start(1)
+    node = cluster.nodes[1]
+    told: list[str] = []
+    node.manager.failures.on_failure = lambda: told.append("one")
+    node.manager.failures.on_all_failed = lambda: told.append("all")
+    first, second = node.logs.directories
+    for path in (first, first, second, second):
+        node.manager.failures.directory_failed(path)
+    assert told == ["one", "all"]
