@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.types import TopicPartition
-from tests.support.api_world import SteppingClock, World, run
+from tests.support.api_world import SteppingClock, World
 
 SERVED = SUPPORTED[ApiKey.LIST_OFFSETS]
 
@@ -55,26 +55,21 @@ class Found:
 
 
 @pytest.mark.parametrize("version", [1, 7])
-def test_partitions_that_are_named_twice(version: int) -> None:
+async def test_partitions_that_are_named_twice(world: World, version: int) -> None:
     """As in Kafka: INVALID_REQUEST for each of them. A hundred thousand are no more work for each than a few."""
     count = 30_000
-
-    async def scenario() -> None:
-        world = World()
-        world.context.replica_manager = Found()
-        world.context.long_answers = LongAnswers(SteppingClock().monotonic)
-        rows = [
-            {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
-            for number in (*range(count), *range(0, count, 2))
-        ]
-        body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": rows}]}
-        connection, waiting = world.begin(ApiKey.LIST_OFFSETS, version, body)
-        assert waiting is not None, "others have their turn"
-        await waiting
-        answer = messages.decode_response(ApiKey.LIST_OFFSETS, version, connection.sent[4:])[1]
-        found = [(p.partition_index, p.error_code, p.offset) for t in answer.topics for p in t.partitions]
-        once = [(number, 0, number) for number in range(count) if number % 2]
-        assert [row for row in found if row[1] == 0] == once
-        assert {row[1:] for row in found if row[0] % 2 == 0} == {(ErrorCode.INVALID_REQUEST, -1)}
-
-    run(scenario())
+    world.context.replica_manager = Found()
+    world.context.long_answers = LongAnswers(SteppingClock().monotonic)
+    rows = [
+        {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
+        for number in (*range(count), *range(0, count, 2))
+    ]
+    body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": rows}]}
+    connection, waiting = world.begin(ApiKey.LIST_OFFSETS, version, body)
+    assert waiting is not None, "others have their turn"
+    await waiting
+    answer = messages.decode_response(ApiKey.LIST_OFFSETS, version, connection.sent[4:])[1]
+    found = [(p.partition_index, p.error_code, p.offset) for t in answer.topics for p in t.partitions]
+    once = [(number, 0, number) for number in range(count) if number % 2]
+    assert [row for row in found if row[1] == 0] == once
+    assert {row[1:] for row in found if row[0] % 2 == 0} == {(ErrorCode.INVALID_REQUEST, -1)}
