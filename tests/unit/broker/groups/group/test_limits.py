@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from broker.groups import effects, held_groups
-from broker.groups import timers as group_timers
-from broker.groups.group import consumer_protocol, limits
 from broker.groups.group import group as group_module
+from broker.groups.group import limits
 from broker.groups.group.limits import NAME_MAX, PENDING_IS_OLD_S, PROTOCOLS_MAX
 from broker.groups.group.messages import GroupSettings, LeavingMember, Protocol
 from broker.groups.group.states import GroupState
@@ -110,38 +109,6 @@ def test_the_bytes_of_a_group_are_those_of_its_members() -> None:
     script.leave("id-1")
     assert group.memory_bytes == 0
     assert group.state is GroupState.EMPTY
-
-
-def test_topics_of_too_many_subscriptions_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def subscription(*topics: bytes) -> bytes:
-        return b"\0\0" + len(topics).to_bytes(4, "big") + b"".join(len(t).to_bytes(2, "big") + t for t in topics)
-
-    monkeypatch.setattr(consumer_protocol, "TOPICS_READ_MAX", 3)
-    assert consumer_protocol.subscribed_topics(subscription(b"a", b"b", b"c", b"d")) is None
-    same = [subscription(b"a", b"b")] * 10
-    assert consumer_protocol.topics_of_all(same) == {"a", "b"}
-    assert consumer_protocol.topics_of_all([*same, subscription(b"a", b"c")]) is None
-
-
-def test_the_heap_of_deadlines_does_not_keep_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Thing:
-        armed_at = group_timers.NEVER
-        deadline = 1000.0
-
-        def next_deadline(self) -> float:
-            return self.deadline
-
-    monkeypatch.setattr(group_timers, "STALE_MAX", 10)
-    no_timers: Any = type("T", (), {"call_later": lambda *_: type("H", (), {"cancel": lambda _: None})()})()
-    timers = group_timers.GroupTimers[Thing](no_timers, lambda: 0.0, lambda: False, lambda _: None)
-    one = Thing()
-    for _ in range(100):
-        one.deadline -= 1
-        timers.schedule(one)
-        other = Thing()
-        timers.schedule(other)
-        timers.drop(other)
-    assert len(timers) <= 2 + 10 + 1
 
 
 # -- all groups of a broker

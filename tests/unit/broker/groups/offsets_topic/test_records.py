@@ -117,50 +117,30 @@ def test_offsets_come_back(committed: CommittedOffset) -> None:
 
 def member_bytes(version: int) -> bytes:
     text = compact if version == 4 else string
-    data = (lambda b: bytes((len(b) + 1,)) + b) if version == 4 else (lambda b: integer(len(b)) + b)
-    instance = text("i") if version >= 3 else b""
-    rebalance = integer(60_000) if version >= 1 else b""
-    end = b"\x00" if version == 4 else b""
-    return (
-        text("m")
-        + instance
-        + text("client")
-        + text("/host")
-        + rebalance
-        + integer(10_000)
-        + data(b"sub")
-        + data(b"asgn")
-        + end
-    )
+    fields = [text("m"), text("i") if version >= 3 else b"", text("client"), text("/host")]
+    fields += [integer(60_000) if version >= 1 else b"", integer(10_000)]
+    fields += [data(b"sub", version), data(b"asgn", version), end(version)]
+    return b"".join(fields)
+
+
+def data(value: bytes, version: int) -> bytes:
+    return (bytes((len(value) + 1,)) if version == 4 else integer(len(value))) + value
+
+
+def end(version: int) -> bytes:
+    """No tagged fields."""
+    return b"\x00" if version == 4 else b""
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_groups_of_every_version(version: int) -> None:
     text = compact if version == 4 else string
-    count = bytes((2,)) if version == 4 else integer(1)
-    since = long(99) if version >= 2 else b""
-    end = b"\x00" if version == 4 else b""
-    value = (
-        short(version)
-        + text("consumer")
-        + integer(4)
-        + text("range")
-        + text("m")
-        + since
-        + count
-        + member_bytes(version)
-        + end
-    )
-    member = MemberMetadata(
-        "m",
-        "i" if version >= 3 else None,
-        "client",
-        "/host",
-        60_000 if version >= 1 else 10_000,
-        10_000,
-        b"sub",
-        b"asgn",
-    )
+    fields = [short(version), text("consumer"), integer(4), text("range"), text("m"), long(99) if version >= 2 else b""]
+    fields += [bytes((2,)) if version == 4 else integer(1), member_bytes(version), end(version)]
+    value = b"".join(fields)
+    instance = "i" if version >= 3 else None
+    rebalance_ms = 60_000 if version >= 1 else 10_000
+    member = MemberMetadata("m", instance, "client", "/host", rebalance_ms, 10_000, b"sub", b"asgn")
     decoded = GroupMetadata("consumer", 4, "range", "m", 99 if version >= 2 else -1, (member,))
     assert decode_group_value(value) == decoded
     if version == 3:

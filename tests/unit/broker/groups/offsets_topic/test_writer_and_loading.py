@@ -157,19 +157,6 @@ async def test_batches_are_compressed_as_set(cluster: Cluster, compression: int)
     assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
 
 
-async def test_an_append_that_is_not_replicated_in_time_fails(cluster: Cluster) -> None:
-    """`offsets.commit.timeout.ms`."""
-    await lead(cluster)
-    answers: list[ErrorCode] = []
-    writer = writer_of(cluster, commit_timeout_ms=2_000)
-    writer.commit(TP.partition, "g", {T0: at(5)}, lambda error, base: answers.append(error))
-    writer.store_group(TP.partition, "g", GROUP, answers.append)
-    cluster.pass_time(1.9)
-    assert answers == []
-    cluster.pass_time(0.2)
-    assert answers == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REBALANCE_IN_PROGRESS]
-
-
 async def test_too_large_for_a_batch(cluster: Cluster) -> None:
     await lead(cluster, **{"max.message.bytes": "500"})
     answers: list[ErrorCode] = []
@@ -190,7 +177,7 @@ class Refusing:
         self.error = error
 
     def append(self, acks: int, timeout_ms: int, entries: object, respond: Callable[[object], None]) -> None:
-        assert (acks, timeout_ms) == (-1, 5_000)
+        assert (acks, timeout_ms) == (-1, 2_000)
         result = type("Result", (), {"error": int(self.error), "base_offset": -1})
         respond([result])
 
@@ -212,7 +199,8 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "to_group", "to_committer"), ERRORS)
 def test_errors_of_appends(error: str, to_group: str, to_committer: str) -> None:
-    writer = OffsetsWriter(Refusing(ErrorCode[error]), SystemClock(), WriterSettings())
+    """`offsets.commit.timeout.ms` is the time-out of the append."""
+    writer = OffsetsWriter(Refusing(ErrorCode[error]), SystemClock(), WriterSettings(commit_timeout_ms=2_000))
     told: list[str] = []
     writer.store_group(0, "g", GROUP, lambda error: told.append(error.name))
     writer.commit(0, "g", {T0: at(1)}, lambda error, base: told.append(error.name))
