@@ -170,6 +170,10 @@ class World:
         connection, waiting = self.begin(api_key, version, body)
         if waiting is not None:
             await waiting
+        return self.answer(connection, api_key, version)
+
+    @staticmethod
+    def answer(connection: FakeConnection, api_key: ApiKey, version: int) -> Any:
         return messages.decode_response(api_key, version, connection.sent[4:])[1]
 
 

@@ -54,9 +54,7 @@ class Asking:
         connection = FakeConnection()
         request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
         assert metadata(self.world.context, request) is None, "the handler itself waits for nothing (BUG-26)"
-        return lambda: (
-            messages.decode_response(ApiKey.METADATA, VERSION, connection.sent[4:])[1] if connection.sent else None
-        )
+        return lambda: World.answer(connection, ApiKey.METADATA, VERSION) if connection.sent else None
 
 
 def broker(broker_id: int) -> BrokerInfo:

@@ -9,7 +9,6 @@ import pytest
 
 from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.fetch_codec import FetchPartitionData, FetchRequest
 from protocol.types import TopicPartition
@@ -94,7 +93,7 @@ def errors(world: World, api_key: ApiKey, version: int, replica: int = -1) -> se
         run(waiting)
     if not connection.is_open:
         return set()
-    answer = messages.decode_response(api_key, version, connection.sent[4:])[1]
+    answer = World.answer(connection, api_key, version)
     topics = answer.responses if api_key is FETCH else answer.topics
     return {getattr(answer, "error_code", 0), *(p.error_code for t in topics for p in t.partitions)} - {0}
 
@@ -126,7 +125,7 @@ async def test_partitions_that_are_named_twice(version: int) -> None:
     connection, waiting = world.begin(LIST_OFFSETS, version, list_body(*range(count), *range(0, count, 2)))
     assert waiting is not None, "others have their turn"
     await waiting
-    answer = messages.decode_response(LIST_OFFSETS, version, connection.sent[4:])[1]
+    answer = World.answer(connection, LIST_OFFSETS, version)
     found = [(p.partition_index, p.error_code, p.offset) for t in answer.topics for p in t.partitions]
     once = [(number, 0, number) for number in range(count) if number % 2]
     assert [row for row in found if row[1] == 0] == once
