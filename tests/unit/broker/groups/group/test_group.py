@@ -216,24 +216,30 @@ def test_a_new_member_that_never_comes_back_is_gone_after_five_minutes() -> None
     assert set(script.group.members) == {"id-1"}
 
 
-def test_waiting_keeps_a_member_alive() -> None:
+def test_a_session_starts_again_with_each_answer() -> None:
+    """A member that waits for an answer stays."""
     script = stable(None, None)
-    leader = script.join("id-1")
+
+    def left_s(member_id: str) -> float:
+        return script.group.members[member_id].expires_s() - script.now_s
+
+    script.join("id-1")
     script.wait(50, alive=["id-2"])
-    assert leader not in script.answers
-    assert "id-1" in script.group.members
+    assert left_s("id-1") == float("inf")
     script.join("id-2")
-    follower = script.sync("id-2")
-    script.wait(30, alive=["id-1"])
-    assert follower not in script.answers
-    assert "id-2" in script.group.members
+    assert left_s("id-1") == 10
+    script.wait(5)
     script.sync("id-1")
+    assert left_s("id-1") == float("inf")
+    script.wait(3)
     script.stored()
+    assert (left_s("id-1"), left_s("id-2")) == (10, 2)
+    script.sync("id-2")
+    assert left_s("id-2") == 10
     script.wait(9.9)
-    assert set(script.group.members) == {"id-1", "id-2"}, "the session begins with the answer"
+    assert set(script.group.members) == {"id-1", "id-2"}
     script.wait(0.2)
-    assert script.group.members == {}
-    assert script.group.state is EMPTY
+    assert (script.group.members, script.group.state) == ({}, EMPTY)
 
 
 # -- assignments
