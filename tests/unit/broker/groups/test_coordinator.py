@@ -31,8 +31,8 @@ async def test_a_member_joins_syncs_commits_and_leaves(cluster: GroupCluster) ->
     assert cluster.position(1) == 42
 
 
-async def test_a_commit_is_acknowledged_and_shown_when_it_is_replicated(cluster: GroupCluster) -> None:
-    """INV-23, BUG-25."""
+async def test_an_answer_waits_for_the_followers(cluster: GroupCluster) -> None:
+    """INV-23, BUG-25: commits and assignments are acknowledged, and shown, when they are replicated."""
     await cluster.start_serving(1, 2)
     first = cluster.commit(1, 10)
     await cluster.settle()
@@ -44,6 +44,12 @@ async def test_a_commit_is_acknowledged_and_shown_when_it_is_replicated(cluster:
     await cluster.settle()
     assert second == [ErrorCode.NONE]
     assert cluster.position(1) == cluster.position(1, stable=True) == 11
+    cluster.start_group(1)
+    synced = cluster.sync(1, "m", 1, {"m": b"mine"})
+    await turns()
+    assert (synced, cluster.coordinators[1].describe(GROUP).state) == ([], "CompletingRebalance")
+    await cluster.settle()
+    assert [(answer.error, answer.assignment) for answer in synced] == [(ErrorCode.NONE, b"mine")]
 
 
 async def test_a_commit_that_cannot_be_written_is_over(cluster: GroupCluster) -> None:
@@ -55,17 +61,6 @@ async def test_a_commit_that_cannot_be_written_is_over(cluster: GroupCluster) ->
     assert cluster.position(1, stable=True) == 10
     assert cluster.commit(1, 2**63, group="new") == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert cluster.coordinators[1].describe("new").state == "Dead"
-
-
-async def test_a_generation_is_told_when_it_is_replicated(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1, 2)
-    cluster.start_group(1)
-    synced = cluster.sync(1, "m", 1, {"m": b"mine"})
-    await turns()
-    assert synced == []
-    assert cluster.coordinators[1].describe(GROUP).state == "CompletingRebalance"
-    await cluster.settle()
-    assert [(answer.error, answer.assignment) for answer in synced] == [(ErrorCode.NONE, b"mine")]
 
 
 async def test_what_cannot_be_replicated_is_refused_and_not_shown(cluster: GroupCluster) -> None:

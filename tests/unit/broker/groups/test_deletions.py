@@ -11,9 +11,9 @@ ELSEWHERE = TopicPartition("u", 0)
 DAY_S = 86_400
 
 
-def delete_offsets(cluster: GroupCluster, *partitions: TopicPartition) -> Answers:
+def delete_offsets(cluster: GroupCluster, *partitions: TopicPartition, group: str = GROUP) -> Answers:
     answers: Answers = []
-    cluster.coordinators[1].delete_offsets(GROUP, partitions, lambda *answer: answers.append(answer))
+    cluster.coordinators[1].delete_offsets(group, partitions, lambda *answer: answers.append(answer))
     return answers
 
 
@@ -47,18 +47,13 @@ async def test_a_group_is_deleted_with_its_offsets(cluster: GroupCluster) -> Non
     assert cluster.commit(1, 6) == [ErrorCode.NONE]
 
 
-async def test_a_group_with_members_is_not_deleted(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    await cluster.start_stable_group(1)
-    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NON_EMPTY_GROUP}]
-    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-
-
-async def test_a_group_whose_members_have_gone_is_deleted_for_good(cluster: GroupCluster) -> None:
-    """Its own record gets a tombstone as well."""
+async def test_a_group_without_members_is_deleted_for_good(cluster: GroupCluster) -> None:
+    """Its own record gets a tombstone as well. A group with members stays."""
     await cluster.start_serving(1)
     await cluster.start_stable_group(1)
     cluster.commit(1, 5, "m", 1)
+    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NON_EMPTY_GROUP}]
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
     cluster.pass_time(11)
     assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NONE}]
     await reloaded(cluster)
@@ -129,12 +124,8 @@ async def test_offsets_of_a_topic_that_is_read_stay(cluster: GroupCluster) -> No
         (ErrorCode.NONE, {READ: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ELSEWHERE: ErrorCode.NONE})
     ]
     assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (5, None)
-
-
-async def test_offsets_of_a_group_that_is_not_of_consumers_stay_while_it_has_members(cluster: GroupCluster) -> None:
-    await cluster.start_serving(1)
-    cluster.join(1, protocol_type="connect")
-    assert delete_offsets(cluster, READ) == [(ErrorCode.NON_EMPTY_GROUP, {})]
+    cluster.join(1, group="workers", protocol_type="connect")
+    assert delete_offsets(cluster, READ, group="workers") == [(ErrorCode.NON_EMPTY_GROUP, {})]
 
 
 async def test_offsets_of_a_deleted_topic_go(cluster: GroupCluster) -> None:
