@@ -150,7 +150,7 @@ class World:
         self.metadata.update(UpdateMetadataRequest(1, 1, 1, tuple(states), texts, brokers))
 
     def forget(self, name: str = "t") -> None:
-        """The deletion has begun."""
+        """The controller deletes the topic."""
         self.update([gone(name, number) for number in self.metadata.partitions_of(name)])
 
     def begin(
@@ -205,4 +205,4 @@ async def turns_until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("it did not happen")

@@ -34,7 +34,7 @@ def elected(answer: Any) -> dict[tuple[str, int], int]:
 
 
 async def test_an_election_waits_until_this_broker_knows_the_leader(world: World) -> None:
-    """CTL-12. It may not have heard of a new order of the replicas either: partition 1 looks right when it is not."""
+    """CTL-12. The broker may not know a new order of the replicas either: partition 1 looks right and is not."""
     failed = KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "why")
     world.update([state("t", 0, 2, (1, 2)), state("t", 1, 2, (2, 3))])
     world.controller.answers = {TP("t", 0): None, TP("t", 1): None, TP("t", 2): failed}
@@ -108,7 +108,7 @@ async def test_a_controller_that_does_not_come_to_it(world: World) -> None:
 # -- reassignments --------------------------------------------------------------------------------------------------------
 
 
-async def test_moves_are_begun_and_cancelled(world: World) -> None:
+async def test_moves_are_started_and_cancelled(world: World) -> None:
     """CTL-11: a partition without replicas is a cancellation; of a partition named twice the last counts."""
     world.controller.answers = {
         TP("t", 0): None,

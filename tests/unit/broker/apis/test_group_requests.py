@@ -101,7 +101,7 @@ async def test_a_join_waits_for_the_rebalance(world: GroupWorld) -> None:
 
 @versions(ApiKey.JOIN_GROUP)
 async def test_join_request(world: GroupWorld, version: int) -> None:
-    """BAD-32 is judged by the group; here is only what it is told."""
+    """The group decides about BAD-32. Here is only what it gets."""
     await world.ask(ApiKey.JOIN_GROUP, version, JOIN, JoinAnswer(NONE))
     (join,) = world.groups.asked
     is_static = version >= 5
@@ -332,6 +332,7 @@ async def test_fetch_offsets(world: GroupWorld, version: int) -> None:
         found = {T0: FOUND[T0]}
         answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, None), (NONE, found))
         group = answer.groups[0] if version >= 8 else answer
+        assert world.groups.asked[-1] == ("g", [T0], version >= 7)
         assert fetch_rows(group.topics) == {T0: (10, "meta", 0)}, "all offsets"
 
 

@@ -159,7 +159,7 @@ async def test_a_load_from_before_a_loss_comes_to_nothing(cluster: GroupCluster)
 
 
 async def test_offsets_without_a_group_move_too(cluster: GroupCluster) -> None:
-    """Of consumers that assign partitions to themselves."""
+    """Consumers that assign partitions to themselves commit them."""
     await cluster.start_serving(1, 2)
     committed = cluster.commit(1, 5, partitions=(READ, NOBODY))
     await cluster.settle()

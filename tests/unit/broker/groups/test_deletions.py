@@ -158,7 +158,7 @@ async def test_offsets_stay_while_nobody_says_that_their_topic_is_deleted(cluste
 
 
 async def test_offsets_and_groups_expire(cluster: GroupCluster) -> None:
-    """KIP-211: a week after the last commit, or after the last member has gone."""
+    """KIP-211: a week after the last commit, or after the last member leaves."""
     await cluster.start_serving(1)
     await cluster.start_stable_group(1)
     cluster.commit(1, 5, "m", 1)

@@ -105,7 +105,7 @@ def test_tombstones_remove() -> None:
 
 
 def test_where_an_offset_is_in_the_log() -> None:
-    """Of its batch: so it is when a commit completes."""
+    """An offset has the place of its batch, as when a commit completes."""
     image = Log().write(group(1)).write(commit(T0, 1), commit(T1, 2)).image()
     ((_, _, offsets),) = image.groups()
     assert (offsets.log_offset(T0), offsets.log_offset(T1)) == (1, 1)
