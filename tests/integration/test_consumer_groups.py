@@ -108,7 +108,7 @@ def test_members_join_split_leave_and_come_back(
         eventually(lambda: seen(members) == sent, "three have read all")
         commit_all(members)
         assert committed(admin, group) == dict.fromkeys(range(PARTITIONS), 2 * RECORDS)
-        assert seen(members[1:]) <= {place for place in sent if place[1] >= RECORDS}, "begun at what was committed"
+        assert seen(members[1:]) <= {place for place in sent if place[1] >= RECORDS}, "they start at what was committed"
 
         members.pop().close()
         eventually(lambda: are_split(members), "two have the shares of the third")

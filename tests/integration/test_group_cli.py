@@ -234,7 +234,7 @@ def test_kafkas_own_command_sees_the_same(cli: GroupCli, topic: str, kafka_tools
         return kafka_tools.run(KAFKA_GROUPS, "--bootstrap-server", cli.bootstrap_servers, *arguments)
 
     def words(said: str) -> list[list[str]]:
-        """Of the lines about the group; where there is no value, 3.9 prints nothing and 4 a `-`."""
+        """The words of the lines about the group. Without a value, 3.9 prints nothing and 4 a `-`."""
         lines = (line for line in said.splitlines() if group in line or line.startswith("GROUP "))
         return sorted([word for word in line.split() if word != "-"] for line in lines)
 

@@ -190,7 +190,7 @@ Committed = dict[str, dict[tuple[str, int], tuple[int, str]]]
 
 
 def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Committed:
-    """Of members, of a consumer without membership, in transactions, and of a group that is deleted. Returns what is left."""
+    """Commits by members, by a consumer without membership, in transactions, and for a group that is deleted. Returns the rest."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
     producer = Producer({"bootstrap.servers": bootstrap_servers})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
@@ -81,6 +81,7 @@ def test_the_keys_that_are_written() -> None:
     assert encode_group_key("g") == short(2) + string("g")
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT, INT32)
 def test_keys_come_back(group_id: str, topic: str, partition: int) -> None:
     assert decode_key(encode_offset_key(group_id, TopicPartition(topic, partition))) == (group_id, topic, partition)
@@ -110,6 +111,7 @@ def test_the_offsets_that_are_written() -> None:
     assert encode_offset_value(CommittedOffset(5, 3, "m", 9, 11)) == OFFSET_VALUES[1][0]
 
 
+@settings(deadline=None)
 @given(OFFSETS)
 def test_offsets_come_back(committed: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(committed)) == committed
@@ -154,6 +156,7 @@ def test_an_empty_group() -> None:
     assert encode_group_value(decoded) == value
 
 
+@settings(deadline=None)
 @given(GROUPS)
 def test_groups_come_back(group: GroupMetadata) -> None:
     assert decode_group_value(encode_group_value(group)) == group
@@ -194,6 +197,7 @@ def test_a_record_that_is_cut_or_too_long_is_told(decode: object, whole: bytes) 
         decode(whole + b"\x00")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     """Nothing but the two exceptions, whatever a disk or another program wrote."""
