@@ -6,14 +6,15 @@ import contextlib
 import re
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import ClusterFactory
-from tests.support.group_members import CLIENTS, HEARTBEAT_MS, Client, Member
+from tests.support.group_members import CLIENTS, HEARTBEAT_MS, Client, Member, new_consumer
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tools.clients.leave_group import leave_group
@@ -107,7 +108,7 @@ def test_members_join_split_leave_and_come_back(
         eventually(lambda: seen(members) == sent, "three have read all")
         commit_all(members)
         assert committed(admin, group) == dict.fromkeys(range(PARTITIONS), 2 * RECORDS)
-        assert seen(members[1:]) <= {place for place in sent if place[1] >= RECORDS}, "begun at what was committed"
+        assert seen(members[1:]) <= {place for place in sent if place[1] >= RECORDS}, "they start at what was committed"
 
         members.pop().close()
         eventually(lambda: are_split(members), "two have the shares of the third")
@@ -160,15 +161,9 @@ def test_a_member_leaves_in_a_rebalance_that_it_has_not_been_told_of(
     cluster: LocalCluster, topic: str, group: str, strategy: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With `close` alone librdkafka does not end in about one of three hundred such cases (see `leave_group`)."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": group,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "partition.assignment.strategy": strategy,
-            "debug": "cgrp",
-        }
-    )
+    settings = {"partition.assignment.strategy": strategy}
+    quick = settings | {"heartbeat.interval.ms": HEARTBEAT_MS, "debug": "cgrp"}
+    consumer = new_consumer(cluster.bootstrap_servers, group, **quick)
     told: list[int] = []
 
     def revoked(_: Consumer, gone: list[TopicPartition]) -> None:
@@ -178,13 +173,7 @@ def test_a_member_leaves_in_a_rebalance_that_it_has_not_been_told_of(
 
     consumer.subscribe([topic], on_assign=lambda _, given: told.append(len(given)), on_revoke=revoked)
     eventually(lambda: consumer.poll(0.05) is None and told == [PARTITIONS], "it has all partitions")
-    other = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": group,
-            "partition.assignment.strategy": strategy,
-        }
-    )
+    other = new_consumer(cluster.bootstrap_servers, group, **settings)
     other.subscribe([topic])
     said = ""
 
@@ -202,51 +191,41 @@ def test_a_member_leaves_in_a_rebalance_that_it_has_not_been_told_of(
     leave_group(other)
 
 
-class GroupTool:
-    """ConsumerGroupCommand, asked about one group."""
-
-    def __init__(self, kafka_tools: KafkaTools, cluster: LocalCluster, group: str) -> None:
-        self._tools = kafka_tools
-        self._servers = cluster.bootstrap_servers
-        self._group = group
-
-    def run(self, *arguments: str) -> str:
-        return self._tools.groups(self._servers, *arguments)
-
-    def rows(self, *arguments: str) -> list[list[str]]:
-        """The words of each line that begins with the group."""
-        output = self.run(*arguments, "--group", self._group)
-        return [line.split() for line in output.splitlines() if line.startswith(self._group)]
-
-
 @pytest.fixture
-def tool(kafka_tools: KafkaTools, cluster: LocalCluster, group: str) -> GroupTool:
-    return GroupTool(kafka_tools, cluster, group)
+def tool(kafka_tools: KafkaTools, cluster: LocalCluster) -> Callable[..., str]:
+    """ConsumerGroupCommand."""
+    return partial(kafka_tools.groups, cluster.bootstrap_servers)
 
 
 @pytest.mark.kafka
-def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: str, tool: GroupTool) -> None:
+def test_consumer_group_command_shows(cluster: LocalCluster, topic: str, group: str, tool: Callable[..., str]) -> None:
     produce(cluster, topic)
     with Member("confluent", cluster.bootstrap_servers, group, topic, "instance") as member:
         eventually(lambda: len(member.seen) == PARTITIONS * RECORDS, "all is read")
         commit_all([member])
-        listed = tool.run("--list", "--state")
+
+        def rows(*arguments: str) -> list[list[str]]:
+            """The words of each line that starts with the group."""
+            lines = tool(*arguments, "--group", group).splitlines()
+            return [line.split() for line in lines if line.startswith(group)]
+
+        listed = tool("--list", "--state")
         assert [group, "Stable"] in [line.split() for line in listed.splitlines()], listed
-        offsets = sorted((row[1], int(row[2]), *row[3:6]) for row in tool.rows("--describe"))
+        offsets = sorted((row[1], int(row[2]), *row[3:6]) for row in rows("--describe"))
         assert offsets == [(topic, n, str(RECORDS), str(RECORDS), "0") for n in range(PARTITIONS)]
-        ((*_, assignor, state, members),) = tool.rows("--describe", "--state")
+        ((*_, assignor, state, members),) = rows("--describe", "--state")
         assert (assignor, state, members) == ("range", "Stable", "1")
-        (shown,) = tool.rows("--describe", "--members", "--verbose")
+        (shown,) = rows("--describe", "--members", "--verbose")
         assert shown[1].startswith("instance-")
         assert shown[2] == "instance"
         assert shown[-2:] == [str(PARTITIONS), "(0,1,2,3,4,5)"], "as the tool of 3.9 writes it, without the topic"
-        refused = tool.run("--delete", "--group", group)
+        refused = tool("--delete", "--group", group)
         assert "GroupNotEmptyException" in refused
 
 
 @pytest.mark.kafka
 def test_consumer_group_command_changes(
-    cluster: LocalCluster, admin: AdminClient, topic: str, group: str, tool: GroupTool
+    cluster: LocalCluster, admin: AdminClient, topic: str, group: str, tool: Callable[..., str]
 ) -> None:
     """Resets, deletes offsets, deletes the group."""
     produce(cluster, topic)
@@ -254,15 +233,15 @@ def test_consumer_group_command_changes(
         eventually(lambda: len(member.seen) == PARTITIONS * RECORDS, "all is read")
         commit_all([member])
     reset = ("--group", group, "--topic", topic, "--reset-offsets")
-    planned = re.findall(rf"{group}\s+{topic}\s+(\d+)\s+(\d+)", tool.run(*reset, "--to-earliest", "--dry-run"))
+    planned = re.findall(rf"{group}\s+{topic}\s+(\d+)\s+(\d+)", tool(*reset, "--to-earliest", "--dry-run"))
     assert sorted(planned) == [(str(n), "0") for n in range(PARTITIONS)]
     assert committed(admin, group) == dict.fromkeys(ALL, RECORDS)
-    tool.run(*reset, "--to-offset", "7", "--execute")
+    tool(*reset, "--to-offset", "7", "--execute")
     assert committed(admin, group) == dict.fromkeys(ALL, 7)
     with Member("confluent", cluster.bootstrap_servers, group, topic) as member:
         eventually(lambda: len(member.seen) >= PARTITIONS * (RECORDS - 7), "all is read from there")
         assert min(offset for _, offset in member.seen) == 7
-    tool.run("--delete-offsets", "--group", group, "--topic", f"{topic}:0,1")
+    tool("--delete-offsets", "--group", group, "--topic", f"{topic}:0,1")
     assert committed(admin, group) == dict.fromkeys(ALL - {0, 1}, 7)
-    assert "successful" in tool.run("--delete", "--group", group)
+    assert "successful" in tool("--delete", "--group", group)
     assert committed(admin, group) == {}

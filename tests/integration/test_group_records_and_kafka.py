@@ -29,6 +29,7 @@ from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
+from tests.support.group_members import commit_from_outside, joined_consumer, new_consumer
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import Kind, PeerBroker
@@ -189,7 +190,7 @@ Committed = dict[str, dict[tuple[str, int], tuple[int, str]]]
 
 
 def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Committed:
-    """Of members, of a consumer without membership, in transactions, and of a group that is deleted. Returns what is left."""
+    """Commits by members, by a consumer without membership, in transactions, and for a group that is deleted. Returns the rest."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
@@ -197,20 +198,14 @@ def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Commit
         producer.produce("t", str(number), partition=number % 3)
     producer.flush(30)
     for group_id in ("members", "grüppe"):
-        consumer = member(bootstrap_servers, group_id)
-        consumer.commit(
-            offsets=[ClientPartition("t", 0, 4, metadata="müta"), ClientPartition("t", 1, 5)], asynchronous=False
-        )
-        consumer.commit(offsets=[ClientPartition("t", 0, 7)], asynchronous=False)
-        consumer.close()
-    simple = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "simple", "enable.auto.commit": False})
-    simple.commit(offsets=[ClientPartition("t", n, n + 1) for n in range(3)], asynchronous=False)
-    simple.close()
+        with joined_consumer(bootstrap_servers, group_id, "t") as consumer:
+            offsets = [ClientPartition("t", 0, 4, metadata="müta"), ClientPartition("t", 1, 5)]
+            consumer.commit(offsets=offsets, asynchronous=False)
+            consumer.commit(offsets=[ClientPartition("t", 0, 7)], asynchronous=False)
+    commit_from_outside(bootstrap_servers, "simple", "t", {n: n + 1 for n in range(3)})
     if transactions:
         in_transactions(bootstrap_servers)
-    deleted = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "deleted", "enable.auto.commit": False})
-    deleted.commit(offsets=[ClientPartition("t", 0, 1)], asynchronous=False)
-    deleted.close()
+    commit_from_outside(bootstrap_servers, "deleted", "t", {0: 1})
     admin.delete_consumer_groups(["deleted"])["deleted"].result(30)
     groups = ["members", "grüppe", "simple"]
     return committed_of(bootstrap_servers, [*groups, "transactional"] if transactions else groups)
@@ -219,7 +214,7 @@ def commit_as_groups_do(bootstrap_servers: str, *, transactions: bool) -> Commit
 def committed_of(bootstrap_servers: str, groups: Sequence[str]) -> Committed:
     committed = {}
     for group_id in groups:
-        asked = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group_id})
+        asked = new_consumer(bootstrap_servers, group_id)
         answer = eventually(partial(committed_when_served, asked), f"the coordinator of {group_id}")
         committed[group_id] = {
             (tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in answer if tp.offset >= 0
@@ -239,33 +234,17 @@ def committed_when_served(consumer: Consumer) -> list[ClientPartition] | None:
     return found
 
 
-def member(bootstrap_servers: str, group_id: str) -> Consumer:
-    """One that has its assignment."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": group_id,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.subscribe(["t"])
-    assert consumer.poll(30) is not None
-    return consumer
-
-
 def in_transactions(bootstrap_servers: str) -> None:
     """One that is committed, one that is aborted, of the same producer and group."""
-    consumer = member(bootstrap_servers, "transactional")
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "tx"})
     producer.init_transactions(30)
-    for offset, end in ((5, producer.commit_transaction), (9, producer.abort_transaction)):
-        producer.begin_transaction()
-        producer.produce("t", b"in a transaction", partition=0)
-        offsets = [ClientPartition("t", 0, offset)]
-        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
-        end(30)
-    consumer.close()
+    with joined_consumer(bootstrap_servers, "transactional", "t") as consumer:
+        for offset, end in ((5, producer.commit_transaction), (9, producer.abort_transaction)):
+            producer.begin_transaction()
+            producer.produce("t", b"in a transaction", partition=0)
+            offsets = [ClientPartition("t", 0, offset)]
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+            end(30)
 
 
 def test_we_read_what_kafka_wrote(kafka_tools: KafkaTools, tmp_path: Path) -> None:
@@ -324,7 +303,7 @@ def test_each_goes_on_with_the_others_groups(kafka_tools: KafkaTools, tmp_path: 
         assert committed_of(servers, list(committed)) == committed
         assert states(servers) == shown
         for group_id in committed:
-            commit_one(servers, group_id, 9)
+            commit_from_outside(servers, group_id, "t", {2: 9})
             committed[group_id]["t", 2] = (9, "")
         broker.stop(signal.SIGTERM)
         broker.start(writer, {OFFSETS_TOPIC: OFFSETS_PARTITIONS})
@@ -332,24 +311,10 @@ def test_each_goes_on_with_the_others_groups(kafka_tools: KafkaTools, tmp_path: 
         assert states(servers) == shown
 
 
-def commit_one(bootstrap_servers: str, group_id: str, offset: int) -> None:
-    """As an outsider, which a group without members allows."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group_id, "enable.auto.commit": False})
-    consumer.commit(offsets=[ClientPartition("t", 2, offset)], asynchronous=False)
-    consumer.close()
-
-
 def offsets_formatted(kafka_tools: KafkaTools, bootstrap_servers: str) -> str:
     """What Kafka's console consumer shows of the topic."""
-    return kafka_tools.run(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        "--bootstrap-server",
-        bootstrap_servers,
-        "--topic",
-        OFFSETS_TOPIC,
-        "--from-beginning",
-        "--timeout-ms",
-        "6000",
-        "--formatter",
-        "kafka.coordinator.group.GroupMetadataManager$OffsetsMessageFormatter",
+    command = (
+        f"org.apache.kafka.tools.consumer.ConsoleConsumer --topic {OFFSETS_TOPIC} --from-beginning --timeout-ms 6000"
     )
+    formatter = "kafka.coordinator.group.GroupMetadataManager$OffsetsMessageFormatter"
+    return kafka_tools.run(*command.split(), "--bootstrap-server", bootstrap_servers, "--formatter", formatter)

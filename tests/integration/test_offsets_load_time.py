@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 OFFSETS = 1_000_000
 PARTITIONS = 100
-"""Of a topic; a group has committed one of each."""
+"""The partitions of a topic. Each group has committed an offset for each."""
 BATCHES_PER_WRITE = 1_000
 LOAD_S_MAX = 10.0
 SLICE_S_MAX = 0.05

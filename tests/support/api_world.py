@@ -150,7 +150,7 @@ class World:
         self.metadata.update(UpdateMetadataRequest(1, 1, 1, tuple(states), texts, brokers))
 
     def forget(self, name: str = "t") -> None:
-        """The deletion has begun."""
+        """The controller deletes the topic."""
         self.update([gone(name, number) for number in self.metadata.partitions_of(name)])
 
     def begin(
@@ -170,6 +170,10 @@ class World:
         connection, waiting = self.begin(api_key, version, body)
         if waiting is not None:
             await waiting
+        return self.answer(connection, api_key, version)
+
+    @staticmethod
+    def answer(connection: FakeConnection, api_key: ApiKey, version: int) -> Any:
         return messages.decode_response(api_key, version, connection.sent[4:])[1]
 
 
@@ -201,4 +205,4 @@ async def turns_until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("it did not happen")

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from broker.groups.group.messages import (
-    CommittedOffset,
-    FetchedOffset,
-    GroupDescription,
-    GroupListing,
-    JoinAnswer,
-    JoinRequest,
-    LeavingMember,
-    SyncAnswer,
-    SyncRequest,
-)
 from protocol.errors import ErrorCode
-from protocol.types import TopicPartition
+
+WITH_CALLBACK = ("join", "sync", "leave", "commit", "delete_offsets", "delete_groups")
+AT_ONCE = ("heartbeat", "fetch_offsets", "list_groups", "describe")
 
 
 class FakeGroups:
-    """`answer` is given to every question, as the arguments of its callback or as its result; `asked` is what came.
+    """`answer` is given to every question, as the arguments of its callback or as its result.
 
-    `waiting` holds the callbacks while `is_slow`, for a test that answers later.
+    `asked` holds the arguments of each question, or its only argument. While `is_slow`, `waiting` holds the callbacks, for a
+    test that answers later.
     """
 
     def __init__(self) -> None:
@@ -32,7 +24,21 @@ class FakeGroups:
         self.is_slow = False
         self.waiting: list[Callable[..., None]] = []
 
-    def _reply(self, respond: Callable[..., None]) -> None:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in WITH_CALLBACK:
+            return self._ask_and_wait
+        if name in AT_ONCE:
+            return self._ask
+        raise AttributeError(name)
+
+    def _ask(self, *arguments: Any, **named: Any) -> Any:
+        question = (*arguments, *named.values())
+        self.asked.append(question if len(question) > 1 else question[0])
+        return self.answer
+
+    def _ask_and_wait(self, *arguments: Any) -> None:
+        *question, respond = arguments
+        self._ask(*question)
         if self.is_slow:
             self.waiting.append(respond)
         elif isinstance(self.answer, list):
@@ -43,71 +49,10 @@ class FakeGroups:
     def partition_of(self, group_id: str) -> int:
         return len(group_id)
 
-    def join(self, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
-        self.asked.append(request)
-        self._reply(respond)
-
-    def sync(self, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None:
-        self.asked.append(request)
-        self._reply(respond)
-
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        self.asked.append((group_id, member_id, instance_id, generation))
-        error: ErrorCode = self.answer
-        return error
-
-    def leave(
-        self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
-    ) -> None:
-        self.asked.append((group_id, list(members)))
-        self._reply(respond)
-
-    def commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        respond: Callable[[dict[TopicPartition, ErrorCode]], None],
-    ) -> None:
-        self.asked.append((group_id, member_id, instance_id, generation, dict(offsets)))
-        self._reply(respond)
-
-    def fetch_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
-    ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
-        self.asked.append((group_id, partitions, require_stable))
-        answer: tuple[ErrorCode, dict[TopicPartition, FetchedOffset]] = self.answer
-        return answer
-
     def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
-        """Those of the answer to `fetch_offsets`."""
+        """The partitions of the answer to `fetch_offsets`."""
         error, found = self.answer
         topics: dict[str, list[int]] = {}
         for tp in found:
             topics.setdefault(tp.topic, []).append(tp.partition)
         return error, topics
-
-    def delete_offsets(
-        self,
-        group_id: str,
-        partitions: Sequence[TopicPartition],
-        respond: Callable[[ErrorCode, dict[TopicPartition, ErrorCode]], None],
-    ) -> None:
-        self.asked.append((group_id, list(partitions)))
-        self._reply(respond)
-
-    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> tuple[ErrorCode, list[GroupListing]]:
-        self.asked.append((states, types))
-        answer: tuple[ErrorCode, list[GroupListing]] = self.answer
-        return answer
-
-    def describe(self, group_id: str) -> GroupDescription:
-        self.asked.append(group_id)
-        answer: GroupDescription = self.answer
-        return answer
-
-    def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None:
-        self.asked.append(list(group_ids))
-        self._reply(respond)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from broker.groups.coordinator import GroupCoordinator
@@ -99,6 +98,11 @@ class GroupCluster(Cluster):
     def lead_groups(self, leader: int, epoch: int, isr: tuple[int, ...], **more: Any) -> dict[int, ControlResponse]:
         """The controller makes `leader` the coordinator; the ISR's members are the replicas."""
         return self.lead(leader, epoch, isr, replicas=more.pop("replicas", isr), is_new=epoch == 0, **more)
+
+    async def start_serving(self, *brokers: int, **more: Any) -> None:
+        """The brokers start; the first one becomes the coordinator, and all are in the ISR."""
+        await self.start(*brokers)
+        await self.serve(brokers[0], 0, brokers, **more)
 
     async def serve(self, leader: int, epoch: int, isr: tuple[int, ...], **more: Any) -> None:
         """As `lead_groups`; returns when the groups are served."""
@@ -201,16 +205,3 @@ async def turns(count: int = 10) -> None:
     """Lets tasks go on."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-def play(directory: Path, scenario: Callable[[GroupCluster], Awaitable[None]], **settings: Any) -> None:
-    cluster = GroupCluster(directory, settings)
-
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await scenario(cluster)
-
-    try:
-        asyncio.run(limited())
-    finally:
-        cluster.close()

@@ -1,12 +1,15 @@
-"""Members of a consumer group, one thread each, by three client libraries (librdkafka, kafka-python, aiokafka)."""
+"""Real clients of consumer groups: a plain consumer, and members in a thread each by three libraries.
+
+The other kind of member speaks the protocol itself: `group_wire`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -34,11 +37,29 @@ STOP_TIMEOUT_S = 30.0
 HARMLESS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}
 
 
+def new_consumer(bootstrap_servers: str, group: str, **settings: Any) -> Consumer:
+    """A consumer of librdkafka that reads from the start and commits nothing by itself."""
+    defaults = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+    return Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, **defaults, **settings})
+
+
+@contextlib.contextmanager
+def joined_consumer(bootstrap_servers: str, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
+    """A consumer that has partitions, and has read a record."""
+    consumer = new_consumer(bootstrap_servers, group, **settings)
+    try:
+        consumer.subscribe([topic])
+        eventually(lambda: consumer.poll(0.1) is not None, "a record for the member")
+        yield consumer
+    finally:
+        consumer.close()
+
+
 class Member:
     """Joins at once, and reads until it is closed. All attributes may be read at any time.
 
-    `owned`: its partitions. `seen`: (partition, offset) of what it has read, in order. `assignments` counts how often it was told
-    its partitions anew. `commit` has it commit all that it has read.
+    `owned`: its partitions. `seen`: (partition, offset) of what it has read, in order. `assignments` counts how often it got
+    its partitions. `commit` has it commit all that it has read.
     """
 
     def __init__(
@@ -63,9 +84,7 @@ class Member:
     def __enter__(self) -> Member:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def commit(self) -> None:
@@ -88,29 +107,25 @@ class Member:
         self._running.result(STOP_TIMEOUT_S)
         self._executor.shutdown()
 
-    def _told(self, partitions: set[int]) -> None:
+    def _assigned(self, partitions: set[int]) -> None:
         self.owned = frozenset(partitions)
         self.assignments += 1
 
     # -- librdkafka ---------------------------------------------------------------------------------------------------
 
     def _run_confluent(self) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._servers,
-                "group.id": self._group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-                "partition.assignment.strategy": "cooperative-sticky" if self._is_cooperative else "range",
-                **({"group.instance.id": self._instance_id} if self._instance_id else {}),
-            }
-        )
+        settings: dict[str, Any] = {
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": "cooperative-sticky" if self._is_cooperative else "range",
+        }
+        if self._instance_id:
+            settings["group.instance.id"] = self._instance_id
+        consumer = new_consumer(self._servers, self._group, **settings)
 
         def assigned(_: Any, partitions: list[Any]) -> None:
             new = {p.partition for p in partitions}
-            self._told(set(self.owned) | new if self._is_cooperative else new)
+            self._assigned(set(self.owned) | new if self._is_cooperative else new)
 
         def revoked(_: Any, partitions: list[Any]) -> None:
             self.owned -= {p.partition for p in partitions}
@@ -120,10 +135,7 @@ class Member:
             while not self._stop.is_set():
                 message = consumer.poll(POLL_S)
                 if message is not None and message.error() is None:
-                    partition, offset = message.partition(), message.offset()
-                    assert partition is not None
-                    assert offset is not None
-                    self.seen.append((partition, offset))
+                    self.seen.append((message.partition(), message.offset()))
                 elif message is not None and message.error().code() not in HARMLESS:
                     raise KafkaException(message.error())
                 if self._commits < self._wanted_commits:
@@ -164,7 +176,7 @@ class Member:
                     self.seen += [(record.partition, record.offset) for record in records]
                 owned = {tp.partition for tp in consumer.assignment()}
                 if owned != self.owned:
-                    self._told(owned)
+                    self._assigned(owned)
                 if self._commits < self._wanted_commits:
                     consumer.commit()
                     self._commits += 1
@@ -181,7 +193,7 @@ class Member:
                 member.owned = frozenset()
 
             async def on_partitions_assigned(self, assigned: Any) -> None:
-                member._told({tp.partition for tp in assigned})
+                member._assigned({tp.partition for tp in assigned})
 
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._servers,
@@ -208,7 +220,7 @@ class Member:
 
 def commit_from_outside(bootstrap_servers: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """As a simple consumer does it, which is no member; the coordinator may still be on its way."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
+    consumer = new_consumer(bootstrap_servers, group)
     places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
 
     def is_committed() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from broker.groups.group.group import Group
 from broker.groups.group.messages import (
@@ -28,15 +28,13 @@ OTHER_TOPICS = (Protocol("range", b"other topics"),)
 BOTH = (Protocol("range", b"r"), Protocol("sticky", b"s"))
 STICKY_FIRST = (Protocol("sticky", b"s"), Protocol("range", b"r"))
 
-Row = tuple[GroupState, Cause]
-
 
 class ScriptedGroup:
     """`answers`: ticket -> answer; `stores`: number -> what is to be stored. Time passes only by `wait`."""
 
     def __init__(self, settings: GroupSettings | None = None, *, delay_ms: int = 0) -> None:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=delay_ms)
-        self.rows: list[Row] = []
+        self.rows: list[tuple[GroupState, Cause]] = []
         self.group = Group("g", self.settings, on_transition=self._note_transition)
         self.now_s = 1000.0
         self.answers: dict[int, JoinAnswer | SyncAnswer] = {}
@@ -223,17 +221,3 @@ def kill(script: ScriptedGroup) -> None:
 
 def unload(script: ScriptedGroup) -> None:
     script.take(script.group.unload(ErrorCode.NOT_COORDINATOR))
-
-
-def ended(script: ScriptedGroup, end: Callable[[ScriptedGroup], None]) -> ScriptedGroup:
-    end(script)
-    return script
-
-
-def preparing_nobody() -> ScriptedGroup:
-    script = stable("a", "b", None, rebalance_ms=5_000)
-    script.leave("id-3")
-    script.wait(6, alive=["id-1", "id-2"])
-    assert script.group.state is GroupState.PREPARING_REBALANCE
-    assert len(script.group.members) == 2
-    return script

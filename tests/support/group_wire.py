@@ -7,7 +7,6 @@ import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import TracebackType
 from typing import Any
 
 from protocol.kafka import messages
@@ -55,9 +54,7 @@ class GroupWire:
     def __enter__(self) -> GroupWire:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for wire in self.wires.values():
             wire.socket.close()
 
@@ -102,33 +99,25 @@ class GroupWire:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def joining(self, group: str, **changes: Any) -> Row:
-        body = {
-            "group_id": group,
-            "session_timeout": SESSION_MS,
-            "rebalance_timeout": 10_000,
-            "member_id": "",
-            "group_instance_id": None,
-            "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": subscription(self.read)}],
-            "reason": None,
-        }
-        return body | changes
+    def name(self, name: str) -> str:
+        """The group of this name; the empty name stays as it is."""
+        return self.prefix + name if name else ""
 
-    def syncing(self, group: str, member: str, **changes: Any) -> Row:
+    def as_member(self, group: str, member: str = "", **changes: Any) -> Row:
+        """The fields of JoinGroup, SyncGroup and Heartbeat."""
         body = {
             "group_id": group,
             "generation_id": 1,
             "member_id": member,
             "group_instance_id": None,
+            "session_timeout": SESSION_MS,
+            "rebalance_timeout": 10_000,
             "protocol_type": "consumer",
             "protocol_name": "range",
+            "protocols": [{"name": "range", "metadata": subscription(self.read)}],
             "assignments": [],
+            "reason": None,
         }
-        return body | changes
-
-    def beating(self, group: str, member: str, **changes: Any) -> Row:
-        body = {"group_id": group, "generation_id": 1, "member_id": member, "group_instance_id": None}
         return body | changes
 
     def committing(
@@ -176,12 +165,12 @@ class GroupWire:
 
     def make_stable(self, group: str, instance_id: str | None = None) -> str:
         """A group of one member in generation 1; its member id."""
-        answer = self.at(group, ApiKey.JOIN_GROUP, 9, self.joining(group, group_instance_id=instance_id))
+        answer = self.at(group, ApiKey.JOIN_GROUP, 9, self.as_member(group, group_instance_id=instance_id))
         if answer.error_code == 79:
-            answer = self.at(group, ApiKey.JOIN_GROUP, 9, self.joining(group, member_id=answer.member_id))
+            answer = self.at(group, ApiKey.JOIN_GROUP, 9, self.as_member(group, answer.member_id))
         assert (answer.error_code, answer.generation_id) == (0, 1), answer
         member = str(answer.member_id)
-        body = self.syncing(group, member, assignments=[{"member_id": member, "assignment": b"all"}])
+        body = self.as_member(group, member, assignments=[{"member_id": member, "assignment": b"all"}])
         assert self.at(group, ApiKey.SYNC_GROUP, 5, body).error_code == 0
         return member
 
@@ -189,15 +178,14 @@ class GroupWire:
         """A group of two members, in generation 2."""
         first = self.make_stable(group)
         with Wire(self.wires[self.coordinator(group)].socket.getpeername()[1]) as wire:
-            wire.send(ApiKey.JOIN_GROUP, 3, self.joining(group))
+            wire.send(ApiKey.JOIN_GROUP, 3, self.as_member(group))
             eventually(lambda: self.state(group) == "PreparingRebalance", f"{group} rebalances")
-            joined = self.at(group, ApiKey.JOIN_GROUP, 9, self.joining(group, member_id=first))
+            joined = self.at(group, ApiKey.JOIN_GROUP, 9, self.as_member(group, first))
             assert (joined.error_code, joined.generation_id, joined.leader) == (0, 2, first), joined
             _, answer = messages.decode_response(ApiKey.JOIN_GROUP, 3, wire.receive_frame())
             for member in (first, answer.member_id):
-                assert (
-                    self.at(group, ApiKey.SYNC_GROUP, 0, self.syncing(group, member, generation_id=2)).error_code == 0
-                )
+                synced = self.at(group, ApiKey.SYNC_GROUP, 0, self.as_member(group, member, generation_id=2))
+                assert synced.error_code == 0
 
     def state(self, group: str) -> str:
         body = {"groups": [group], "include_authorized_operations": False}
@@ -244,18 +232,14 @@ def known_brokers(wire: Wire, count: int) -> Sequence[Any]:
     return found if len(found) == count else ()
 
 
-def errors_of(plain: Any) -> list[int]:
+def errors_of(plain: Any) -> Iterator[int]:
     """All error codes in a plain answer, from the outside in."""
-    return list(_errors(plain))
-
-
-def _errors(plain: Any) -> Iterator[int]:
     if isinstance(plain, Mapping):
         for name, value in plain.items():
             if name == "error_code":
                 yield value
             else:
-                yield from _errors(value)
+                yield from errors_of(value)
     elif isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
         for part in plain:
-            yield from _errors(part)
+            yield from errors_of(part)

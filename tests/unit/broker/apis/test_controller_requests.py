@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
 from protocol.types import Assignment
 from protocol.types import TopicPartition as TP
-from tests.support.api_world import LONG_MS, SHORT_MS, World, run, state, turns, turns_until
+from tests.support.api_world import LONG_MS, SHORT_MS, World, state, turns, turns_until
 
 # -- ElectLeaders ---------------------------------------------------------------------------------------------------------
 
@@ -33,24 +33,19 @@ def elected(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-def test_an_election_waits_until_this_broker_knows_the_leader() -> None:
-    """CTL-12. It may not have heard of a new order of the replicas either: partition 1 looks right when it is not."""
-
-    async def scenario() -> None:
-        world = World()
-        world.update([state("t", 0, 2, (1, 2)), state("t", 1, 2, (2, 3))])
-        world.controller.answers = {TP("t", 0): None, TP("t", 1): None, TP("t", 2): failed}
-        task = asyncio.create_task(world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0, 1, 2]})))
-        await turns_until(lambda: bool(world.controller.asked))
-        world.update([state("t", 0, 1, (1, 2), epoch=1), state("t", 1, 2, (3, 2), epoch=1)])
-        await turns(5)
-        assert not task.done()
-        world.update([state("t", 1, 3, (3, 2), epoch=2)])
-        assert elected(await task) == {("t", 0): 0, ("t", 1): 0, ("t", 2): failed.code}
-        assert world.controller.asked == [(False, [TP("t", 0), TP("t", 1), TP("t", 2)])]
-
+async def test_an_election_waits_until_this_broker_knows_the_leader(world: World) -> None:
+    """CTL-12. The broker may not know a new order of the replicas either: partition 1 looks right and is not."""
     failed = KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "why")
-    run(scenario())
+    world.update([state("t", 0, 2, (1, 2)), state("t", 1, 2, (2, 3))])
+    world.controller.answers = {TP("t", 0): None, TP("t", 1): None, TP("t", 2): failed}
+    task = asyncio.create_task(world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0, 1, 2]})))
+    await turns_until(lambda: bool(world.controller.asked))
+    world.update([state("t", 0, 1, (1, 2), epoch=1), state("t", 1, 2, (3, 2), epoch=1)])
+    await turns(5)
+    assert not task.done()
+    world.update([state("t", 1, 3, (3, 2), epoch=2)])
+    assert elected(await task) == {("t", 0): 0, ("t", 1): 0, ("t", 2): failed.code}
+    assert world.controller.asked == [(False, [TP("t", 0), TP("t", 1), TP("t", 2)])]
 
 
 @pytest.mark.parametrize(
@@ -63,138 +58,104 @@ def test_an_election_waits_until_this_broker_knows_the_leader() -> None:
         (2, election({}), (False, [])),
     ],
 )
-def test_what_the_controller_is_asked(version: int, body: dict[str, Any], question: Any) -> None:
-    async def scenario() -> None:
-        world = World()
-        assert elected(await world.call(ApiKey.ELECT_LEADERS, version, body)) == {}
-        assert world.controller.asked == [question]
-
-    run(scenario())
+async def test_what_the_controller_is_asked(world: World, version: int, body: dict[str, Any], question: Any) -> None:
+    assert elected(await world.call(ApiKey.ELECT_LEADERS, version, body)) == {}
+    assert world.controller.asked == [question]
 
 
-def test_a_leader_that_this_broker_does_not_hear_of_in_time() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.update([state("t", 0, 2, (1, 2)), state("t", 1, -1, (2, 3))])
-        world.controller.answers = {TP("t", 0): None}
-        answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, timeout=SHORT_MS))
-        assert elected(answer) == {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
-        world.controller.answers = {TP("t", 0): None, TP("t", 1): None}
-        world.controller.before_answer = lambda: world.update([state("t", 0, 2, (1, 2), epoch=1)])
-        answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0, 1]}, 1, SHORT_MS))
-        assert elected(answer) == {("t", 0): 0, ("t", 1): ErrorCode.REQUEST_TIMED_OUT}
-
-    run(scenario())
+async def test_a_leader_that_this_broker_does_not_hear_of_in_time(world: World) -> None:
+    world.update([state("t", 0, 2, (1, 2)), state("t", 1, -1, (2, 3))])
+    world.controller.answers = {TP("t", 0): None}
+    answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, timeout=SHORT_MS))
+    assert elected(answer) == {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
+    world.controller.answers = {TP("t", 0): None, TP("t", 1): None}
+    world.controller.before_answer = lambda: world.update([state("t", 0, 2, (1, 2), epoch=1)])
+    answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0, 1]}, 1, SHORT_MS))
+    assert elected(answer) == {("t", 0): 0, ("t", 1): ErrorCode.REQUEST_TIMED_OUT}
 
 
 @pytest.mark.parametrize("wanted", [{"t": [0, 1]}, None])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_elections_are_the_controllers(wanted: Mapping[str, Sequence[int]] | None, when: str) -> None:
+async def test_elections_are_the_controllers(
+    world: World, wanted: Mapping[str, Sequence[int]] | None, when: str
+) -> None:
     """Each partition says so, as in Kafka; also when the office is lost between question and answer."""
-
-    async def scenario() -> None:
-        world = World()
-        if when == "before":
-            world.controller.is_active = False
-        else:
-            world.controller.before_answer = lambda: setattr(world.controller, "is_active", False)
-        answer = await world.call(ApiKey.ELECT_LEADERS, 2, election(wanted))
-        assert answer.error_code == 0
-        assert elected(answer) == {("t", 0): ErrorCode.NOT_CONTROLLER, ("t", 1): ErrorCode.NOT_CONTROLLER}
-
-    run(scenario())
+    if when == "before":
+        world.controller.is_active = False
+    else:
+        world.controller.before_answer = lambda: setattr(world.controller, "is_active", False)
+    answer = await world.call(ApiKey.ELECT_LEADERS, 2, election(wanted))
+    assert answer.error_code == 0
+    assert elected(answer) == {("t", 0): ErrorCode.NOT_CONTROLLER, ("t", 1): ErrorCode.NOT_CONTROLLER}
 
 
-def test_an_unknown_kind_of_election() -> None:
-    async def scenario() -> None:
-        world = World()
-        answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, 5))
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert elected(answer) == {("t", 0): ErrorCode.INVALID_REQUEST}
-        assert world.controller.asked == []
-
-    run(scenario())
+async def test_an_unknown_kind_of_election(world: World) -> None:
+    answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, 5))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert elected(answer) == {("t", 0): ErrorCode.INVALID_REQUEST}
+    assert world.controller.asked == []
 
 
-def test_a_controller_that_does_not_come_to_it() -> None:
+async def test_a_controller_that_does_not_come_to_it(world: World) -> None:
     """CTL-14: ZooKeeper is away."""
-
-    async def scenario() -> None:
-        world = World()
-        world.controller.hangs = True
-        answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, timeout=SHORT_MS))
-        assert elected(answer) == {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
-        answer = await world.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, {"timeout": SHORT_MS, "topics": []})
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-
-    run(scenario())
+    world.controller.hangs = True
+    answer = await world.call(ApiKey.ELECT_LEADERS, 2, election({"t": [0]}, timeout=SHORT_MS))
+    assert elected(answer) == {("t", 0): ErrorCode.REQUEST_TIMED_OUT}
+    answer = await world.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, {"timeout": SHORT_MS, "topics": []})
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 # -- reassignments --------------------------------------------------------------------------------------------------------
 
 
-def test_moves_are_begun_and_cancelled() -> None:
+async def test_moves_are_started_and_cancelled(world: World) -> None:
     """CTL-11: a partition without replicas is a cancellation; of a partition named twice the last counts."""
-
-    async def scenario() -> None:
-        world = World()
-        world.controller.answers = {
-            TP("t", 0): None,
-            TP("u", 4): KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "none"),
-            TP("t", 1): KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "why"),
-        }
-        topics = [
-            {
-                "name": "t",
-                "partitions": [
-                    {"partition_index": 0, "replicas": [9]},
-                    {"partition_index": 0, "replicas": [3, 1]},
-                    {"partition_index": 1, "replicas": []},
-                ],
-            },
-            {"name": "u", "partitions": [{"partition_index": 4, "replicas": None}]},
-        ]
-        answer = await world.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, {"timeout": LONG_MS, "topics": topics})
-        assert world.controller.asked == [{TP("t", 0): (3, 1), TP("t", 1): (), TP("u", 4): None}]
-        assert (answer.error_code, answer.error_message) == (0, "")
-        rows = {
-            (t.name, p.partition_index): (p.error_code, p.error_message) for t in answer.responses for p in t.partitions
-        }
-        assert rows == {("t", 0): (0, None), ("t", 1): (39, "why"), ("u", 4): (85, "none")}
-
-    run(scenario())
+    world.controller.answers = {
+        TP("t", 0): None,
+        TP("u", 4): KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "none"),
+        TP("t", 1): KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "why"),
+    }
+    topics = [
+        {
+            "name": "t",
+            "partitions": [
+                {"partition_index": 0, "replicas": [9]},
+                {"partition_index": 0, "replicas": [3, 1]},
+                {"partition_index": 1, "replicas": []},
+            ],
+        },
+        {"name": "u", "partitions": [{"partition_index": 4, "replicas": None}]},
+    ]
+    answer = await world.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, {"timeout": LONG_MS, "topics": topics})
+    assert world.controller.asked == [{TP("t", 0): (3, 1), TP("t", 1): (), TP("u", 4): None}]
+    assert (answer.error_code, answer.error_message) == (0, "")
+    rows = {
+        (t.name, p.partition_index): (p.error_code, p.error_message) for t in answer.responses for p in t.partitions
+    }
+    assert rows == {("t", 0): (0, None), ("t", 1): (39, "why"), ("u", 4): (85, "none")}
 
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [(None, [("t", 0), ("t", 1), ("u", 0)]), ([], []), ([("t", [1, 9]), ("nope", [0])], [("t", 1)])],
 )
-def test_moves_are_listed(wanted: list[tuple[str, list[int]]] | None, expected: list[tuple[str, int]]) -> None:
-    async def scenario() -> None:
-        world = World()
-        assignment = Assignment((1, 2, 0), adding=(2,), removing=(0,))
-        world.controller.moving = dict.fromkeys([TP("t", 1), TP("u", 0), TP("t", 0)], assignment)
-        topics = None if wanted is None else [{"name": t, "partition_indexes": numbers} for t, numbers in wanted]
-        answer = await world.call(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout": LONG_MS, "topics": topics})
-        rows = [(topic.name, row) for topic in answer.topics for row in topic.partitions]
-        assert [(name, row.partition_index) for name, row in rows] == expected
-        assert all(
-            (row.replicas, row.adding_replicas, row.removing_replicas) == ((1, 2, 0), (2,), (0,)) for _, row in rows
-        )
-
-    run(scenario())
+async def test_moves_are_listed(
+    world: World, wanted: list[tuple[str, list[int]]] | None, expected: list[tuple[str, int]]
+) -> None:
+    assignment = Assignment((1, 2, 0), adding=(2,), removing=(0,))
+    world.controller.moving = dict.fromkeys([TP("t", 1), TP("u", 0), TP("t", 0)], assignment)
+    topics = None if wanted is None else [{"name": t, "partition_indexes": numbers} for t, numbers in wanted]
+    answer = await world.call(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout": LONG_MS, "topics": topics})
+    rows = [(topic.name, row) for topic in answer.topics for row in topic.partitions]
+    assert [(name, row.partition_index) for name, row in rows] == expected
+    assert all((row.replicas, row.adding_replicas, row.removing_replicas) == ((1, 2, 0), (2,), (0,)) for _, row in rows)
 
 
-def test_moves_are_the_controllers() -> None:
+async def test_moves_are_the_controllers(world: World) -> None:
     """The answer as a whole says so, as in Kafka."""
-
-    async def scenario() -> None:
-        world = World()
-        world.controller.is_active = False
-        body = {"timeout": LONG_MS, "topics": []}
-        for api_key in (ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS):
-            answer = await world.call(api_key, 0, body)
-            assert answer.error_code == ErrorCode.NOT_CONTROLLER
-            assert answer.error_message
-
-    run(scenario())
+    world.controller.is_active = False
+    body = {"timeout": LONG_MS, "topics": []}
+    for api_key in (ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS):
+        answer = await world.call(api_key, 0, body)
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+        assert answer.error_message

@@ -34,14 +34,14 @@ from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 FEW, MANY = 200, 1_600
 GROWTH_MAX = 12
-"""Of the processor's time, from FEW to MANY, which are eight times as many: 64 for what is quadratic."""
+"""How much the processor time may grow from FEW to MANY, which are eight times as many. Quadratic work grows by 64."""
 NOISE_S = 0.002
 ATTEMPTS = 4
 ELEMENTS_IN_A_STEP_MAX = 600
 ANSWER_BYTES_PER_ELEMENT = 1_500
 """The longest are topics that can be made, with all their settings, and refusals that name all settings there are."""
 ANSWER_BYTES = 20_000
-"""Of what there is: topics, groups, settings."""
+"""For the topics, groups and settings that exist."""
 AT_ONCE = (ApiKey.PRODUCE, ApiKey.FETCH)
 """Produce has limits of its own, and a Fetch of less than 8 KB is served at once."""
 REPEATED = 100_000

@@ -11,14 +11,13 @@ from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.context import ApiContext
 from broker.requests.long_answers import LongAnswers
 from protocol.errors import ErrorCode
-from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import MalformedRequest
 from protocol.rpc.messages import UpdateMetadataRequest
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import BrokerInfo, Endpoint
 from protocol.zk.znodes import ConfigZNode, TopicZNode
-from tests.support.api_world import SteppingClock, World, run, state, turns_until
+from tests.support.api_world import SteppingClock, World, state, turns_until
 from tests.support.fake_groups import FakeGroups
 
 VERSIONS = range(SUPPORTED[ApiKey.FIND_COORDINATOR].min, SUPPORTED[ApiKey.FIND_COORDINATOR].max + 1)
@@ -61,116 +60,75 @@ def nowhere(error: ErrorCode) -> Found:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_leader_of_the_groups_partition(version: int) -> None:
-    async def scenario() -> None:
-        world = CoordinatorWorld()
-        assert await world.find(version, "22") == [(0, 2, "host-2", 9002)]
-        for key in ("1", "333", "4444", "unknown partition"):
-            assert await world.find(version, key) == [nowhere(NOT_AVAILABLE)]
-
-    run(scenario())
+async def test_the_leader_of_the_groups_partition(version: int) -> None:
+    world = CoordinatorWorld()
+    assert await world.find(version, "22") == [(0, 2, "host-2", 9002)]
+    for key in ("1", "333", "4444", "unknown partition"):
+        assert await world.find(version, key) == [nowhere(NOT_AVAILABLE)]
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-def test_many_groups(version: int) -> None:
+async def test_many_groups(version: int) -> None:
     """KIP-699: one answer for each, in order."""
-
-    async def scenario() -> None:
-        world = CoordinatorWorld()
-        found = [(0, 2, "host-2", 9002), nowhere(NOT_AVAILABLE), (0, 2, "host-2", 9002)]
-        assert await world.find(version, "aa", "b", "aa") == found
-        assert await world.find(version) == []
-
-    run(scenario())
+    world = CoordinatorWorld()
+    found = [(0, 2, "host-2", 9002), nowhere(NOT_AVAILABLE), (0, 2, "host-2", 9002)]
+    assert await world.find(version, "aa", "b", "aa") == found
+    assert await world.find(version) == []
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-def test_very_many_groups(version: int) -> None:
-    """In steps, and like the others only when it is known who leads."""
-
-    async def scenario() -> None:
-        world = CoordinatorWorld()
-        world.context.long_answers = LongAnswers(SteppingClock().monotonic)
-        world.suspected_leaders.suspect(2)
-        keys = ["aa", "b"] * 1000
-        connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, version, {"key_type": 0, "coordinator_keys": keys})
-        assert waiting is not None
-        await waiting
-        assert not connection.sent
-        world.suspected_leaders.trust(2)
-        await turns_until(lambda: bool(connection.sent))
-        answer = messages.decode_response(ApiKey.FIND_COORDINATOR, version, connection.sent[4:])[1]
-        found = [(row.key, row.error_code, row.node_id, row.port) for row in answer.coordinators]
-        assert found == [("aa", 0, 2, 9002), ("b", NOT_AVAILABLE, -1, -1)] * 1000
-
-    run(scenario())
+async def test_very_many_groups(version: int) -> None:
+    """CTL-16: an answer in steps, which names no doubtful leader: a client that lost its coordinator gets the next one."""
+    world = CoordinatorWorld()
+    world.context.long_answers = LongAnswers(SteppingClock().monotonic)
+    world.suspected_leaders.suspect(2)
+    keys = ["aa", "b"] * 1000
+    connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, version, {"key_type": 0, "coordinator_keys": keys})
+    assert waiting is not None
+    await waiting
+    assert not connection.sent
+    world.suspected_leaders.trust(2)
+    await turns_until(lambda: bool(connection.sent))
+    answer = World.answer(connection, ApiKey.FIND_COORDINATOR, version)
+    found = [(row.key, row.error_code, row.node_id, row.port) for row in answer.coordinators]
+    assert found == [("aa", 0, 2, 9002), ("b", NOT_AVAILABLE, -1, -1)] * 1000
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_id_that_no_group_can_have(version: int) -> None:
-    async def scenario() -> None:
-        """As Kafka: strings are not longer in flexible versions either."""
-        (found,) = await CoordinatorWorld().find(version, "x" * 32_767)
-        assert found == nowhere(NOT_AVAILABLE)
-        if version >= 3:
-            with pytest.raises(MalformedRequest):
-                await CoordinatorWorld().find(version, "x" * 32_768)
-
-    run(scenario())
+async def test_an_id_that_no_group_can_have(version: int) -> None:
+    """As Kafka: strings are not longer in flexible versions either."""
+    (found,) = await CoordinatorWorld().find(version, "x" * 32_767)
+    assert found == nowhere(NOT_AVAILABLE)
+    if version >= 3:
+        with pytest.raises(MalformedRequest):
+            await CoordinatorWorld().find(version, "x" * 32_768)
 
 
 @pytest.mark.parametrize(("version", "key_type", "error"), [(1, 1, 42), (3, 9, 42), (4, 1, 42), (5, 2, 42), (6, 2, 15)])
-def test_other_coordinators(version: int, key_type: int, error: ErrorCode) -> None:
+async def test_other_coordinators(version: int, key_type: int, error: ErrorCode) -> None:
     """There are none; only what may come one day is asked for again."""
-
-    async def scenario() -> None:
-        assert await CoordinatorWorld().find(version, "22", key_type=key_type) == [nowhere(error)]
-
-    run(scenario())
-
-
-def test_a_doubtful_leader_is_not_named() -> None:
-    """CTL-16: a client that has just lost its coordinator is told of the next one."""
-
-    async def scenario() -> None:
-        world = CoordinatorWorld()
-        world.suspected_leaders.suspect(2)
-        body = {"key": "22", "key_type": 0}
-        connection, waiting = world.begin(ApiKey.FIND_COORDINATOR, 3, body)
-        assert waiting is None
-        assert connection.sent == b""
-        world.suspected_leaders.trust(2)
-        assert b"host-2" in connection.sent
-
-    run(scenario())
+    assert await CoordinatorWorld().find(version, "22", key_type=key_type) == [nowhere(error)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_first_question_makes_the_topic(version: int) -> None:
-    async def scenario() -> None:
-        world = CoordinatorWorld(
-            with_topic=False,
-            offsets_topic_num_partitions=7,
-            offsets_topic_replication_factor=2,
-            offsets_topic_segment_bytes=1000,
-        )
-        assert await world.find(version, "22") == [nowhere(NOT_AVAILABLE)]
-        assert await world.find(version, "22") == [nowhere(NOT_AVAILABLE)]
-        _, assignment = world.topic(OFFSETS_TOPIC)
-        assert len(assignment) == 7
-        assert {len(replicas.replicas) for replicas in assignment.values()} == {2}
-        config = json.loads(world.zk.nodes[ConfigZNode.path("topics", OFFSETS_TOPIC)].data)["config"]
-        assert config == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "1000"}
-
-    run(scenario())
+async def test_the_first_question_makes_the_topic(version: int) -> None:
+    world = CoordinatorWorld(
+        with_topic=False,
+        offsets_topic_num_partitions=7,
+        offsets_topic_replication_factor=2,
+        offsets_topic_segment_bytes=1000,
+    )
+    assert await world.find(version, "22") == [nowhere(NOT_AVAILABLE)]
+    assert await world.find(version, "22") == [nowhere(NOT_AVAILABLE)]
+    _, assignment = world.topic(OFFSETS_TOPIC)
+    assert len(assignment) == 7
+    assert {len(replicas.replicas) for replicas in assignment.values()} == {2}
+    config = json.loads(world.zk.nodes[ConfigZNode.path("topics", OFFSETS_TOPIC)].data)["config"]
+    assert config == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "1000"}
 
 
-def test_too_few_brokers_for_the_topic() -> None:
+async def test_too_few_brokers_for_the_topic() -> None:
     """As in Kafka: it is not made with fewer replicas than it shall have."""
-
-    async def scenario() -> None:
-        world = CoordinatorWorld(with_topic=False, offsets_topic_replication_factor=4)
-        assert await world.find(3, "22") == [nowhere(NOT_AVAILABLE)]
-        assert TopicZNode.path(OFFSETS_TOPIC) not in world.zk.nodes
-
-    run(scenario())
+    world = CoordinatorWorld(with_topic=False, offsets_topic_replication_factor=4)
+    assert await world.find(3, "22") == [nowhere(NOT_AVAILABLE)]
+    assert TopicZNode.path(OFFSETS_TOPIC) not in world.zk.nodes

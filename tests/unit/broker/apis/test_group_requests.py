@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -30,7 +29,7 @@ from protocol.kafka import messages
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.types import TopicPartition
-from tests.support.api_world import FakeConnection, SteppingClock, World, run, state, turns_until
+from tests.support.api_world import FakeConnection, SteppingClock, World, state, turns_until
 from tests.support.fake_groups import FakeGroups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -65,11 +64,9 @@ def versions(api_key: ApiKey) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("version", range(served.min, served.max + 1))
 
 
-def with_world(scenario: Callable[[GroupWorld], Awaitable[None]]) -> None:
-    async def within() -> None:
-        await scenario(GroupWorld())
-
-    run(within())
+@pytest.fixture
+def world() -> GroupWorld:
+    return GroupWorld()
 
 
 # -- JoinGroup ------------------------------------------------------------------------------------------------------------
@@ -86,9 +83,8 @@ JOIN = {
 }
 
 
-def test_a_long_client_id_is_cut_and_a_request_that_waits_keeps_no_frame() -> None:
-    """A client id of 32 KB in each of 3,000 member ids took 92 MB."""
-    world = GroupWorld()
+async def test_a_join_waits_for_the_rebalance(world: GroupWorld) -> None:
+    """BUG-26: the handler itself ends at once, and keeps no frame. A client id of 32 KB in 3,000 member ids took 92 MB."""
     world.groups.is_slow = True
     frame = memoryview(messages.encode_request(ApiKey.JOIN_GROUP, 9, 1, "c" * 32_000, JOIN))
     connection = FakeConnection()
@@ -97,82 +93,58 @@ def test_a_long_client_id_is_cut_and_a_request_that_waits_keeps_no_frame() -> No
     (join,) = world.groups.asked
     assert (len(join.client_id), join.client_id[:3]) == (CLIENT_ID_MAX, "ccc")
     assert len(join.new_member_id) < 300
-    assert len(request.frame) == 0
-    world.groups.waiting[0](JoinAnswer(NONE))
-    assert connection.sent
+    assert (len(request.frame), connection.sent) == (0, b"")
+    (respond,) = world.groups.waiting
+    respond(JoinAnswer(NONE, "m-1"))
+    assert b"m-1" in connection.sent
 
 
 @versions(ApiKey.JOIN_GROUP)
-def test_join_request(version: int) -> None:
-    """BAD-32 is judged by the group; here is only what it is told."""
-
-    async def scenario(world: GroupWorld) -> None:
-        await world.ask(ApiKey.JOIN_GROUP, version, JOIN, JoinAnswer(NONE))
-        (join,) = world.groups.asked
-        is_static = version >= 5
-        assert (join.group_id, join.member_id, join.client_id, join.client_host) == ("g", "m-1", "test", "/127.0.0.1")
-        assert join.protocol_type == "consumer"
-        assert join.protocols == (Protocol("range", b"r"), Protocol("roundrobin", b"rr"))
-        assert join.session_timeout_ms == 10_000
-        assert join.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
-        assert join.instance_id == ("static" if is_static else None)
-        assert join.new_member_id.startswith("static-" if is_static else "test-")
-        assert len(join.new_member_id) > 36
-        assert join.needs_member_id == (version == 4)
-        assert join.can_skip_assignment == (version >= 9)
-        assert join.reason == ("x" * 255 if version >= 8 else "")
-
-    with_world(scenario)
+async def test_join_request(world: GroupWorld, version: int) -> None:
+    """The group decides about BAD-32. Here is only what it gets."""
+    await world.ask(ApiKey.JOIN_GROUP, version, JOIN, JoinAnswer(NONE))
+    (join,) = world.groups.asked
+    is_static = version >= 5
+    assert (join.group_id, join.member_id, join.client_id, join.client_host) == ("g", "m-1", "test", "/127.0.0.1")
+    assert join.protocol_type == "consumer"
+    assert join.protocols == (Protocol("range", b"r"), Protocol("roundrobin", b"rr"))
+    assert join.session_timeout_ms == 10_000
+    assert join.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
+    assert join.instance_id == ("static" if is_static else None)
+    assert join.new_member_id.startswith("static-" if is_static else "test-")
+    assert len(join.new_member_id) > 36
+    assert join.needs_member_id == (version == 4)
+    assert join.can_skip_assignment == (version >= 9)
+    assert join.reason == ("x" * 255 if version >= 8 else "")
 
 
 @pytest.mark.parametrize("version", [3, 4, 9])
-def test_a_new_dynamic_member_needs_its_id_first_since_v4(version: int) -> None:
+async def test_a_new_dynamic_member_needs_its_id_first_since_v4(world: GroupWorld, version: int) -> None:
     """KIP-394."""
-
-    async def scenario(world: GroupWorld) -> None:
-        body = JOIN | {"group_instance_id": None, "member_id": ""}
-        answer = await world.ask(
-            ApiKey.JOIN_GROUP, version, body, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id="test-1")
-        )
-        assert world.groups.asked[0].needs_member_id == (version >= 4)
-        assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "test-1", -1)
-        assert answer.protocol_name == (None if version >= 7 else "")
-        assert (answer.leader, answer.members) == ("", ())
-
-    with_world(scenario)
+    body = JOIN | {"group_instance_id": None, "member_id": ""}
+    answer = await world.ask(
+        ApiKey.JOIN_GROUP, version, body, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id="test-1")
+    )
+    assert world.groups.asked[0].needs_member_id == (version >= 4)
+    assert (answer.error_code, answer.member_id, answer.generation_id) == (79, "test-1", -1)
+    assert answer.protocol_name == (None if version >= 7 else "")
+    assert (answer.leader, answer.members) == ("", ())
 
 
 @versions(ApiKey.JOIN_GROUP)
-def test_join_answer(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        members = (JoinedMember("m-1", "static", b"r"), JoinedMember("m-2", None, b""))
-        given = JoinAnswer(NONE, "m-1", 7, "consumer", "range", "m-1", True, members)
-        answer = await world.ask(ApiKey.JOIN_GROUP, version, JOIN, given)
-        assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 7, "range")
-        assert (answer.leader, answer.member_id) == ("m-1", "m-1")
-        assert [(row.member_id, row.metadata) for row in answer.members] == [("m-1", b"r"), ("m-2", b"")]
-        if version >= 5:
-            assert [row.group_instance_id for row in answer.members] == ["static", None]
-        if version >= 7:
-            assert answer.protocol_type == "consumer"
-        if version >= 9:
-            assert answer.skip_assignment
-
-    with_world(scenario)
-
-
-def test_a_join_is_answered_when_the_rebalance_is_through() -> None:
-    """BUG-26: the handler itself is done at once."""
-
-    async def scenario(world: GroupWorld) -> None:
-        world.groups.is_slow = True
-        connection, waiting = world.begin(ApiKey.JOIN_GROUP, 7, JOIN)
-        assert (connection.sent, waiting) == (b"", None)
-        (respond,) = world.groups.waiting
-        respond(JoinAnswer(NONE, "m-1"))
-        assert b"m-1" in connection.sent
-
-    with_world(scenario)
+async def test_join_answer(world: GroupWorld, version: int) -> None:
+    members = (JoinedMember("m-1", "static", b"r"), JoinedMember("m-2", None, b""))
+    given = JoinAnswer(NONE, "m-1", 7, "consumer", "range", "m-1", True, members)
+    answer = await world.ask(ApiKey.JOIN_GROUP, version, JOIN, given)
+    assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 7, "range")
+    assert (answer.leader, answer.member_id) == ("m-1", "m-1")
+    assert [(row.member_id, row.metadata) for row in answer.members] == [("m-1", b"r"), ("m-2", b"")]
+    if version >= 5:
+        assert [row.group_instance_id for row in answer.members] == ["static", None]
+    if version >= 7:
+        assert answer.protocol_type == "consumer"
+    if version >= 9:
+        assert answer.skip_assignment
 
 
 # -- SyncGroup ------------------------------------------------------------------------------------------------------------
@@ -193,29 +165,23 @@ SYNC = {
 
 
 @versions(ApiKey.SYNC_GROUP)
-def test_sync(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.SYNC_GROUP, version, SYNC, SyncAnswer(NONE, b"a", "consumer", "range"))
-        (sync,) = world.groups.asked
-        assert (sync.group_id, sync.member_id, sync.generation) == ("g", "m-1", 7)
-        assert sync.assignments == {"m-1": b"a", "m-2": b"b"}
-        assert sync.instance_id == ("static" if version >= 3 else None)
-        assert (sync.protocol_type, sync.protocol_name) == (("consumer", "range") if version >= 5 else (None, None))
-        assert (answer.error_code, answer.assignment) == (0, b"a")
-        if version >= 5:
-            assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-
-    with_world(scenario)
+async def test_sync(world: GroupWorld, version: int) -> None:
+    answer = await world.ask(ApiKey.SYNC_GROUP, version, SYNC, SyncAnswer(NONE, b"a", "consumer", "range"))
+    (sync,) = world.groups.asked
+    assert (sync.group_id, sync.member_id, sync.generation) == ("g", "m-1", 7)
+    assert sync.assignments == {"m-1": b"a", "m-2": b"b"}
+    assert sync.instance_id == ("static" if version >= 3 else None)
+    assert (sync.protocol_type, sync.protocol_name) == (("consumer", "range") if version >= 5 else (None, None))
+    assert (answer.error_code, answer.assignment) == (0, b"a")
+    if version >= 5:
+        assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
 
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
-def test_a_sync_without_its_protocol(missing: str) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.SYNC_GROUP, 5, SYNC | {missing: None}, SyncAnswer(NONE))
-        assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        assert world.groups.asked == []
-
-    with_world(scenario)
+async def test_a_sync_without_its_protocol(world: GroupWorld, missing: str) -> None:
+    answer = await world.ask(ApiKey.SYNC_GROUP, 5, SYNC | {missing: None}, SyncAnswer(NONE))
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert world.groups.asked == []
 
 
 # -- Heartbeat and LeaveGroup ---------------------------------------------------------------------------------------------
@@ -223,16 +189,12 @@ def test_a_sync_without_its_protocol(missing: str) -> None:
 
 @versions(ApiKey.HEARTBEAT)
 @pytest.mark.parametrize("error", [NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION])
-def test_heartbeat(version: int, error: ErrorCode) -> None:
+async def test_heartbeat(world: GroupWorld, version: int, error: ErrorCode) -> None:
     """BAD-33."""
-
-    async def scenario(world: GroupWorld) -> None:
-        body = {"group_id": "g", "generation_id": 7, "member_id": "m-1", "group_instance_id": "static"}
-        answer = await world.ask(ApiKey.HEARTBEAT, version, body, error)
-        assert world.groups.asked == [("g", "m-1", "static" if version >= 3 else None, 7)]
-        assert answer.error_code == error
-
-    with_world(scenario)
+    body = {"group_id": "g", "generation_id": 7, "member_id": "m-1", "group_instance_id": "static"}
+    answer = await world.ask(ApiKey.HEARTBEAT, version, body, error)
+    assert world.groups.asked == [("g", "m-1", "static" if version >= 3 else None, 7)]
+    assert answer.error_code == error
 
 
 def leave_body(version: int, count: int = 2) -> dict[str, Any]:
@@ -241,46 +203,36 @@ def leave_body(version: int, count: int = 2) -> dict[str, Any]:
 
 
 @versions(ApiKey.LEAVE_GROUP)
-def test_leave(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(
-            ApiKey.LEAVE_GROUP, version, leave_body(version), [NONE, [UNKNOWN_MEMBER, NONE][: 1 if version < 3 else 2]]
-        )
-        ((group_id, members),) = world.groups.asked
-        reason = "r" * 255 if version >= 5 else ""
-        expected = [LeavingMember("m-1", None, reason), LeavingMember("m-2", None, reason)]
-        assert (group_id, members) == ("g", expected if version >= 3 else expected[:1])
-        if version >= 3:
-            assert answer.error_code == 0
-            assert [(row.member_id, row.error_code) for row in answer.members] == [("m-1", 25), ("m-2", 0)]
-        else:
-            assert answer.error_code == UNKNOWN_MEMBER
-
-    with_world(scenario)
-
-
-@versions(ApiKey.LEAVE_GROUP)
-def test_leave_elsewhere(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.LEAVE_GROUP, version, leave_body(version), [NOT_COORDINATOR, []])
-        assert answer.error_code == NOT_COORDINATOR
-        assert getattr(answer, "members", ()) == ()
-
-    with_world(scenario)
+async def test_leave(world: GroupWorld, version: int) -> None:
+    answer = await world.ask(
+        ApiKey.LEAVE_GROUP, version, leave_body(version), [NONE, [UNKNOWN_MEMBER, NONE][: 1 if version < 3 else 2]]
+    )
+    ((group_id, members),) = world.groups.asked
+    reason = "r" * 255 if version >= 5 else ""
+    expected = [LeavingMember("m-1", None, reason), LeavingMember("m-2", None, reason)]
+    assert (group_id, members) == ("g", expected if version >= 3 else expected[:1])
+    if version >= 3:
+        assert answer.error_code == 0
+        assert [(row.member_id, row.error_code) for row in answer.members] == [("m-1", 25), ("m-2", 0)]
+    else:
+        assert answer.error_code == UNKNOWN_MEMBER
+    answer = await world.ask(ApiKey.LEAVE_GROUP, version, leave_body(version), [NOT_COORDINATOR, []])
+    assert (answer.error_code, getattr(answer, "members", ())) == (NOT_COORDINATOR, ())
 
 
 # -- OffsetCommit ---------------------------------------------------------------------------------------------------------
 
 
-def commit_body(**changes: Any) -> dict[str, Any]:
-    def row(partition: int, offset: int) -> dict[str, Any]:
-        return {
-            "partition_index": partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": 3,
-            "committed_metadata": None if partition else "meta",
-        }
+def commit_row(partition: int, offset: int) -> dict[str, Any]:
+    return {
+        "partition_index": partition,
+        "committed_offset": offset,
+        "committed_leader_epoch": 3,
+        "committed_metadata": None if partition else "meta",
+    }
 
+
+def commit_body(**changes: Any) -> dict[str, Any]:
     body: dict[str, Any] = {
         "group_id": "g",
         "generation_id_or_member_epoch": 7,
@@ -288,9 +240,9 @@ def commit_body(**changes: Any) -> dict[str, Any]:
         "group_instance_id": "static",
         "retention_time": -1,
         "topics": [
-            {"name": "t", "partitions": [row(0, 10), row(1, 11), row(99, 1)]},
-            {"name": "nope", "partitions": [row(0, 1)]},
-            {"name": "t", "partitions": [row(1, 12)]},
+            {"name": "t", "partitions": [commit_row(0, 10), commit_row(1, 11), commit_row(99, 1)]},
+            {"name": "nope", "partitions": [commit_row(0, 1)]},
+            {"name": "t", "partitions": [commit_row(1, 12)]},
         ],
     }
     return body | changes
@@ -305,19 +257,15 @@ def commit_rows(answer: Any) -> dict[TopicPartition, int]:
 
 
 @versions(ApiKey.OFFSET_COMMIT)
-def test_commit(version: int) -> None:
+async def test_commit(world: GroupWorld, version: int) -> None:
     """Partitions that do not exist are refused, the others committed; twice named: the later one."""
-
-    async def scenario(world: GroupWorld) -> None:
-        errors = {T0: NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
-        answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(), errors)
-        epoch = 3 if version >= 6 else -1
-        offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
-        assert world.groups.asked == [("g", "m-1", "static" if version >= 7 else None, 7, offsets)]
-        nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
-        assert commit_rows(answer) == errors | nowhere
-
-    with_world(scenario)
+    errors = {T0: NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(), errors)
+    epoch = 3 if version >= 6 else -1
+    offsets = {T0: CommittedOffset(10, epoch, "meta", NOW_MS), T1: CommittedOffset(12, epoch, "", NOW_MS)}
+    assert world.groups.asked == [("g", "m-1", "static" if version >= 7 else None, 7, offsets)]
+    nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+    assert commit_rows(answer) == errors | nowhere
 
 
 @pytest.mark.parametrize(
@@ -332,28 +280,23 @@ def test_commit(version: int) -> None:
         (4, -1 - NOW_MS, 0),
     ],
 )
-def test_a_commit_with_a_retention_of_its_own(version: int, retention_ms: int, expires: int | None) -> None:
+async def test_a_commit_with_a_retention_of_its_own(
+    world: GroupWorld, version: int, retention_ms: int, expires: int | None
+) -> None:
     """The time is kept in 63 bits; -1 would be none."""
-
-    async def scenario(world: GroupWorld) -> None:
-        world.groups.answer = {}
-        any_ms = 1_234_567_890_123
-        frame = messages.encode_request(ApiKey.OFFSET_COMMIT, version, 1, "test", commit_body(retention_time=any_ms))
-        world.begin_frame(frame.replace(struct.pack(">q", any_ms), struct.pack(">q", retention_ms)))
-        assert world.groups.asked[0][-1][T0].expire_timestamp_ms == expires
-
-    with_world(scenario)
+    world.groups.answer = {}
+    any_ms = 1_234_567_890_123
+    frame = messages.encode_request(ApiKey.OFFSET_COMMIT, version, 1, "test", commit_body(retention_time=any_ms))
+    world.begin_frame(frame.replace(struct.pack(">q", any_ms), struct.pack(">q", retention_ms)))
+    assert world.groups.asked[0][-1][T0].expire_timestamp_ms == expires
 
 
 @versions(ApiKey.OFFSET_COMMIT)
-def test_a_commit_of_nothing_that_exists_does_not_reach_the_group(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        for topics in ([], [commit_body()["topics"][1]]):
-            answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(topics=topics), {})
-            assert set(commit_rows(answer).values()) == ({UNKNOWN_PARTITION} if topics else set())
-        assert world.groups.asked == []
-
-    with_world(scenario)
+async def test_a_commit_of_nothing_that_exists_does_not_reach_the_group(world: GroupWorld, version: int) -> None:
+    for topics in ([], [commit_body()["topics"][1]]):
+        answer = await world.ask(ApiKey.OFFSET_COMMIT, version, commit_body(topics=topics), {})
+        assert set(commit_rows(answer).values()) == ({UNKNOWN_PARTITION} if topics else set())
+    assert world.groups.asked == []
 
 
 # -- OffsetFetch and OffsetDelete -----------------------------------------------------------------------------------------
@@ -378,111 +321,83 @@ FOUND = {T0: CommittedOffset(10, 3, "meta", NOW_MS), T1: None}
 
 
 @versions(ApiKey.OFFSET_FETCH)
-def test_fetch_offsets(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NONE, FOUND))
-        assert world.groups.asked == [("g", [T0, T1], version >= 7)]
+async def test_fetch_offsets(world: GroupWorld, version: int) -> None:
+    answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NONE, FOUND))
+    assert world.groups.asked == [("g", [T0, T1], version >= 7)]
+    group = answer.groups[0] if version >= 8 else answer
+    assert fetch_rows(group.topics) == {T0: (10, "meta", 0), T1: (-1, "", 0)}
+    if version >= 5:
+        assert [row.committed_leader_epoch for row in group.topics[0].partitions] == [3, -1]
+    if version >= 2:
+        found = {T0: FOUND[T0]}
+        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, None), (NONE, found))
         group = answer.groups[0] if version >= 8 else answer
-        assert fetch_rows(group.topics) == {T0: (10, "meta", 0), T1: (-1, "", 0)}
-        if version >= 5:
-            assert [row.committed_leader_epoch for row in group.topics[0].partitions] == [3, -1]
-
-    with_world(scenario)
+        assert world.groups.asked[-1] == ("g", [T0], version >= 7)
+        assert fetch_rows(group.topics) == {T0: (10, "meta", 0)}, "all offsets"
 
 
 @versions(ApiKey.OFFSET_FETCH)
-def test_fetch_offsets_elsewhere(version: int) -> None:
+async def test_fetch_offsets_elsewhere(world: GroupWorld, version: int) -> None:
     """v1 has no place for the group's error but the partitions."""
-
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NOT_COORDINATOR, {}))
-        group = answer.groups[0] if version >= 8 else answer
-        if version >= 2:
-            assert (group.error_code, group.topics) == (NOT_COORDINATOR, ())
-        else:
-            assert fetch_rows(group.topics) == {T0: (-1, "", NOT_COORDINATOR), T1: (-1, "", NOT_COORDINATOR)}
-
-    with_world(scenario)
-
-
-@pytest.mark.parametrize("version", range(2, 10))
-def test_fetch_all_offsets(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        found = {T0: CommittedOffset(10, 3, "meta", NOW_MS)}
-        answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, None), (NONE, found))
-        assert world.groups.asked == [("g", [T0], version >= 7)]
-        group = answer.groups[0] if version >= 8 else answer
-        assert fetch_rows(group.topics) == {T0: (10, "meta", 0)}
-
-    with_world(scenario)
+    answer = await world.ask(ApiKey.OFFSET_FETCH, version, fetch_body(version, BOTH), (NOT_COORDINATOR, {}))
+    group = answer.groups[0] if version >= 8 else answer
+    if version >= 2:
+        assert (group.error_code, group.topics) == (NOT_COORDINATOR, ())
+    else:
+        assert fetch_rows(group.topics) == {T0: (-1, "", NOT_COORDINATOR), T1: (-1, "", NOT_COORDINATOR)}
 
 
 @pytest.mark.parametrize("version", [1, 5, 8])
 @pytest.mark.parametrize("loses_the_group", [False, True])
-def test_a_hundred_thousand_offsets_leave_the_loop_to_others(version: int, loses_the_group: bool) -> None:
+async def test_a_hundred_thousand_offsets_leave_the_loop_to_others(
+    world: GroupWorld, version: int, loses_the_group: bool
+) -> None:
     """NET-4; what a coordinator has read of a group that it then loses is not told."""
     partitions = [TopicPartition(f"t{number % 100}", number // 100) for number in range(20_000)]
     topics = [{"name": f"t{topic}", "partition_indexes": list(range(200))} for topic in range(100)]
     found = {tp: CommittedOffset(7, 3, "", NOW_MS) for tp in partitions}
-
-    async def scenario(world: GroupWorld) -> None:
-        world.context.long_answers = LongAnswers(SteppingClock().monotonic)
-        body = fetch_body(version, topics)
-        world.groups.answer = (NONE, found)
-        connection, waiting = world.begin(ApiKey.OFFSET_FETCH, version, body)
-        assert waiting is not None
-        task = asyncio.get_running_loop().create_task(waiting)
-        await asyncio.sleep(0)
-        assert not connection.sent
-        if loses_the_group:
-            await turns_until(lambda: len(world.groups.asked) > 20)
-            world.groups.answer = (NOT_COORDINATOR, {})
-        await task
-        answer = messages.decode_response(ApiKey.OFFSET_FETCH, version, connection.sent[4:])[1]
-        group = answer.groups[0] if version >= 8 else answer
-        rows = fetch_rows(group.topics)
-        if not loses_the_group:
-            assert rows == dict.fromkeys(partitions, (7, "", 0))
-        elif version >= 2:
-            assert (group.error_code, rows) == (NOT_COORDINATOR, {})
-        else:
-            assert rows == dict.fromkeys(partitions, (-1, "", NOT_COORDINATOR))
-
-    with_world(scenario)
+    world.context.long_answers = LongAnswers(SteppingClock().monotonic)
+    body = fetch_body(version, topics)
+    world.groups.answer = (NONE, found)
+    connection, waiting = world.begin(ApiKey.OFFSET_FETCH, version, body)
+    assert waiting is not None
+    task = asyncio.get_running_loop().create_task(waiting)
+    await asyncio.sleep(0)
+    assert not connection.sent
+    if loses_the_group:
+        await turns_until(lambda: len(world.groups.asked) > 20)
+        world.groups.answer = (NOT_COORDINATOR, {})
+    await task
+    answer = world.answer(connection, ApiKey.OFFSET_FETCH, version)
+    group = answer.groups[0] if version >= 8 else answer
+    rows = fetch_rows(group.topics)
+    if not loses_the_group:
+        assert rows == dict.fromkeys(partitions, (7, "", 0))
+    elif version >= 2:
+        assert (group.error_code, rows) == (NOT_COORDINATOR, {})
+    else:
+        assert rows == dict.fromkeys(partitions, (-1, "", NOT_COORDINATOR))
 
 
-def test_nobody_waits_for_the_rest_of_the_answer() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        world.context.long_answers = LongAnswers(SteppingClock().monotonic)
-        world.groups.answer = (NONE, {})
-        groups = [f"g{n}" for n in range(1000)]
-        connection, waiting = world.begin(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, *groups))
-        assert waiting is not None
-        connection.is_open = False
-        await waiting
-        assert not connection.sent
-        assert len(world.groups.asked) < 1000
-
-    with_world(scenario)
+async def test_nobody_waits_for_the_rest_of_the_answer(world: GroupWorld) -> None:
+    world.context.long_answers = LongAnswers(SteppingClock().monotonic)
+    world.groups.answer = (NONE, {})
+    groups = [f"g{n}" for n in range(1000)]
+    connection, waiting = world.begin(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, *groups))
+    assert waiting is not None
+    connection.is_open = False
+    await waiting
+    assert not connection.sent
+    assert len(world.groups.asked) < 1000
 
 
-def test_fetch_offsets_of_many_groups() -> None:
-    """KIP-709."""
-
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, "g", "h", "g"), (NONE, FOUND))
-        assert [asked[0] for asked in world.groups.asked] == ["g", "h", "g"]
-        assert [(row.group_id, row.error_code) for row in answer.groups] == [("g", 0), ("h", 0), ("g", 0)]
-
-
-def test_fetch_offsets_of_one_group_very_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetch_offsets_of_many_groups(world: GroupWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-709. A group that is named too often is refused."""
     monkeypatch.setattr(offset_fetch_api, "REPEATED_BYTES_MAX", 1)
-
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, "g", "g", "g", "h"), (NONE, FOUND))
-        assert [row.error_code for row in answer.groups] == [0, 0, ErrorCode.INVALID_REQUEST, 0]
-
-    with_world(scenario)
+    answer = await world.ask(ApiKey.OFFSET_FETCH, 8, fetch_body(8, BOTH, "g", "g", "g", "h"), (NONE, FOUND))
+    assert [asked[0] for asked in world.groups.asked] == ["g", "g", "h"]
+    assert [row.group_id for row in answer.groups] == ["g", "g", "g", "h"]
+    assert [row.error_code for row in answer.groups] == [0, 0, ErrorCode.INVALID_REQUEST, 0]
 
 
 DELETE_OFFSETS = {
@@ -494,188 +409,124 @@ DELETE_OFFSETS = {
 }
 
 
-def test_delete_offsets() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        errors = {T0: NONE, T1: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
-        answer = await world.ask(ApiKey.OFFSET_DELETE, 0, DELETE_OFFSETS, [NONE, errors])
-        assert world.groups.asked == [("g", [T0, T1])]
-        nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
-        assert (answer.error_code, commit_rows(answer)) == (0, errors | nowhere)
-
-    with_world(scenario)
-
-
-def test_delete_offsets_of_no_group() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        answer = await world.ask(ApiKey.OFFSET_DELETE, 0, DELETE_OFFSETS, [ErrorCode.GROUP_ID_NOT_FOUND, {}])
-        assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, ())
-
-    with_world(scenario)
+async def test_delete_offsets(world: GroupWorld) -> None:
+    errors = {T0: NONE, T1: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, DELETE_OFFSETS, [NONE, errors])
+    assert world.groups.asked == [("g", [T0, T1])]
+    nowhere = {TopicPartition("t", 99): UNKNOWN_PARTITION, TopicPartition("nope", 0): UNKNOWN_PARTITION}
+    assert (answer.error_code, commit_rows(answer)) == (0, errors | nowhere)
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, DELETE_OFFSETS, [ErrorCode.GROUP_ID_NOT_FOUND, {}])
+    assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, ())
 
 
 # -- ListGroups, DescribeGroups, DeleteGroups -----------------------------------------------------------------------------
 
 
 @versions(ApiKey.LIST_GROUPS)
-def test_list_groups(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        given = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [GroupListing("g", "consumer", "Stable")])
-        body = {"states_filter": ["Stable"], "types_filter": ["classic"]}
-        answer = await world.ask(ApiKey.LIST_GROUPS, version, body, given)
-        states = frozenset({"Stable"}) if version >= 4 else frozenset()
-        assert world.groups.asked == [(states, frozenset({"classic"}) if version >= 5 else frozenset())]
-        (row,) = answer.groups
-        assert (answer.error_code, row.group_id, row.protocol_type) == (14, "g", "consumer")
-        assert getattr(row, "group_state", None) == ("Stable" if version >= 4 else None)
-        assert getattr(row, "group_type", None) == ("classic" if version >= 5 else None)
-
-    with_world(scenario)
+async def test_list_groups(world: GroupWorld, version: int) -> None:
+    given = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [GroupListing("g", "consumer", "Stable")])
+    body = {"states_filter": ["Stable"], "types_filter": ["classic"]}
+    answer = await world.ask(ApiKey.LIST_GROUPS, version, body, given)
+    states = frozenset({"Stable"}) if version >= 4 else frozenset()
+    assert world.groups.asked == [(states, frozenset({"classic"}) if version >= 5 else frozenset())]
+    (row,) = answer.groups
+    assert (answer.error_code, row.group_id, row.protocol_type) == (14, "g", "consumer")
+    assert getattr(row, "group_state", None) == ("Stable" if version >= 4 else None)
+    assert getattr(row, "group_type", None) == ("classic" if version >= 5 else None)
 
 
 @versions(ApiKey.DESCRIBE_GROUPS)
 @pytest.mark.parametrize("asks_operations", [False, True])
-def test_describe_groups(version: int, asks_operations: bool) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        member = DescribedMember("m-1", "static", "client", "/127.0.0.1", b"meta", b"assigned")
-        given = GroupDescription(NONE, "g", "Stable", "consumer", "range", (member,))
-        body = {"groups": ["g", "h"], "include_authorized_operations": asks_operations}
-        answer = await world.ask(ApiKey.DESCRIBE_GROUPS, version, body, given)
-        assert world.groups.asked == ["g", "h"]
-        assert [row.group_id for row in answer.groups] == ["g", "h"]
-        row = answer.groups[0]
-        assert (row.error_code, row.group_state, row.protocol_type, row.protocol_data) == (
-            0,
-            "Stable",
-            "consumer",
-            "range",
-        )
-        (shown,) = row.members
-        assert (shown.member_id, shown.client_id, shown.client_host) == ("m-1", "client", "/127.0.0.1")
-        assert (shown.member_metadata, shown.member_assignment) == (b"meta", b"assigned")
-        if version >= 3:
-            assert (row.authorized_operations != -(2**31)) == asks_operations
-        if version >= 4:
-            assert shown.group_instance_id == "static"
-
-    with_world(scenario)
+async def test_describe_groups(world: GroupWorld, version: int, asks_operations: bool) -> None:
+    member = DescribedMember("m-1", "static", "client", "/127.0.0.1", b"meta", b"assigned")
+    given = GroupDescription(NONE, "g", "Stable", "consumer", "range", (member,))
+    body = {"groups": ["g", "h"], "include_authorized_operations": asks_operations}
+    answer = await world.ask(ApiKey.DESCRIBE_GROUPS, version, body, given)
+    assert world.groups.asked == ["g", "h"]
+    assert [row.group_id for row in answer.groups] == ["g", "h"]
+    row = answer.groups[0]
+    assert (row.error_code, row.group_state) == (0, "Stable")
+    assert (row.protocol_type, row.protocol_data) == ("consumer", "range")
+    (shown,) = row.members
+    assert (shown.member_id, shown.client_id, shown.client_host) == ("m-1", "client", "/127.0.0.1")
+    assert (shown.member_metadata, shown.member_assignment) == (b"meta", b"assigned")
+    if version >= 3:
+        assert (row.authorized_operations != -(2**31)) == asks_operations
+    if version >= 4:
+        assert shown.group_instance_id == "static"
 
 
 @versions(ApiKey.DELETE_GROUPS)
-def test_delete_groups(version: int) -> None:
-    async def scenario(world: GroupWorld) -> None:
-        errors = {"g": NONE, "h": ErrorCode.NON_EMPTY_GROUP}
-        answer = await world.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": ["g", "h", "g"]}, errors)
-        assert world.groups.asked == [["g", "h"]]
-        assert [(row.group_id, row.error_code) for row in answer.results] == [("g", 0), ("h", 68)]
-
-    with_world(scenario)
+async def test_delete_groups(world: GroupWorld, version: int) -> None:
+    errors = {"g": NONE, "h": ErrorCode.NON_EMPTY_GROUP}
+    answer = await world.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": ["g", "h", "g"]}, errors)
+    assert world.groups.asked == [["g", "h"]]
+    assert [(row.group_id, row.error_code) for row in answer.results] == [("g", 0), ("h", 68)]
 
 
 # -- very many ------------------------------------------------------------------------------------------------------------
 
 
-def test_very_many_offsets_are_several_commits() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        many = [state("many", number, 1, (1,)) for number in range(2_500)]
-        world.update([*many])
-        rows = [{"partition_index": n, "committed_offset": n, "committed_leader_epoch": -1} for n in range(2_501)]
-        rows = [row | {"committed_metadata": ""} for row in rows]
-        body = body_of_many("many", rows)
-        world.groups.is_slow = True
-        connection, waiting = world.begin(ApiKey.OFFSET_COMMIT, 8, body)
-        assert waiting is None
-        for part in (range(1_000), range(1_000, 2_000), range(2_000, 2_500)):
-            await turns_until(lambda: bool(world.groups.waiting))
-            assert [tp.partition for tp in world.groups.asked[-1][4]] == list(part), "one after the other"
-            world.groups.waiting.pop()({TopicPartition("many", n): NONE for n in part})
-        await turns_until(lambda: bool(connection.sent))
-        answer = messages.decode_response(ApiKey.OFFSET_COMMIT, 8, connection.sent[4:])[1]
-        found = {row.partition_index: row.error_code for topic in answer.topics for row in topic.partitions}
-        assert found == dict.fromkeys(range(2_500), 0) | {2_500: UNKNOWN_PARTITION}
-
-    with_world(scenario)
-
-
-def body_of_many(topic: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "group_id": "g",
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": topic, "partitions": rows}],
-    }
+async def test_very_many_offsets_are_several_commits(world: GroupWorld) -> None:
+    world.update([state("many", number, 1, (1,)) for number in range(2_500)])
+    rows = [commit_row(number, number) for number in range(2_501)]
+    world.groups.is_slow = True
+    body = commit_body(topics=[{"name": "many", "partitions": rows}])
+    connection, waiting = world.begin(ApiKey.OFFSET_COMMIT, 8, body)
+    assert waiting is None
+    for part in (range(1_000), range(1_000, 2_000), range(2_000, 2_500)):
+        await turns_until(lambda: bool(world.groups.waiting))
+        assert [tp.partition for tp in world.groups.asked[-1][4]] == list(part), "one after the other"
+        world.groups.waiting.pop()({TopicPartition("many", n): NONE for n in part})
+    await turns_until(lambda: bool(connection.sent))
+    found = commit_rows(world.answer(connection, ApiKey.OFFSET_COMMIT, 8))
+    assert found == {TopicPartition("many", n): 0 if n < 2_500 else UNKNOWN_PARTITION for n in range(2_501)}
 
 
 @pytest.mark.parametrize("goes", [False, True])
-def test_very_many_offsets_are_deleted_in_parts(goes: bool) -> None:
+async def test_very_many_offsets_are_deleted_in_parts(world: GroupWorld, goes: bool) -> None:
     """A group goes with its last offset; then nothing is left of the partitions that come after."""
-
-    async def scenario(world: GroupWorld) -> None:
-        world.update([state("many", number, 1, (1,)) for number in range(1_200)])
-        rows = [{"partition_index": n} for n in range(1_200)]
-        world.groups.is_slow = True
-        connection, _ = world.begin(
-            ApiKey.OFFSET_DELETE, 0, {"group_id": "g", "topics": [{"name": "many", "partitions": rows}]}
-        )
-        for part in (range(500), range(500, 1_000), range(1_000, 1_200)):
-            await turns_until(lambda: bool(world.groups.waiting))
-            assert [tp.partition for tp in world.groups.asked[-1][1]] == list(part)
-            told = world.groups.waiting.pop()
-            if goes and part.start:
-                told(ErrorCode.GROUP_ID_NOT_FOUND, {})
-                break
-            told(NONE, {TopicPartition("many", n): NONE for n in part})
-        await turns_until(lambda: bool(connection.sent))
-        answer = messages.decode_response(ApiKey.OFFSET_DELETE, 0, connection.sent[4:])[1]
-        assert answer.error_code == 0
-        assert {row.partition_index: row.error_code for row in answer.topics[0].partitions} == dict.fromkeys(
-            range(1_200), 0
-        )
-
-    with_world(scenario)
+    world.update([state("many", number, 1, (1,)) for number in range(1_200)])
+    rows = [{"partition_index": n} for n in range(1_200)]
+    world.groups.is_slow = True
+    connection, _ = world.begin(
+        ApiKey.OFFSET_DELETE, 0, {"group_id": "g", "topics": [{"name": "many", "partitions": rows}]}
+    )
+    for part in (range(500), range(500, 1_000), range(1_000, 1_200)):
+        await turns_until(lambda: bool(world.groups.waiting))
+        assert [tp.partition for tp in world.groups.asked[-1][1]] == list(part)
+        told = world.groups.waiting.pop()
+        if goes and part.start:
+            told(ErrorCode.GROUP_ID_NOT_FOUND, {})
+            break
+        told(NONE, {TopicPartition("many", n): NONE for n in part})
+    await turns_until(lambda: bool(connection.sent))
+    answer = world.answer(connection, ApiKey.OFFSET_DELETE, 0)
+    assert answer.error_code == 0
+    assert {row.partition_index: row.error_code for row in answer.topics[0].partitions} == dict.fromkeys(
+        range(1_200), 0
+    )
 
 
-def test_a_member_with_very_many_protocols() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        protocols = [{"name": f"p{n}", "metadata": b""} for n in range(33)]
-        answer = await world.ask(ApiKey.JOIN_GROUP, 9, join_body(protocols), None)
-        assert (answer.error_code, world.groups.asked) == (ErrorCode.INVALID_REQUEST, [])
-
-    with_world(scenario)
+async def test_a_member_with_very_many_protocols(world: GroupWorld) -> None:
+    protocols = [{"name": f"p{n}", "metadata": b""} for n in range(33)]
+    answer = await world.ask(ApiKey.JOIN_GROUP, 9, JOIN | {"protocols": protocols}, None)
+    assert (answer.error_code, world.groups.asked) == (ErrorCode.INVALID_REQUEST, [])
 
 
-def join_body(protocols: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "group_id": "g",
-        "session_timeout": 10_000,
-        "rebalance_timeout": 10_000,
-        "member_id": "",
-        "group_instance_id": None,
-        "protocol_type": "consumer",
-        "protocols": protocols,
-        "reason": None,
-    }
+async def test_members_leave_in_parts(world: GroupWorld) -> None:
+    members = [{"member_id": f"m{n}", "group_instance_id": None, "reason": None} for n in range(120)]
+    world.groups.answer = [NONE, [UNKNOWN_MEMBER] * 50]
+    answer = await world.ask(ApiKey.LEAVE_GROUP, 5, {"group_id": "g", "members": members}, world.groups.answer)
+    assert [len(asked[1]) for asked in world.groups.asked] == [50, 50, 20]
+    assert [row.member_id for row in answer.members] == [f"m{n}" for n in range(120)]
+    assert {row.error_code for row in answer.members} == {UNKNOWN_MEMBER}
 
 
-def test_members_leave_in_parts() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        members = [{"member_id": f"m{n}", "group_instance_id": None, "reason": None} for n in range(120)]
-        world.groups.answer = [NONE, [UNKNOWN_MEMBER] * 50]
-        answer = await world.ask(ApiKey.LEAVE_GROUP, 5, {"group_id": "g", "members": members}, world.groups.answer)
-        assert [len(asked[1]) for asked in world.groups.asked] == [50, 50, 20]
-        assert [row.member_id for row in answer.members] == [f"m{n}" for n in range(120)]
-        assert {row.error_code for row in answer.members} == {UNKNOWN_MEMBER}
-
-    with_world(scenario)
-
-
-def test_groups_are_described_again_as_long_as_that_is_little() -> None:
-    async def scenario(world: GroupWorld) -> None:
-        body = {"groups": ["a", "b", "a"] + ["b"] * 5_000, "include_authorized_operations": False}
-        answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, body, GroupDescription(NONE, "x", "Empty"))
-        found = [group.group_id for group in answer.groups]
-        assert found[:4] == ["a", "b", "a", "b"]
-        assert len(found) < 5_000
-        assert world.groups.asked == ["a", "b"]
-
-    with_world(scenario)
+async def test_groups_are_described_again_as_long_as_that_is_little(world: GroupWorld) -> None:
+    body = {"groups": ["a", "b", "a"] + ["b"] * 5_000, "include_authorized_operations": False}
+    answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, body, GroupDescription(NONE, "x", "Empty"))
+    found = [group.group_id for group in answer.groups]
+    assert found[:4] == ["a", "b", "a", "b"]
+    assert len(found) < 5_000
+    assert world.groups.asked == ["a", "b"]

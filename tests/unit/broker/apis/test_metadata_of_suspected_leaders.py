@@ -18,7 +18,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import parse_request_header
 from protocol.rpc.messages import UpdateMetadataRequest
 from protocol.types import BrokerInfo, Endpoint
-from tests.support.api_world import LONG_MS, FakeConnection, World, run, state, turns_until
+from tests.support.api_world import LONG_MS, FakeConnection, World, state, turns_until
 
 VERSION = 9
 BY_NAME = [{"topic_id": None, "name": "t"}]
@@ -54,9 +54,7 @@ class Asking:
         connection = FakeConnection()
         request = Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0)
         assert metadata(self.world.context, request) is None, "the handler itself waits for nothing (BUG-26)"
-        return lambda: (
-            messages.decode_response(ApiKey.METADATA, VERSION, connection.sent[4:])[1] if connection.sent else None
-        )
+        return lambda: World.answer(connection, ApiKey.METADATA, VERSION) if connection.sent else None
 
 
 def broker(broker_id: int) -> BrokerInfo:
@@ -68,42 +66,32 @@ def leaders(answer: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("topics", [BY_NAME, None])
-def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) -> None:
-    async def scenario() -> None:
-        asking = Asking()
-        asking.suspected_leaders.suspect(2)
-        answer = asking.ask(topics)
-        assert answer() is None
-        asking.suspected_leaders.depart(broker(2))
-        asking.suspected_leaders.trust(2)
-        assert answer() is None
-        asking.lead(3, 1, 3)
-        assert leaders(answer()) == [(0, 1), (0, 3)]
-        assert {row.node_id for row in answer().brokers} == {1, 2, 3}, "the one that departed is listed a little longer"
-        asking.suspected_leaders.come(2)
-        assert {row.node_id for row in asking.ask(topics)().brokers} == {1, 3}
-
-    run(scenario())
+async def test_the_answer_waits_for_the_next_leader(topics: list[Any] | None) -> None:
+    asking = Asking()
+    asking.suspected_leaders.suspect(2)
+    answer = asking.ask(topics)
+    assert answer() is None
+    asking.suspected_leaders.depart(broker(2))
+    asking.suspected_leaders.trust(2)
+    assert answer() is None
+    asking.lead(3, 1, 3)
+    assert leaders(answer()) == [(0, 1), (0, 3)]
+    assert {row.node_id for row in answer().brokers} == {1, 2, 3}, "the one that departed is listed a little longer"
+    asking.suspected_leaders.come(2)
+    assert {row.node_id for row in asking.ask(topics)().brokers} == {1, 3}
 
 
-def test_brokers_alone_are_told_at_once() -> None:
-    async def scenario() -> None:
-        asking = Asking()
-        asking.suspected_leaders.suspect(2)
-        assert {row.node_id for row in asking.ask([])().brokers} == {1, 2, 3}
-
-    run(scenario())
+async def test_brokers_alone_are_told_at_once() -> None:
+    asking = Asking()
+    asking.suspected_leaders.suspect(2)
+    assert {row.node_id for row in asking.ask([])().brokers} == {1, 2, 3}
 
 
-def test_when_it_takes_too_long_there_is_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_it_takes_too_long_there_is_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client asks again, as after Kafka's own answer."""
     monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.0)
-
-    async def scenario() -> None:
-        asking = Asking()
-        asking.suspected_leaders.suspect(2)
-        answer = asking.ask(BY_NAME)
-        await turns_until(lambda: answer() is not None)
-        assert leaders(answer()) == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
-
-    run(scenario())
+    asking = Asking()
+    asking.suspected_leaders.suspect(2)
+    answer = asking.ask(BY_NAME)
+    await turns_until(lambda: answer() is not None)
+    assert leaders(answer()) == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]

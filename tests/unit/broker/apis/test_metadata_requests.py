@@ -12,7 +12,7 @@ from broker.cluster.suspected_leaders import SuspectedLeaders
 from broker.requests.metadata_topics import MetadataTopics
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import SUPPORTED, ApiKey
-from tests.support.api_world import T_ID, World, run
+from tests.support.api_world import T_ID, World
 
 VERSIONS = range(SUPPORTED[ApiKey.METADATA].min, SUPPORTED[ApiKey.METADATA].max + 1)
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -40,35 +40,25 @@ class MetadataWorld(World):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_that_is_named_twice_is_answered_once(version: int) -> None:
-    async def scenario() -> None:
-        world = MetadataWorld(auto_create_topics_enable=False)
-        found = await world.ask(version, "t", "u", "t", "a/b", "u", "t")
-        expected = [(0, "t", 2), (UNKNOWN, "u", 0), (ErrorCode.INVALID_TOPIC_EXCEPTION, "a/b", 0)]
-        assert sorted(found) == sorted(expected)
-
-    run(scenario())
+async def test_a_topic_that_is_named_twice_is_answered_once(version: int) -> None:
+    world = MetadataWorld(auto_create_topics_enable=False)
+    found = await world.ask(version, "t", "u", "t", "a/b", "u", "t")
+    expected = [(0, "t", 2), (UNKNOWN, "u", 0), (ErrorCode.INVALID_TOPIC_EXCEPTION, "a/b", 0)]
+    assert sorted(found) == sorted(expected)
 
 
-def test_by_name_and_by_id_it_is_the_same_topic() -> None:
-    async def scenario() -> None:
-        nobody = uuid.UUID(int=9)
-        found = await MetadataWorld().ask(12, T_ID, "t", nobody, nobody)
-        assert found == [(0, "t", 2), (ErrorCode.UNKNOWN_TOPIC_ID, nobody, 0)]
-
-    run(scenario())
+async def test_by_name_and_by_id_it_is_the_same_topic() -> None:
+    nobody = uuid.UUID(int=9)
+    found = await MetadataWorld().ask(12, T_ID, "t", nobody, nobody)
+    assert found == [(0, "t", 2), (ErrorCode.UNKNOWN_TOPIC_ID, nobody, 0)]
 
 
-def test_one_request_makes_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_request_makes_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others when they are asked for again."""
     monkeypatch.setattr(metadata, "CREATED_MAX", 2)
-
-    async def scenario() -> None:
-        world = MetadataWorld(auto_create_topics_enable=True)
-        made = ErrorCode.LEADER_NOT_AVAILABLE
-        found = await world.ask(9, "a", "b", "c", "a", creation=True)
-        assert found == [(made, "a", 0), (made, "b", 0), (UNKNOWN, "c", 0)]
-        assert {"a", "b"} <= set(world.zk.children("/brokers/topics"))
-        assert "c" not in world.zk.children("/brokers/topics")
-
-    run(scenario())
+    world = MetadataWorld(auto_create_topics_enable=True)
+    made = ErrorCode.LEADER_NOT_AVAILABLE
+    found = await world.ask(9, "a", "b", "c", "a", creation=True)
+    assert found == [(made, "a", 0), (made, "b", 0), (UNKNOWN, "c", 0)]
+    assert {"a", "b"} <= set(world.zk.children("/brokers/topics"))
+    assert "c" not in world.zk.children("/brokers/topics")

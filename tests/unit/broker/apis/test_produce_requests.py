@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.kafka import messages, produce_codec
+from protocol.kafka import produce_codec
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import MalformedRequest, unsigned_varint
 from protocol.kafka.produce_codec import ProducePartitionResult
@@ -57,7 +57,7 @@ def produced(
         "topic_data": [{"name": "t", "partition_data": partitions}],
     }
     connection, _ = world.begin(ApiKey.PRODUCE, version, body)
-    answer = messages.decode_response(ApiKey.PRODUCE, version, connection.sent[4:])[1]
+    answer = World.answer(connection, ApiKey.PRODUCE, version)
     rows = [
         (ErrorCode(row.error_code), getattr(row, "error_message", None))
         for topic in answer.responses

@@ -16,7 +16,7 @@ from protocol.topic_ids import topic_id_text
 from protocol.types import Assignment
 from protocol.zk.session import Op, SetOp
 from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
-from tests.support.api_world import LONG_MS, OTHER_ID, SHORT_MS, T_ID, World, run, state, turns_until
+from tests.support.api_world import LONG_MS, OTHER_ID, SHORT_MS, T_ID, World, state, turns_until
 
 # -- DeleteTopics ---------------------------------------------------------------------------------------------------------
 
@@ -35,58 +35,39 @@ def rows_of(answer: Any) -> list[tuple[str | None, int]]:
 
 
 @pytest.mark.parametrize("version", [1, 4, 5, 6])
-def test_deletion_waits_until_the_topic_is_forgotten(version: int) -> None:
+async def test_deletion_waits_until_the_topic_is_forgotten(world: World, version: int) -> None:
     """CTL-9."""
-
-    async def scenario() -> None:
-        world = World()
-        task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, version, by_name("t", "t", "nope")))
-        await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
-        assert not task.done()
-        world.forget()
-        assert rows_of(await task) == [("t", 0), ("t", 0), ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
-
-    run(scenario())
+    task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, version, by_name("t", "t", "nope")))
+    await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
+    assert not task.done()
+    world.forget()
+    assert rows_of(await task) == [("t", 0), ("t", 0), ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-def test_a_topic_that_was_made_again_is_another() -> None:
-    async def scenario() -> None:
-        world = World()
-        task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID, OTHER_ID)))
-        await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
-        world.update([state("t", 0, 1, (1,))], t=OTHER_ID)
-        answer = await task
-        assert rows_of(answer) == [("t", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
-        assert [row.topic_id for row in answer.responses] == [T_ID, OTHER_ID]
-
-    run(scenario())
+async def test_a_topic_that_was_made_again_is_another(world: World) -> None:
+    task = asyncio.create_task(world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID, OTHER_ID)))
+    await turns_until(lambda: DeleteTopicZNode.path("t") in world.zk.nodes)
+    world.update([state("t", 0, 1, (1,))], t=OTHER_ID)
+    answer = await task
+    assert rows_of(answer) == [("t", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert [row.topic_id for row in answer.responses] == [T_ID, OTHER_ID]
 
 
-def test_an_id_that_zookeeper_does_not_have_any_more_deletes_nothing() -> None:
+async def test_an_id_that_zookeeper_does_not_have_any_more_deletes_nothing(world: World) -> None:
     """FLT-36: the cache still has the old topic, ZooKeeper the one that was made since."""
-
-    async def scenario() -> None:
-        world = World()
-        world.write_topic("t", OTHER_ID, {0: Assignment((1,))})
-        assert rows_of(await world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID))) == [("t", ErrorCode.UNKNOWN_TOPIC_ID)]
-        assert DeleteTopicZNode.path("t") not in world.zk.nodes
-
-    run(scenario())
+    world.write_topic("t", OTHER_ID, {0: Assignment((1,))})
+    assert rows_of(await world.call(ApiKey.DELETE_TOPICS, 6, by_id(T_ID))) == [("t", ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert DeleteTopicZNode.path("t") not in world.zk.nodes
 
 
 @pytest.mark.parametrize("marked_before", [False, True])
-def test_what_is_not_forgotten_in_time(marked_before: bool) -> None:
+async def test_what_is_not_forgotten_in_time(world: World, marked_before: bool) -> None:
     """Marked already is as good; it is marked when the request is over."""
-
-    async def scenario() -> None:
-        world = World()
-        if marked_before:
-            world.zk.ensure(DeleteTopicZNode.path("t"))
-        answer = await world.call(ApiKey.DELETE_TOPICS, 6, by_name("t", timeout=SHORT_MS))
-        assert rows_of(answer) == [("t", ErrorCode.REQUEST_TIMED_OUT)]
-        assert DeleteTopicZNode.path("t") in world.zk.nodes
-
-    run(scenario())
+    if marked_before:
+        world.zk.ensure(DeleteTopicZNode.path("t"))
+    answer = await world.call(ApiKey.DELETE_TOPICS, 6, by_name("t", timeout=SHORT_MS))
+    assert rows_of(answer) == [("t", ErrorCode.REQUEST_TIMED_OUT)]
+    assert DeleteTopicZNode.path("t") in world.zk.nodes
 
 
 @pytest.mark.parametrize(
@@ -104,18 +85,15 @@ def test_what_is_not_forgotten_in_time(marked_before: bool) -> None:
         (6, by_name(""), {}, True, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_deletions_that_are_refused(
+async def test_deletions_that_are_refused(
     version: int, body: dict[str, Any], settings: dict[str, Any], active: bool, code: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        world = World(**settings)
-        world.controller.is_active = active
-        (row,) = (await world.call(ApiKey.DELETE_TOPICS, version, body)).responses
-        assert row.error_code == code
-        assert version < 5 or row.error_message
-        assert not world.zk.children(DeleteTopicZNode.PARENT)
-
-    run(scenario())
+    world = World(**settings)
+    world.controller.is_active = active
+    (row,) = (await world.call(ApiKey.DELETE_TOPICS, version, body)).responses
+    assert row.error_code == code
+    assert version < 5 or row.error_message
+    assert not world.zk.children(DeleteTopicZNode.PARENT)
 
 
 # -- CreatePartitions -----------------------------------------------------------------------------------------------------
@@ -127,68 +105,53 @@ def grow(name: str, count: int, *, validate_only: bool = False, timeout: int = L
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_new_partitions_are_written_and_waited_for(version: int) -> None:
+async def test_new_partitions_are_written_and_waited_for(world: World, version: int) -> None:
     """CTL-8: the id and the old partitions stay."""
-
-    async def scenario() -> None:
-        world = World()
-        task = asyncio.create_task(world.call(ApiKey.CREATE_PARTITIONS, version, grow("t", 3)))
-        await turns_until(lambda: len(world.topic()[1]) >= 3)
-        assert world.topic() == (
-            topic_id_text(T_ID),
-            {0: Assignment((1, 2)), 1: Assignment((2, 3)), 2: Assignment((3, 1))},
-        )
-        world.update([state("t", 2, -1, (3, 1))])
-        await asyncio.sleep(0)
-        assert not task.done()
-        world.update([state("t", 2, 3, (3, 1))])
-        (row,) = (await task).results
-        assert (row.name, row.error_code, row.error_message) == ("t", 0, None)
-
-    run(scenario())
+    task = asyncio.create_task(world.call(ApiKey.CREATE_PARTITIONS, version, grow("t", 3)))
+    await turns_until(lambda: len(world.topic()[1]) >= 3)
+    assert world.topic() == (
+        topic_id_text(T_ID),
+        {0: Assignment((1, 2)), 1: Assignment((2, 3)), 2: Assignment((3, 1))},
+    )
+    world.update([state("t", 2, -1, (3, 1))])
+    await asyncio.sleep(0)
+    assert not task.done()
+    world.update([state("t", 2, 3, (3, 1))])
+    (row,) = (await task).results
+    assert (row.name, row.error_code, row.error_message) == ("t", 0, None)
 
 
-def test_validation_writes_nothing() -> None:
-    async def scenario() -> None:
-        world = World()
-        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, grow("t", 9, validate_only=True, timeout=0))).results
-        assert row.error_code == 0
-        assert len(world.topic()[1]) == 2
-
-    run(scenario())
-
-
-def test_partitions_without_leaders_in_time() -> None:
-    async def scenario() -> None:
-        world = World()
-        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, grow("t", 3, timeout=SHORT_MS))).results
-        assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert len(world.topic()[1]) == 3
-
-    run(scenario())
+@pytest.mark.parametrize(
+    ("body", "code", "partitions"),
+    [
+        (grow("t", 9, validate_only=True, timeout=0), ErrorCode.NONE, 2),
+        (grow("t", 3, timeout=SHORT_MS), ErrorCode.REQUEST_TIMED_OUT, 3),
+    ],
+    ids=["only validated", "without a leader in time"],
+)
+async def test_new_partitions_that_nobody_waits_for(
+    world: World, body: dict[str, Any], code: ErrorCode, partitions: int
+) -> None:
+    (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
+    assert (row.error_code, len(world.topic()[1])) == (code, partitions)
 
 
-def test_an_assignment_that_changed_in_between_is_decided_again() -> None:
+async def test_an_assignment_that_changed_in_between_is_decided_again(world: World) -> None:
     """What another admin wrote between the read and the write is neither lost nor doubled."""
+    interruptions = [1]
 
-    async def scenario() -> None:
-        world = World()
-        interruptions = [1]
+    def interrupt(ops: Sequence[Op]) -> None:
+        if isinstance(ops[0], SetOp) and interruptions:
+            interruptions.clear()
+            world.write_topic("t", T_ID, {0: Assignment((3, 1)), 1: Assignment((2, 3)), 2: Assignment((1, 2))})
 
-        def interrupt(ops: Sequence[Op]) -> None:
-            if isinstance(ops[0], SetOp) and interruptions:
-                interruptions.clear()
-                world.write_topic("t", T_ID, {0: Assignment((3, 1)), 1: Assignment((2, 3)), 2: Assignment((1, 2))})
-
-        world.session.before_multi = interrupt
-        body = grow("t", 4)
-        await world.call(ApiKey.CREATE_PARTITIONS, 3, body | {"timeout": SHORT_MS})
-        assert sorted(world.topic()[1]) == [0, 1, 2, 3]
-        assert world.topic()[1][0] == Assignment((3, 1))
-        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
-        assert row.error_message == "Topic already has 4 partitions."
-
-    run(scenario())
+    world.session.before_multi = interrupt
+    body = grow("t", 4)
+    await world.call(ApiKey.CREATE_PARTITIONS, 3, body | {"timeout": SHORT_MS})
+    assert sorted(world.topic()[1]) == [0, 1, 2, 3]
+    assert world.topic()[1][0] == Assignment((3, 1))
+    (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
+    assert row.error_message == "Topic already has 4 partitions."
 
 
 @pytest.mark.parametrize(
@@ -213,41 +176,31 @@ def test_an_assignment_that_changed_in_between_is_decided_again() -> None:
         ),
     ],
 )
-def test_additions_that_are_refused(change: Callable[[World], None], body: dict[str, Any], code: ErrorCode) -> None:
-    async def scenario() -> None:
-        world = World()
-        change(world)
-        before = world.zk.nodes[TopicZNode.path("t")].data
-        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
-        assert row.error_code == code
-        assert row.error_message
-        assert world.zk.nodes[TopicZNode.path("t")].data == before
-
-    run(scenario())
+async def test_additions_that_are_refused(
+    world: World, change: Callable[[World], None], body: dict[str, Any], code: ErrorCode
+) -> None:
+    change(world)
+    before = world.zk.nodes[TopicZNode.path("t")].data
+    (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, body)).results
+    assert row.error_code == code
+    assert row.error_message
+    assert world.zk.nodes[TopicZNode.path("t")].data == before
 
 
-def test_one_request_makes_so_many_partitions() -> None:
-    async def scenario() -> None:
-        world = World()
-        (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, grow("t", 10_003))).results
-        assert row.error_code == ErrorCode.POLICY_VIOLATION
-        topic = {"num_partitions": 6_000, "replication_factor": 1, "assignments": [], "configs": []}
-        body = {"topics": [topic | {"name": name} for name in ("a", "b")], "timeout": 1, "validate_only": True}
-        world.context.configs = SimpleNamespace(layers=SimpleNamespace(describe_topic=lambda _: ()))
-        answer = await world.call(ApiKey.CREATE_TOPICS, 7, body)
-        assert [row.error_code for row in answer.topics] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
-
-    run(scenario())
+async def test_one_request_makes_so_many_partitions(world: World) -> None:
+    (row,) = (await world.call(ApiKey.CREATE_PARTITIONS, 3, grow("t", 10_003))).results
+    assert row.error_code == ErrorCode.POLICY_VIOLATION
+    topic = {"num_partitions": 6_000, "replication_factor": 1, "assignments": [], "configs": []}
+    body = {"topics": [topic | {"name": name} for name in ("a", "b")], "timeout": 1, "validate_only": True}
+    world.context.configs = SimpleNamespace(layers=SimpleNamespace(describe_topic=lambda _: ()))
+    answer = await world.call(ApiKey.CREATE_TOPICS, 7, body)
+    assert [row.error_code for row in answer.topics] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
 
 
-def test_more_than_zookeeper_takes() -> None:
+async def test_more_than_zookeeper_takes() -> None:
     """A larger request would end the broker's session."""
-
-    async def scenario() -> None:
-        world = World(max_broker_partitions=100_000)
-        with pytest.raises(KafkaError, match="bytes in ZooKeeper") as refused:
-            await world.context.topic_admin.add_partitions("t", 90_000, None, validate_only=False)
-        assert refused.value.code is ErrorCode.INVALID_PARTITIONS
-        assert len(world.topic()[1]) == 2
-
-    run(scenario())
+    world = World(max_broker_partitions=100_000)
+    with pytest.raises(KafkaError, match="bytes in ZooKeeper") as refused:
+        await world.context.topic_admin.add_partitions("t", 90_000, None, validate_only=False)
+    assert refused.value.code is ErrorCode.INVALID_PARTITIONS
+    assert len(world.topic()[1]) == 2

@@ -2,169 +2,126 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from broker.groups.group.messages import LeavingMember, SyncAnswer
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
-from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, play, turns
+from tests.support.group_cluster import GROUP, READ, SESSION_MS, Answers, GroupCluster, turns
 
 OTHER = TopicPartition("t", 1)
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
-
-def test_a_member_joins_syncs_commits_and_leaves(tmp_path: Path) -> None:
+async def test_a_member_joins_syncs_commits_and_leaves(cluster: GroupCluster) -> None:
     """CLI-2."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        joined = cluster.join(1)
-        assert joined == []
-        cluster.pass_time(3.1)
-        assert [(a.error, a.generation, a.leader, len(a.members)) for a in joined] == [(ErrorCode.NONE, 1, "m", 1)]
-        assert cluster.sync(1, "m", 1, {"m": b"mine"}) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-        assert cluster.commit(1, 42, "m", 1) == [ErrorCode.NONE]
-        assert cluster.position(1) == 42
-        assert cluster.coordinators[1].describe(GROUP).state == "Stable"
-        left: Answers = []
-        cluster.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
-        assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
-        assert [listing.state for listing in cluster.listed(1)] == ["Empty"]
-        assert cluster.position(1) == 42
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    joined = cluster.join(1)
+    assert joined == []
+    cluster.pass_time(3.1)
+    assert [(a.error, a.generation, a.leader, len(a.members)) for a in joined] == [(ErrorCode.NONE, 1, "m", 1)]
+    assert cluster.sync(1, "m", 1, {"m": b"mine"}) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    assert cluster.commit(1, 42, "m", 1) == [ErrorCode.NONE]
+    assert cluster.position(1) == 42
+    assert cluster.coordinators[1].describe(GROUP).state == "Stable"
+    left: Answers = []
+    cluster.coordinators[1].leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
+    assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
+    assert [listing.state for listing in cluster.listed(1)] == ["Empty"]
+    assert cluster.position(1) == 42
 
 
-def test_a_commit_is_acknowledged_and_shown_when_it_is_replicated(tmp_path: Path) -> None:
-    """INV-23, BUG-25."""
+async def test_an_answer_waits_for_the_followers(cluster: GroupCluster) -> None:
+    """INV-23, BUG-25: commits and assignments are acknowledged, and shown, when they are replicated."""
+    await cluster.start_serving(1, 2)
+    first = cluster.commit(1, 10)
+    await cluster.settle()
+    assert first == [ErrorCode.NONE]
+    second = cluster.commit(1, 11)
+    await turns()
+    assert (second, cluster.position(1)) == ([], 10)
+    assert cluster.position(1, stable=True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    await cluster.settle()
+    assert second == [ErrorCode.NONE]
+    assert cluster.position(1) == cluster.position(1, stable=True) == 11
+    cluster.start_group(1)
+    synced = cluster.sync(1, "m", 1, {"m": b"mine"})
+    await turns()
+    assert (synced, cluster.coordinators[1].describe(GROUP).state) == ([], "CompletingRebalance")
+    await cluster.settle()
+    assert [(answer.error, answer.assignment) for answer in synced] == [(ErrorCode.NONE, b"mine")]
 
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2))
-        first = cluster.commit(1, 10)
-        await cluster.settle()
-        assert first == [ErrorCode.NONE]
-        second = cluster.commit(1, 11)
-        await turns()
-        assert (second, cluster.position(1)) == ([], 10)
-        assert cluster.position(1, stable=True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
-        await cluster.settle()
-        assert second == [ErrorCode.NONE]
-        assert cluster.position(1) == cluster.position(1, stable=True) == 11
 
-    play(tmp_path, scenario)
-
-
-def test_a_commit_that_cannot_be_written_is_over(tmp_path: Path) -> None:
+async def test_a_commit_that_cannot_be_written_is_over(cluster: GroupCluster) -> None:
     """Whatever goes wrong: else OffsetFetch would answer UNSTABLE_OFFSET_COMMIT until the coordinator moves."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        assert cluster.commit(1, 10) == [ErrorCode.NONE]
-        assert cluster.commit(1, 2**63) == [ErrorCode.UNKNOWN_SERVER_ERROR]
-        assert cluster.position(1, stable=True) == 10
-        assert cluster.commit(1, 2**63, group="new") == [ErrorCode.UNKNOWN_SERVER_ERROR]
-        assert cluster.coordinators[1].describe("new").state == "Dead"
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    assert cluster.commit(1, 10, metadata="x" * 4096) == [ErrorCode.NONE]
+    assert cluster.commit(1, 11, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert cluster.commit(1, 2**63) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert cluster.position(1, stable=True) == 10
+    assert cluster.commit(1, 2**63, group="new") == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert cluster.coordinators[1].describe("new").state == "Dead"
 
 
-def test_a_generation_is_told_when_it_is_replicated(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2))
-        cluster.start_group(1)
-        synced = cluster.sync(1, "m", 1, {"m": b"mine"})
-        await turns()
-        assert synced == []
-        assert cluster.coordinators[1].describe(GROUP).state == "CompletingRebalance"
-        await cluster.settle()
-        assert [(answer.error, answer.assignment) for answer in synced] == [(ErrorCode.NONE, b"mine")]
-
-    play(tmp_path, scenario)
-
-
-def test_what_cannot_be_replicated_is_refused_and_not_shown(tmp_path: Path) -> None:
+async def test_what_cannot_be_replicated_is_refused_and_not_shown(cluster: GroupCluster) -> None:
     """INV-17, INV-23: below min.insync.replicas, or too slow."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2), overrides={"min.insync.replicas": "2"})
-        cluster.commit(1, 10)
-        await cluster.settle()
-        slow = cluster.commit(1, 11)
-        cluster.pass_time(5.1)
-        assert (slow, cluster.position(1)) == ([ErrorCode.REQUEST_TIMED_OUT], 10)
-        cluster.lead_groups(1, 1, (1,), replicas=(1, 2))
-        assert cluster.commit(1, 12) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-        assert cluster.position(1) == 10
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1, 2, overrides={"min.insync.replicas": "2"})
+    cluster.commit(1, 10)
+    await cluster.settle()
+    slow = cluster.commit(1, 11)
+    cluster.pass_time(5.1)
+    assert (slow, cluster.position(1)) == ([ErrorCode.REQUEST_TIMED_OUT], 10)
+    cluster.lead_groups(1, 1, (1,), replicas=(1, 2))
+    assert cluster.commit(1, 12) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert cluster.position(1) == 10
 
 
-def test_a_member_that_is_not_heard_goes_and_the_others_rebalance(tmp_path: Path) -> None:
+async def test_a_member_that_is_not_heard_goes_and_the_others_rebalance(cluster: GroupCluster) -> None:
     """INV-24."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        joins = [cluster.join(1, new_member_id=name) for name in ("a", "b")]
-        cluster.pass_time(6.5)
-        assert [answers[0].generation for answers in joins] == [1, 1]
-        leader = joins[0][0].leader
-        other = "b" if leader == "a" else "a"
-        waits = cluster.sync(1, other, 1)
-        cluster.sync(1, leader, 1, {"a": b"1", "b": b"2"})
-        assert waits[0].error is ErrorCode.NONE
-        for _ in range(3):
-            cluster.pass_time(SESSION_MS / 2500)
-            assert cluster.heartbeat(1, leader, 1) in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-        assert cluster.heartbeat(1, leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-        again = cluster.join(1, leader)
-        assert [(a.error, a.generation, len(a.members)) for a in again] == [(ErrorCode.NONE, 2, 1)]
-        assert cluster.heartbeat(1, other, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert cluster.commit(1, 1, other, 1) == [ErrorCode.UNKNOWN_MEMBER_ID]
-        assert cluster.commit(1, 1, leader, 1) == [ErrorCode.ILLEGAL_GENERATION]
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    joins = [cluster.join(1, new_member_id=name) for name in ("a", "b")]
+    cluster.pass_time(6.5)
+    assert [answers[0].generation for answers in joins] == [1, 1]
+    leader = joins[0][0].leader
+    other = "b" if leader == "a" else "a"
+    waits = cluster.sync(1, other, 1)
+    cluster.sync(1, leader, 1, {"a": b"1", "b": b"2"})
+    assert waits[0].error is ErrorCode.NONE
+    for _ in range(3):
+        cluster.pass_time(SESSION_MS / 2500)
+        assert cluster.heartbeat(1, leader, 1) in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+    assert cluster.heartbeat(1, leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = cluster.join(1, leader)
+    assert [(a.error, a.generation, len(a.members)) for a in again] == [(ErrorCode.NONE, 2, 1)]
+    assert cluster.heartbeat(1, other, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert cluster.commit(1, 1, other, 1) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert cluster.commit(1, 1, leader, 1) == [ErrorCode.ILLEGAL_GENERATION]
 
 
-def test_what_is_unknown_or_not_allowed_is_refused(tmp_path: Path) -> None:
+async def test_what_is_unknown_or_not_allowed_is_refused(cluster: GroupCluster) -> None:
     """BAD-32, BAD-33."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        coordinator = cluster.coordinators[1]
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert cluster.sync(1, "m", 1)[0].error is ErrorCode.UNKNOWN_MEMBER_ID
-        assert cluster.join(1, "m")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
-        assert cluster.join(1, session_timeout_ms=5)[0].error is ErrorCode.INVALID_SESSION_TIMEOUT
-        assert cluster.join(1, group="")[0].error is ErrorCode.INVALID_GROUP_ID
-        assert cluster.join(1, protocols=())[0].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        assert cluster.heartbeat(1, "m", 1, group="") is ErrorCode.INVALID_GROUP_ID
-        assert cluster.commit(1, 5, generation=3) == [ErrorCode.ILLEGAL_GENERATION]
-        assert cluster.commit(1, 5, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
-        left: Answers = []
-        coordinator.leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
-        assert left == [(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID])]
-        deleted: Answers = []
-        coordinator.delete_offsets(GROUP, [READ], lambda *answer: deleted.append(answer))
-        assert deleted == [(ErrorCode.GROUP_ID_NOT_FOUND, {})]
-        coordinator.delete_groups([GROUP], deleted.append)
-        assert deleted[1:] == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
-        assert coordinator.describe(GROUP).state == "Dead"
-        assert cluster.position(1) is None
-        assert coordinator.committed_partitions(GROUP) == (ErrorCode.NONE, {})
-        assert cluster.listed(1) == []
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    coordinator = cluster.coordinators[1]
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert cluster.sync(1, "m", 1)[0].error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert cluster.join(1, "m")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert cluster.join(1, session_timeout_ms=5)[0].error is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert cluster.join(1, group="")[0].error is ErrorCode.INVALID_GROUP_ID
+    assert cluster.join(1, protocols=())[0].error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert cluster.heartbeat(1, "m", 1, group="") is ErrorCode.INVALID_GROUP_ID
+    assert cluster.commit(1, 5, generation=3) == [ErrorCode.ILLEGAL_GENERATION]
+    left: Answers = []
+    coordinator.leave(GROUP, [LeavingMember("m", None)], lambda *answer: left.append(answer))
+    assert left == [(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID])]
+    deleted: Answers = []
+    coordinator.delete_offsets(GROUP, [READ], lambda *answer: deleted.append(answer))
+    assert deleted == [(ErrorCode.GROUP_ID_NOT_FOUND, {})]
+    coordinator.delete_groups([GROUP], deleted.append)
+    assert deleted[1:] == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
+    assert coordinator.describe(GROUP).state == "Dead"
+    assert cluster.position(1) is None
+    assert coordinator.committed_partitions(GROUP) == (ErrorCode.NONE, {})
+    assert cluster.listed(1) == []
 
 
 @pytest.mark.parametrize(
@@ -178,92 +135,62 @@ def test_what_is_unknown_or_not_allowed_is_refused(tmp_path: Path) -> None:
     ],
     ids=["empty", "long", "the longest", "too long", "too long in UTF-8"],
 )
-def test_group_ids_of_every_length(tmp_path: Path, group_id: str, error: ErrorCode) -> None:
+async def test_group_ids_of_every_length(cluster: GroupCluster, group_id: str, error: ErrorCode) -> None:
     """BAD-33: committed without membership, as the empty id is allowed for."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        assert cluster.commit(1, 7, group=group_id) == [error]
-        assert cluster.position(1, group=group_id) == (error or 7)
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    assert cluster.commit(1, 7, group=group_id) == [error]
+    assert cluster.position(1, group=group_id) == (error or 7)
 
 
-def test_metadata_that_is_too_long_refuses_its_partition_only(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        assert cluster.commit(1, 5, metadata="x" * 4096) == [ErrorCode.NONE]
-        assert cluster.commit(1, 6, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
-        assert cluster.position(1) == 5
-
-    play(tmp_path, scenario)
-
-
-def test_a_member_id_that_nobody_uses_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_member_id_that_nobody_uses_leaves_nothing_behind(cluster: GroupCluster) -> None:
     """KIP-394: MEMBER_ID_REQUIRED, and no other join."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        assert cluster.join(1, needs_member_id=True)[0].error is ErrorCode.MEMBER_ID_REQUIRED
-        assert len(cluster.listed(1)) == 1
-        cluster.pass_time(SESSION_MS / 1000 + 0.5)
-        assert cluster.listed(1) == []
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    assert cluster.join(1, needs_member_id=True)[0].error is ErrorCode.MEMBER_ID_REQUIRED
+    assert len(cluster.listed(1)) == 1
+    cluster.pass_time(SESSION_MS / 1000 + 0.5)
+    assert cluster.listed(1) == []
 
 
-def test_groups_are_listed_by_state_and_type(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        cluster.commit(1, 1, group="simple")
+async def test_groups_are_listed_by_state_and_type(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.commit(1, 1, group="simple")
 
-        def names(states: set[str], types: set[str]) -> set[str]:
-            return {listing.group_id for listing in cluster.listed(1, states, types)}
+    def names(states: set[str], types: set[str]) -> set[str]:
+        return {listing.group_id for listing in cluster.listed(1, states, types)}
 
-        assert names(set(), set()) == {GROUP, "simple"}
-        assert names({"stable"}, set()) == {GROUP}
-        assert names({"Empty", "Dead"}, {"Classic"}) == {"simple"}
-        assert names(set(), {"consumer"}) == set()
-
-    play(tmp_path, scenario)
+    assert names(set(), set()) == {GROUP, "simple"}
+    assert names({"stable"}, set()) == {GROUP}
+    assert names({"Empty", "Dead"}, {"Classic"}) == {"simple"}
+    assert names(set(), {"consumer"}) == set()
 
 
-def test_time_that_the_process_stood_still_does_not_count_against_members(tmp_path: Path) -> None:
+async def test_time_that_the_process_stood_still_does_not_count_against_members(cluster: GroupCluster) -> None:
     """FLT-5: they could not be heard; while it is not known whether the session lives, nobody is answered (FLT-6)."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        cluster.commit(1, 5, "m", 1)
-        cluster.pass_time(8)
-        coordinator = cluster.coordinators[1]
-        cluster.time.advance(60)
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.commit(1, 6, "m", 1) == [ErrorCode.NOT_COORDINATOR]
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.join(1)[0].error is ErrorCode.NOT_COORDINATOR
-        assert cluster.sync(1, "m", 1)[0].error is ErrorCode.NOT_COORDINATOR
-        assert coordinator.describe(GROUP).error is ErrorCode.NOT_COORDINATOR
-        assert coordinator.list_groups(frozenset(), frozenset())[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        answered: Answers = []
-        coordinator.leave(GROUP, [LeavingMember("m", None)], lambda *answer: answered.append(answer[0]))
-        coordinator.delete_offsets(GROUP, [READ], lambda *answer: answered.append(answer[0]))
-        coordinator.delete_groups([GROUP], lambda errors: answered.append(errors[GROUP]))
-        assert answered == [ErrorCode.NOT_COORDINATOR] * 3
-        assert await cluster.nodes[1].lease.confirm(_Session(cluster.nodes[1].epoch))
-        cluster.pass_time(1)
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-        assert cluster.position(1) == 5
-        cluster.pass_time(SESSION_MS / 1000 + 0.5)
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.commit(1, 5, "m", 1)
+    cluster.pass_time(8)
+    coordinator = cluster.coordinators[1]
+    cluster.time.advance(60)
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.commit(1, 6, "m", 1) == [ErrorCode.NOT_COORDINATOR]
+    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.join(1)[0].error is ErrorCode.NOT_COORDINATOR
+    assert cluster.sync(1, "m", 1)[0].error is ErrorCode.NOT_COORDINATOR
+    assert coordinator.describe(GROUP).error is ErrorCode.NOT_COORDINATOR
+    assert coordinator.list_groups(frozenset(), frozenset())[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    answered: Answers = []
+    coordinator.leave(GROUP, [LeavingMember("m", None)], lambda *answer: answered.append(answer[0]))
+    coordinator.delete_offsets(GROUP, [READ], lambda *answer: answered.append(answer[0]))
+    coordinator.delete_groups([GROUP], lambda errors: answered.append(errors[GROUP]))
+    assert answered == [ErrorCode.NOT_COORDINATOR] * 3
+    assert await cluster.nodes[1].lease.confirm(_Session(cluster.nodes[1].epoch))
+    cluster.pass_time(1)
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    assert cluster.position(1) == 5
+    cluster.pass_time(SESSION_MS / 1000 + 0.5)
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class _Session:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from broker.groups.group.messages import SyncAnswer
@@ -12,18 +10,15 @@ from protocol.errors import ErrorCode
 from protocol.rpc.messages import PartitionState, StopReplicaPartition, StopReplicaRequest, UpdateMetadataRequest
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
-from tests.support.group_cluster import GROUP, OFFSETS, READ, SESSION_MS, GroupCluster, play, turns
+from tests.support.group_cluster import GROUP, OFFSETS, READ, SESSION_MS, GroupCluster, turns
 from tests.support.replica_cluster import SESSION_TIMEOUT_MS
 
 NOBODY = TopicPartition("t", 9)
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
-
 
 async def a_group_with_an_offset(cluster: GroupCluster) -> None:
     """Brokers 1 (coordinator), 2 and 3; `m` in generation 1 has committed 42."""
-    await cluster.start(1, 2, 3)
-    await cluster.serve(1, 0, (1, 2, 3))
+    await cluster.start_serving(1, 2, 3)
     cluster.start_group(1)
     synced = cluster.sync(1, "m", 1, {"m": b"mine"})
     await cluster.settle()
@@ -32,275 +27,197 @@ async def a_group_with_an_offset(cluster: GroupCluster) -> None:
     assert [answer.error for answer in synced] == committed == [ErrorCode.NONE]
 
 
-def test_members_go_on_when_the_coordinator_was_killed(tmp_path: Path) -> None:
+async def test_members_go_on_when_the_coordinator_was_killed(cluster: GroupCluster) -> None:
     """INV-23, INV-24: a move causes no rebalance, nothing acknowledged is lost, and sessions restart."""
+    await a_group_with_an_offset(cluster)
+    cluster.pass_time(SESSION_MS / 1250)
+    cluster.kill(1)
+    assert cluster.heartbeat(2, "m", 1) is ErrorCode.NOT_COORDINATOR
+    await cluster.serve(2, 1, (2, 3))
+    cluster.pass_time(SESSION_MS / 1250)
+    assert cluster.heartbeat(2, "m", 1) is ErrorCode.NONE
+    assert cluster.position(2) == 42
+    described = cluster.coordinators[2].describe(GROUP)
+    assert (described.state, described.members[0].assignment) == ("Stable", b"mine")
+    assert cluster.sync(2, "m", 1) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
+    committed = cluster.commit(2, 43, "m", 1)
+    await cluster.settle()
+    assert (committed, cluster.position(2)) == ([ErrorCode.NONE], 43)
+    cluster.pass_time(SESSION_MS / 1000 + 0.5)
+    assert cluster.heartbeat(2, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    await cluster.settle()
+    assert cluster.coordinators[2].describe(GROUP).state == "Empty"
 
-    async def scenario(cluster: GroupCluster) -> None:
-        await a_group_with_an_offset(cluster)
-        cluster.pass_time(SESSION_MS / 1250)
-        cluster.kill(1)
-        assert cluster.heartbeat(2, "m", 1) is ErrorCode.NOT_COORDINATOR
-        await cluster.serve(2, 1, (2, 3))
-        cluster.pass_time(SESSION_MS / 1250)
-        assert cluster.heartbeat(2, "m", 1) is ErrorCode.NONE
-        assert cluster.position(2) == 42
-        described = cluster.coordinators[2].describe(GROUP)
-        assert (described.state, described.members[0].assignment) == ("Stable", b"mine")
-        assert cluster.sync(2, "m", 1) == [SyncAnswer(ErrorCode.NONE, b"mine", "consumer", "range")]
-        committed = cluster.commit(2, 43, "m", 1)
-        await cluster.settle()
-        assert (committed, cluster.position(2)) == ([ErrorCode.NONE], 43)
 
-    play(tmp_path, scenario)
-
-
-def test_a_partition_of_which_nothing_is_known_sends_no_group_elsewhere(tmp_path: Path) -> None:
+async def test_a_partition_of_which_nothing_is_known_sends_no_group_elsewhere(cluster: GroupCluster) -> None:
     """Its state's node cannot be read: 49 of 50 are in the metadata."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        states = [PartitionState(OFFSETS_TOPIC, n, 1, 1, 0, (1,), 0, (1,)) for n in range(50) if n != 7]
-        head = (9, cluster.controller_epoch, cluster.nodes[1].epoch)
-        counts = {OFFSETS_TOPIC: 50}
-        request = UpdateMetadataRequest(*head, states, {}, cluster.brokers(), True, partition_counts=counts)
-        cluster.nodes[1].carry_out(request)
-        groups = [f"group-{n}" for n in range(100)]
-        coordinator = cluster.coordinators[1]
-        assert [coordinator.partition_of(group) for group in groups] == [partition_for(group, 50) for group in groups]
-
-    play(tmp_path, scenario, offsets_topic_num_partitions=20)
+    cluster.settings |= {"offsets_topic_num_partitions": 20}
+    await cluster.start(1)
+    states = [PartitionState(OFFSETS_TOPIC, n, 1, 1, 0, (1,), 0, (1,)) for n in range(50) if n != 7]
+    head = (9, cluster.controller_epoch, cluster.nodes[1].epoch)
+    counts = {OFFSETS_TOPIC: 50}
+    request = UpdateMetadataRequest(*head, states, {}, cluster.brokers(), True, partition_counts=counts)
+    cluster.nodes[1].carry_out(request)
+    groups = [f"group-{n}" for n in range(100)]
+    coordinator = cluster.coordinators[1]
+    assert [coordinator.partition_of(group) for group in groups] == [partition_for(group, 50) for group in groups]
 
 
-def test_members_that_are_not_heard_after_a_move_go(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await a_group_with_an_offset(cluster)
-        cluster.kill(1)
-        await cluster.serve(2, 1, (2, 3))
-        cluster.pass_time(SESSION_MS / 1000 + 0.5)
-        assert cluster.heartbeat(2, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-        await cluster.settle()
-        assert cluster.coordinators[2].describe(GROUP).state == "Empty"
-
-    play(tmp_path, scenario)
-
-
-def test_nothing_is_shown_that_is_not_replicated_yet(tmp_path: Path) -> None:
+async def test_nothing_is_shown_that_is_not_replicated_yet(cluster: GroupCluster) -> None:
     """BUG-25: the new leader's log has a commit that nobody has acknowledged, and that its own death would undo."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await a_group_with_an_offset(cluster)
-        unknown = cluster.commit(1, 43, "m", 1)
-        await cluster.replicate(2)
-        assert unknown == []
-        cluster.kill(1)
-        cluster.lead_groups(2, 1, (2, 3))
-        await turns()
-        assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert cluster.commit(2, 44, "m", 1) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
-        assert cluster.join(2, "m")[0].error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert cluster.coordinators[2].describe(GROUP).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert cluster.coordinators[2].list_groups(frozenset(), frozenset())[0] is (
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        )
-        # Clients must not take a load for the loss of their membership.
-        assert cluster.heartbeat(2, "m", 1) is ErrorCode.NONE
-        assert cluster.sync(2, "m", 1)[0].error is ErrorCode.REBALANCE_IN_PROGRESS
-        cluster.pass_time(12)  # however long it takes
-        assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await cluster.until_loaded(2)
-        assert cluster.position(2) == 43
-
-    play(tmp_path, scenario)
+    await a_group_with_an_offset(cluster)
+    unknown = cluster.commit(1, 43, "m", 1)
+    await cluster.replicate(2)
+    assert unknown == []
+    cluster.kill(1)
+    cluster.lead_groups(2, 1, (2, 3))
+    await turns()
+    assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert cluster.commit(2, 44, "m", 1) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert cluster.join(2, "m")[0].error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert cluster.coordinators[2].describe(GROUP).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert cluster.coordinators[2].list_groups(frozenset(), frozenset())[0] is (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    # Clients must not take a load for the loss of their membership.
+    assert cluster.heartbeat(2, "m", 1) is ErrorCode.NONE
+    assert cluster.sync(2, "m", 1)[0].error is ErrorCode.REBALANCE_IN_PROGRESS
+    cluster.pass_time(12)  # however long it takes
+    assert cluster.position(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await cluster.until_loaded(2)
+    assert cluster.position(2) == 43
 
 
-def test_who_waits_is_told_that_the_coordinator_is_elsewhere(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2))
-        joining = cluster.join(1)
-        committing = cluster.commit(1, 1, group="simple")
-        cluster.lead_groups(2, 1, (1, 2))
-        assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]
-        assert committing == [ErrorCode.NOT_COORDINATOR]
-        await cluster.until_loaded(2)
-        cluster.start_group(2)
-        syncing = cluster.sync(2, "m", 1, {"m": b"mine"})
-        cluster.lead_groups(1, 2, (1, 2))
-        assert [answer.error for answer in syncing] == [ErrorCode.NOT_COORDINATOR]
-        assert cluster.heartbeat(2, "m", 1) is ErrorCode.NOT_COORDINATOR
-        # Nothing is left that acts: no deadline, no append, no waiter.
-        coordinator = cluster.coordinators[2]
-        assert len(coordinator._timers) == 0
-        assert coordinator._effects.waiting == 0
-        cluster.pass_time(60)
-        assert cluster.nodes[2].manager.waiting() == (0, 0)
-
-    play(tmp_path, scenario)
+async def test_who_waits_is_told_that_the_coordinator_is_elsewhere(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1, 2)
+    joining = cluster.join(1)
+    committing = cluster.commit(1, 1, group="simple")
+    cluster.lead_groups(2, 1, (1, 2))
+    assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]
+    assert committing == [ErrorCode.NOT_COORDINATOR]
+    await cluster.until_loaded(2)
+    cluster.start_group(2)
+    syncing = cluster.sync(2, "m", 1, {"m": b"mine"})
+    cluster.lead_groups(1, 2, (1, 2))
+    assert [answer.error for answer in syncing] == [ErrorCode.NOT_COORDINATOR]
+    assert cluster.heartbeat(2, "m", 1) is ErrorCode.NOT_COORDINATOR
+    # Nothing is left that acts: no deadline, no append, no waiter.
+    coordinator = cluster.coordinators[2]
+    assert len(coordinator._timers) == 0
+    assert coordinator._effects.waiting == 0
+    cluster.pass_time(60)
+    assert cluster.nodes[2].manager.waiting() == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["step down", "stop replica", "close"])
-def test_every_end_of_a_leadership_ends_its_groups(tmp_path: Path, how: str) -> None:
+async def test_every_end_of_a_leadership_ends_its_groups(cluster: GroupCluster, how: str) -> None:
     """STA-4, LAI-6, STA-2: the session is lost, the replica is stopped, the broker stops."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        joining = cluster.join(1)
-        manager = cluster.nodes[1].manager
-        if how == "step down":
-            manager.step_down_all("the test")
-        elif how == "stop replica":
-            stop = StopReplicaPartition(OFFSETS.topic, OFFSETS.partition, 1, True)
-            cluster.nodes[1].carry_out(StopReplicaRequest(9, 1, cluster.nodes[1].epoch, (stop,), {}))
-        else:
-            await cluster.coordinators[1].close()
-        assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.commit(1, 1) == [ErrorCode.NOT_COORDINATOR]
-
-    play(tmp_path, scenario)
-
-
-def test_nothing_is_gained_by_a_broker_that_stops(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
+    await cluster.start_serving(1)
+    joining = cluster.join(1)
+    manager = cluster.nodes[1].manager
+    if how == "step down":
+        manager.step_down_all("the test")
+    elif how == "stop replica":
+        stop = StopReplicaPartition(OFFSETS.topic, OFFSETS.partition, 1, True)
+        cluster.nodes[1].carry_out(StopReplicaRequest(9, 1, cluster.nodes[1].epoch, (stop,), {}))
+    else:
         await cluster.coordinators[1].close()
-        cluster.lead_groups(1, 0, (1,))
+    assert [answer.error for answer in joining] == [ErrorCode.NOT_COORDINATOR]
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.commit(1, 1) == [ErrorCode.NOT_COORDINATOR]
+    if how == "close":
+        cluster.lead_groups(1, 1, (1,))
         await turns()
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR, "a broker that stops gains nothing"
+    elif how == "step down":
+        await cluster.serve(1, 0, (1,))
+        assert cluster.position(1) is None, "the controller announces the same leadership again"
 
-    play(tmp_path, scenario)
 
-
-def test_the_same_leader_in_a_new_epoch_goes_on(tmp_path: Path) -> None:
+async def test_the_same_leader_in_a_new_epoch_goes_on(cluster: GroupCluster) -> None:
     """A replica was added, say: who joins still waits, the members' sessions run on."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        joining = cluster.join(1, group="other")
-        cluster.lead_groups(1, 1, (1,), replicas=(1, 2))
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-        cluster.pass_time(3.1)
-        assert [answer.error for answer in joining] == [ErrorCode.NONE]
-
-    play(tmp_path, scenario)
+    await cluster.start(1, 2)
+    await cluster.serve(1, 0, (1,))
+    await cluster.start_stable_group(1)
+    joining = cluster.join(1, group="other")
+    cluster.lead_groups(1, 1, (1,), replicas=(1, 2))
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    cluster.pass_time(3.1)
+    assert [answer.error for answer in joining] == [ErrorCode.NONE]
 
 
-def test_a_load_from_before_a_loss_comes_to_nothing(tmp_path: Path) -> None:
+async def test_a_load_from_before_a_loss_comes_to_nothing(cluster: GroupCluster) -> None:
     """BUG-12: lost and gained again while the first load was under way."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await a_group_with_an_offset(cluster)
-        cluster.lead_groups(2, 1, (1, 2, 3))
-        cluster.lead_groups(1, 2, (1, 2, 3))
-        cluster.lead_groups(2, 3, (1, 2, 3))
-        await cluster.until_loaded(2)
-        assert cluster.position(2) == 42
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.commit(1, 1, "m", 1) == [ErrorCode.NOT_COORDINATOR]
-        assert len(cluster.listed(2)) == 1
-
-    play(tmp_path, scenario)
+    await a_group_with_an_offset(cluster)
+    cluster.lead_groups(2, 1, (1, 2, 3))
+    cluster.lead_groups(1, 2, (1, 2, 3))
+    cluster.lead_groups(2, 3, (1, 2, 3))
+    await cluster.until_loaded(2)
+    assert cluster.position(2) == 42
+    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.commit(1, 1, "m", 1) == [ErrorCode.NOT_COORDINATOR]
+    assert len(cluster.listed(2)) == 1
 
 
-def test_a_leader_without_a_break_in_its_session_takes_up_its_epoch_again(tmp_path: Path) -> None:
-    """STA-4: after a lost session the controller announces the same leadership again, and the groups are loaded again."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        cluster.nodes[1].manager.step_down_all("the test")
-        await cluster.serve(1, 0, (1,))
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-
-    play(tmp_path, scenario)
-
-
-def test_offsets_without_a_group_move_too(tmp_path: Path) -> None:
-    """Of consumers that assign partitions to themselves."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2))
-        committed = cluster.commit(1, 5, partitions=(READ, NOBODY))
-        await cluster.settle()
-        assert committed == [ErrorCode.NONE]
-        cluster.kill(1)
-        await cluster.serve(2, 1, (2,), replicas=(1, 2))
-        assert (cluster.position(2), cluster.position(2, NOBODY)) == (5, 5)
-        assert cluster.coordinators[2].describe(GROUP).state == "Empty"
-        cluster.commit(2, 6)
-        assert cluster.position(2) == 6
-
-    play(tmp_path, scenario)
+async def test_offsets_without_a_group_move_too(cluster: GroupCluster) -> None:
+    """Consumers that assign partitions to themselves commit them."""
+    await cluster.start_serving(1, 2)
+    committed = cluster.commit(1, 5, partitions=(READ, NOBODY))
+    await cluster.settle()
+    assert committed == [ErrorCode.NONE]
+    cluster.kill(1)
+    await cluster.serve(2, 1, (2,), replicas=(1, 2))
+    assert (cluster.position(2), cluster.position(2, NOBODY)) == (5, 5)
+    assert cluster.coordinators[2].describe(GROUP).state == "Empty"
+    cluster.commit(2, 6)
+    assert cluster.position(2) == 6
 
 
-def test_a_topic_that_is_deleted_during_a_load_leaves_no_offsets(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2, 3)
-        await cluster.serve(1, 0, (1, 2, 3))
-        cluster.commit(1, 5)
-        await cluster.settle()
-        cluster.kill(1)
-        cluster.lead_groups(2, 1, (2, 3))
-        await turns()
-        cluster.delete_topic("t")
-        await cluster.until_loaded(2)
-        await cluster.settle()
-        assert cluster.position(2) is None
-
-    play(tmp_path, scenario)
+async def test_a_topic_that_is_deleted_during_a_load_leaves_no_offsets(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1, 2, 3)
+    cluster.commit(1, 5)
+    await cluster.settle()
+    cluster.kill(1)
+    cluster.lead_groups(2, 1, (2, 3))
+    await turns()
+    cluster.delete_topic("t")
+    await cluster.until_loaded(2)
+    await cluster.settle()
+    assert cluster.position(2) is None
 
 
-def test_a_coordinator_that_is_cut_off_answers_nothing_from_memory(tmp_path: Path) -> None:
+async def test_a_coordinator_that_is_cut_off_answers_nothing_from_memory(cluster: GroupCluster) -> None:
     """Its successor may have newer offsets. Kafka's answered them up to 5.3 s late."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await a_group_with_an_offset(cluster)
-        cluster.cut_off.add(1)
-        cluster.pass_time(SESSION_TIMEOUT_MS / 2000 - 0.25)
-        assert cluster.position(1) == 42
-        cluster.pass_time(1)
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
-        assert cluster.commit(1, 43, "m", 1) == [ErrorCode.NOT_COORDINATOR]
-        cluster.cut_off.clear()
-        cluster.pass_time(0.25)
-        assert cluster.position(1) == 42
-
-    play(tmp_path, scenario)
+    await a_group_with_an_offset(cluster)
+    cluster.cut_off.add(1)
+    cluster.pass_time(SESSION_TIMEOUT_MS / 2000 - 0.25)
+    assert cluster.position(1) == 42
+    cluster.pass_time(1)
+    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NOT_COORDINATOR
+    assert cluster.commit(1, 43, "m", 1) == [ErrorCode.NOT_COORDINATOR]
+    cluster.cut_off.clear()
+    cluster.pass_time(0.25)
+    assert cluster.position(1) == 42
 
 
-def test_while_zookeeper_is_away_a_coordinator_whose_followers_follow_goes_on(tmp_path: Path) -> None:
+async def test_while_zookeeper_is_away_a_coordinator_whose_followers_follow_goes_on(cluster: GroupCluster) -> None:
     """CTL-14."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await a_group_with_an_offset(cluster)
-        cluster.cut_off |= {1, 2, 3}
-        for _ in range(10):
-            cluster.pass_time(1)
-            await cluster.replicate(2, 3)
-            assert cluster.position(1) == 42
-            assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    await a_group_with_an_offset(cluster)
+    cluster.cut_off |= {1, 2, 3}
+    for _ in range(10):
         cluster.pass_time(1)
-        await cluster.replicate(2)
-        cluster.pass_time(1.25)
-        assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
+        await cluster.replicate(2, 3)
+        assert cluster.position(1) == 42
+        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    cluster.pass_time(1)
+    await cluster.replicate(2)
+    cluster.pass_time(1.25)
+    assert cluster.position(1) is ErrorCode.NOT_COORDINATOR
 
-    play(tmp_path, scenario)
 
-
-def test_without_followers_nobody_can_succeed(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.commit(1, 5)
-        cluster.cut_off.add(1)
-        cluster.pass_time(60)
-        assert cluster.position(1) == 5
-
-    play(tmp_path, scenario)
+async def test_without_followers_nobody_can_succeed(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 5)
+    cluster.cut_off.add(1)
+    cluster.pass_time(60)
+    assert cluster.position(1) == 5

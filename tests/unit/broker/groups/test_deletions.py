@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
-from tests.support.group_cluster import GROUP, READ, Answers, GroupCluster, play
+from tests.support.group_cluster import GROUP, READ, Answers, GroupCluster
 
 SECOND = TopicPartition("t", 1)
 ELSEWHERE = TopicPartition("u", 0)
 DAY_S = 86_400
 
-pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
-
-def delete_offsets(cluster: GroupCluster, *partitions: TopicPartition) -> Answers:
+def delete_offsets(cluster: GroupCluster, *partitions: TopicPartition, group: str = GROUP) -> Answers:
     answers: Answers = []
-    cluster.coordinators[1].delete_offsets(GROUP, partitions, lambda *answer: answers.append(answer))
+    cluster.coordinators[1].delete_offsets(group, partitions, lambda *answer: answers.append(answer))
     return answers
 
 
@@ -40,210 +34,148 @@ async def reloaded(cluster: GroupCluster) -> None:
     await cluster.until_loaded(1)
 
 
-def test_a_group_is_deleted_with_its_offsets(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.commit(1, 5, partitions=(READ, SECOND))
-        cluster.commit(1, 5, group="kept")
-        assert delete_groups(cluster, GROUP, "unknown") == [
-            {GROUP: ErrorCode.NONE, "unknown": ErrorCode.GROUP_ID_NOT_FOUND}
-        ]
-        assert (cluster.position(1), listed(cluster)) == (None, ["kept"])
-        await reloaded(cluster)
-        assert (cluster.position(1), listed(cluster)) == (None, ["kept"])
-        assert cluster.commit(1, 6) == [ErrorCode.NONE]
-
-    play(tmp_path, scenario)
+async def test_a_group_is_deleted_with_its_offsets(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=(READ, SECOND))
+    cluster.commit(1, 5, group="kept")
+    assert delete_groups(cluster, GROUP, "unknown") == [
+        {GROUP: ErrorCode.NONE, "unknown": ErrorCode.GROUP_ID_NOT_FOUND}
+    ]
+    assert (cluster.position(1), listed(cluster)) == (None, ["kept"])
+    await reloaded(cluster)
+    assert (cluster.position(1), listed(cluster)) == (None, ["kept"])
+    assert cluster.commit(1, 6) == [ErrorCode.NONE]
 
 
-def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NON_EMPTY_GROUP}]
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-
-    play(tmp_path, scenario)
-
-
-def test_a_group_whose_members_have_gone_is_deleted_for_good(tmp_path: Path) -> None:
-    """Its own record gets a tombstone as well."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        cluster.commit(1, 5, "m", 1)
-        cluster.pass_time(11)
-        assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NONE}]
-        await reloaded(cluster)
-        assert listed(cluster) == []
-
-    play(tmp_path, scenario)
+async def test_a_group_without_members_is_deleted_for_good(cluster: GroupCluster) -> None:
+    """Its own record gets a tombstone as well. A group with members stays."""
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.commit(1, 5, "m", 1)
+    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NON_EMPTY_GROUP}]
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    cluster.pass_time(11)
+    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.NONE}]
+    await reloaded(cluster)
+    assert listed(cluster) == []
 
 
-def test_a_deletion_is_answered_and_seen_when_it_is_replicated(tmp_path: Path) -> None:
+async def test_a_deletion_is_answered_and_seen_when_it_is_replicated(cluster: GroupCluster) -> None:
     """And while it is under way nobody can join the group, or commit to it."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2))
-        cluster.commit(1, 5)
-        await cluster.settle()
-        answers = delete_groups(cluster, GROUP)
-        assert (answers, cluster.position(1)) == ([], 5)
-        assert cluster.commit(1, 6) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-        assert cluster.join(1)[0].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
-        await cluster.settle()
-        assert (answers, cluster.position(1)) == ([{GROUP: ErrorCode.NONE}], None)
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1, 2)
+    cluster.commit(1, 5)
+    await cluster.settle()
+    answers = delete_groups(cluster, GROUP)
+    assert (answers, cluster.position(1)) == ([], 5)
+    assert cluster.commit(1, 6) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert cluster.join(1)[0].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
+    await cluster.settle()
+    assert (answers, cluster.position(1)) == ([{GROUP: ErrorCode.NONE}], None)
 
 
-def test_a_deletion_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+async def test_a_deletion_that_cannot_be_written_changes_nothing(cluster: GroupCluster) -> None:
     """INV-17, INV-23."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2), overrides={"min.insync.replicas": "2"})
-        cluster.commit(1, 5, partitions=(READ, SECOND))
-        await cluster.settle()
-        cluster.lead_groups(1, 1, (1,), replicas=(1, 2))
-        assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
-        assert delete_offsets(cluster, READ) == [(ErrorCode.NONE, {READ: ErrorCode.COORDINATOR_NOT_AVAILABLE})]
-        assert cluster.position(1) == 5
-        cluster.lead_groups(1, 2, (1, 2))
-        committed = cluster.commit(1, 6)
-        await cluster.settle()
-        assert (committed, cluster.position(1)) == ([ErrorCode.NONE], 6)
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1, 2, overrides={"min.insync.replicas": "2"})
+    cluster.commit(1, 5, partitions=(READ, SECOND))
+    await cluster.settle()
+    cluster.lead_groups(1, 1, (1,), replicas=(1, 2))
+    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
+    assert delete_offsets(cluster, READ) == [(ErrorCode.NONE, {READ: ErrorCode.COORDINATOR_NOT_AVAILABLE})]
+    assert cluster.position(1) == 5
+    cluster.lead_groups(1, 2, (1, 2))
+    committed = cluster.commit(1, 6)
+    await cluster.settle()
+    assert (committed, cluster.position(1)) == ([ErrorCode.NONE], 6)
 
 
-def test_a_commit_on_its_way_goes_with_its_group(tmp_path: Path) -> None:
+async def test_a_commit_on_its_way_goes_with_its_group(cluster: GroupCluster) -> None:
     """It stands before the tombstones in the log: loaded again it must not bring the group back."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1, 2)
-        await cluster.serve(1, 0, (1, 2))
-        committed = cluster.commit(1, 5)
-        answers = delete_groups(cluster, GROUP)
-        await cluster.settle()
-        assert (committed, answers) == ([ErrorCode.NONE], [{GROUP: ErrorCode.NONE}])
-        assert listed(cluster) == []
-        cluster.kill(1)
-        await cluster.serve(2, 1, (2,), replicas=(1, 2))
-        assert listed(cluster, 2) == []
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1, 2)
+    committed = cluster.commit(1, 5)
+    answers = delete_groups(cluster, GROUP)
+    await cluster.settle()
+    assert (committed, answers) == ([ErrorCode.NONE], [{GROUP: ErrorCode.NONE}])
+    assert listed(cluster) == []
+    cluster.kill(1)
+    await cluster.serve(2, 1, (2,), replicas=(1, 2))
+    assert listed(cluster, 2) == []
 
 
-def test_offsets_of_a_group_without_members_are_deleted_and_the_last_takes_the_group(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.commit(1, 5, partitions=(READ, SECOND))
-        assert delete_offsets(cluster, READ, ELSEWHERE) == [
-            (ErrorCode.NONE, {READ: ErrorCode.NONE, ELSEWHERE: ErrorCode.NONE})
-        ]
-        assert (cluster.position(1), cluster.position(1, SECOND), listed(cluster)) == (None, 5, [GROUP])
-        assert delete_offsets(cluster, SECOND) == [(ErrorCode.NONE, {SECOND: ErrorCode.NONE})]
-        assert listed(cluster) == []
-        assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
-
-    play(tmp_path, scenario)
+async def test_offsets_of_a_group_without_members_are_deleted_and_the_last_takes_the_group(
+    cluster: GroupCluster,
+) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=(READ, SECOND))
+    assert delete_offsets(cluster, READ, ELSEWHERE) == [
+        (ErrorCode.NONE, {READ: ErrorCode.NONE, ELSEWHERE: ErrorCode.NONE})
+    ]
+    assert (cluster.position(1), cluster.position(1, SECOND), listed(cluster)) == (None, 5, [GROUP])
+    assert delete_offsets(cluster, SECOND) == [(ErrorCode.NONE, {SECOND: ErrorCode.NONE})]
+    assert listed(cluster) == []
+    assert delete_groups(cluster, GROUP) == [{GROUP: ErrorCode.GROUP_ID_NOT_FOUND}]
 
 
-def test_offsets_of_a_topic_that_is_read_stay(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        cluster.commit(1, 5, "m", 1, partitions=(READ, ELSEWHERE))
-        assert delete_offsets(cluster, READ, ELSEWHERE) == [
-            (ErrorCode.NONE, {READ: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ELSEWHERE: ErrorCode.NONE})
-        ]
-        assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (5, None)
-
-    play(tmp_path, scenario)
+async def test_offsets_of_a_topic_that_is_read_stay(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.commit(1, 5, "m", 1, partitions=(READ, ELSEWHERE))
+    assert delete_offsets(cluster, READ, ELSEWHERE) == [
+        (ErrorCode.NONE, {READ: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ELSEWHERE: ErrorCode.NONE})
+    ]
+    assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (5, None)
+    cluster.join(1, group="workers", protocol_type="connect")
+    assert delete_offsets(cluster, READ, group="workers") == [(ErrorCode.NON_EMPTY_GROUP, {})]
 
 
-def test_offsets_of_a_group_that_is_not_of_consumers_stay_while_it_has_members(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.join(1, protocol_type="connect")
-        assert delete_offsets(cluster, READ) == [(ErrorCode.NON_EMPTY_GROUP, {})]
-
-    play(tmp_path, scenario)
-
-
-def test_offsets_of_a_deleted_topic_go(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
-        cluster.commit(1, 5, group="reads nothing else")
-        cluster.delete_topic("t")
-        assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5)
-        assert listed(cluster) == [GROUP]
-        await reloaded(cluster)
-        assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5)
-
-    play(tmp_path, scenario)
+async def test_offsets_of_a_deleted_topic_go(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
+    cluster.commit(1, 5, group="reads nothing else")
+    cluster.delete_topic("t")
+    assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5)
+    assert listed(cluster) == [GROUP]
+    await reloaded(cluster)
+    assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5)
 
 
-def test_offsets_stay_while_nobody_says_that_their_topic_is_deleted(tmp_path: Path) -> None:
+async def test_offsets_stay_while_nobody_says_that_their_topic_is_deleted(cluster: GroupCluster) -> None:
     """A controller that could not read the topic's node names it in no full update."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
-        known = cluster.topics.pop("t")
-        cluster.tell_metadata(is_full=True)
-        assert cluster.nodes[1].metadata.partition(READ) is None
-        assert cluster.position(1) == 5
-        cluster.topics["t"] = known
-        cluster.tell_metadata(is_full=True)
-        assert cluster.position(1) == 5
-        del cluster.topics["t"]
-        cluster.tell_metadata(is_full=True)
-        cluster.topics["t"] = known + 100
-        cluster.tell_metadata()
-        assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5), "made again"
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    cluster.commit(1, 5, partitions=(READ, ELSEWHERE))
+    known = cluster.topics.pop("t")
+    cluster.tell_metadata(is_full=True)
+    assert cluster.nodes[1].metadata.partition(READ) is None
+    assert cluster.position(1) == 5
+    cluster.topics["t"] = known
+    cluster.tell_metadata(is_full=True)
+    assert cluster.position(1) == 5
+    del cluster.topics["t"]
+    cluster.tell_metadata(is_full=True)
+    cluster.topics["t"] = known + 100
+    cluster.tell_metadata()
+    assert (cluster.position(1), cluster.position(1, ELSEWHERE)) == (None, 5), "made again"
 
 
-def test_offsets_and_groups_expire(tmp_path: Path) -> None:
-    """KIP-211: a week after the last commit, or after the last member has gone."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        cluster.commit(1, 5, "m", 1)
-        cluster.commit(1, 5, group="simple")
-        for _ in range(8):
-            days_pass(cluster, 1)
-            cluster.heartbeat(1, "m", 1)
-        assert (cluster.position(1, group="simple"), cluster.position(1)) == (None, 5)
-        assert listed(cluster) == [GROUP]
-        cluster.pass_time(11)
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-        days_pass(cluster, 6)
-        assert cluster.position(1) == 5
-        days_pass(cluster, 2)
-        assert (cluster.position(1), listed(cluster)) == (None, [])
-        await reloaded(cluster)
-        assert listed(cluster) == []
-
-    # Members are heard once a day here.
-    play(tmp_path, scenario)
+async def test_offsets_and_groups_expire(cluster: GroupCluster) -> None:
+    """KIP-211: a week after the last commit, or after the last member leaves."""
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    cluster.commit(1, 5, "m", 1)
+    cluster.commit(1, 5, group="simple")
+    for _ in range(8):
+        days_pass(cluster, 1)
+        cluster.heartbeat(1, "m", 1)
+    assert (cluster.position(1, group="simple"), cluster.position(1)) == (None, 5)
+    assert listed(cluster) == [GROUP]
+    cluster.pass_time(11)
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    days_pass(cluster, 6)
+    assert cluster.position(1) == 5
+    days_pass(cluster, 2)
+    assert (cluster.position(1), listed(cluster)) == (None, [])
+    await reloaded(cluster)
+    assert listed(cluster) == []
 
 
 def days_pass(cluster: GroupCluster, days: int) -> None:
@@ -255,19 +187,14 @@ def days_pass(cluster: GroupCluster, days: int) -> None:
     cluster.coordinators[1]._deletions._expire()
 
 
-def test_nothing_expires_while_the_lease_is_suspect(tmp_path: Path) -> None:
+async def test_nothing_expires_while_the_lease_is_suspect(cluster: GroupCluster) -> None:
     """FLT-6."""
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        cluster.commit(1, 5)
-        end = cluster.nodes[1].partition(cluster.tp).log.log_end_offset  # type: ignore[union-attr]
-        cluster.time.advance(9 * DAY_S)
-        assert cluster.nodes[1].lease.is_suspect()
-        assert cluster.nodes[1].partition(cluster.tp).log.log_end_offset == end  # type: ignore[union-attr]
-        cluster.nodes[1].lease.reset()
-        cluster.pass_time(700)
-        assert cluster.position(1) is None
-
-    play(tmp_path, scenario)
+    await cluster.start_serving(1)
+    cluster.commit(1, 5)
+    end = cluster.nodes[1].partition(cluster.tp).log.log_end_offset  # type: ignore[union-attr]
+    cluster.time.advance(9 * DAY_S)
+    assert cluster.nodes[1].lease.is_suspect()
+    assert cluster.nodes[1].partition(cluster.tp).log.log_end_offset == end  # type: ignore[union-attr]
+    cluster.nodes[1].lease.reset()
+    cluster.pass_time(700)
+    assert cluster.position(1) is None

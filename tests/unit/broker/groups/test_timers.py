@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.groups import timers
 from broker.groups.time_slices import SLICE_S, SlicedWork
 from broker.groups.timers import NEVER, GroupTimers
 from tests.support.fake_time import FakeTime
@@ -87,6 +88,17 @@ def test_who_is_forgotten_is_not_asked(world: World) -> None:
     assert len(world.timers) == 1
     world.time.advance(5)
     assert (gone.asked, other.asked) == ([], [2.0])
+
+
+def test_the_heap_does_not_keep_what_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "STALE_MAX", 10)
+    one = world.add(1000.0)
+    for _ in range(100):
+        assert one.deadline is not None
+        one.deadline -= 1
+        world.timers.schedule(one)
+        world.timers.drop(world.add(1000.0))
+    assert len(world.timers) <= 2 + 10 + 1
 
 
 def test_nobody_is_asked_while_held(world: World) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from broker.groups.group import consumer_protocol
-from broker.groups.group.messages import (
-    Protocol,
-)
-from tests.support.group_scripts import (
-    ScriptedGroup,
-)
+from broker.groups.group.messages import Protocol
+from tests.support.group_scripts import ScriptedGroup
 
 
 def subscription(*topics: str, version: int = 0) -> bytes:
@@ -54,10 +48,11 @@ def test_other_types_have_no_known_topics() -> None:
 
 
 def test_the_same_topics_of_many_members_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More topics than the coordinator reads count as unknown."""
     monkeypatch.setattr(consumer_protocol, "TOPICS_READ_MAX", 3)
-    same = [struct.pack(">hi", 0, 2) + b"\x00\x01a\x00\x01b" + bytes([member]) for member in range(100)]
+    same = [subscription("a", "b") + bytes([member]) for member in range(100)]
+    other, another = subscription("c"), subscription("d")
     assert consumer_protocol.topics_of_all(same) == {"a", "b"}
-    other = struct.pack(">hi", 0, 1) + b"\x00\x01c"
     assert consumer_protocol.topics_of_all([*same, other, *same]) == {"a", "b", "c"}
-    another = struct.pack(">hi", 0, 1) + b"\x00\x01d"
-    assert consumer_protocol.topics_of_all([*same, other, another]) is None, "more than are read"
+    assert consumer_protocol.topics_of_all([*same, other, another]) is None
+    assert consumer_protocol.subscribed_topics(subscription("a", "b", "c", "d")) is None

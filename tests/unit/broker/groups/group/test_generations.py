@@ -14,12 +14,13 @@ from broker.groups.group.messages import (
     MemberMetadata,
     Store,
 )
-from broker.groups.group.states import GroupState
+from broker.groups.group.states import Cause, GroupState, IllegalTransition, next_state
 from protocol.errors import ErrorCode
 from tests.support.group_scripts import (
     START_MS,
     ScriptedGroup,
     completing,
+    kill,
     preparing,
     restored,
     stable,
@@ -33,6 +34,20 @@ DEAD = GroupState.DEAD
 
 
 # -- unloaded, restored, deleted
+
+
+@pytest.mark.parametrize("end", [kill, unload])
+@pytest.mark.parametrize("make", [ScriptedGroup, preparing, lambda: completing(None), lambda: stable(None)])
+def test_a_group_ends_from_every_state(make: Callable[[], ScriptedGroup], end: Callable[[ScriptedGroup], None]) -> None:
+    """The random schedules take every other row of the table (`test_group_properties`)."""
+    script = make()
+    end(script)
+    assert script.group.state is DEAD
+
+
+def test_a_transition_that_the_table_does_not_have() -> None:
+    with pytest.raises(IllegalTransition, match="Dead"):
+        next_state(DEAD, Cause.MEMBER_JOINED)
 
 
 @pytest.mark.parametrize("make", [preparing, lambda: completing(None, None), lambda: stable("a", None)])

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.groups import effects, held_groups
-from broker.groups import timers as group_timers
-from broker.groups.group import consumer_protocol, limits
 from broker.groups.group import group as group_module
+from broker.groups.group import limits
 from broker.groups.group.limits import NAME_MAX, PENDING_IS_OLD_S, PROTOCOLS_MAX
 from broker.groups.group.messages import GroupSettings, LeavingMember, Protocol
 from broker.groups.group.states import GroupState
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
-from tests.support.group_cluster import GroupCluster, play
+from tests.support.group_cluster import GroupCluster
 from tests.support.group_scripts import ScriptedGroup, stable
 
 ROOM_FOR_TWO = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
-fetches_by_hand = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
 def test_ids_that_were_given_out_count_until_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,138 +111,87 @@ def test_the_bytes_of_a_group_are_those_of_its_members() -> None:
     assert group.state is GroupState.EMPTY
 
 
-def test_topics_of_too_many_subscriptions_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def subscription(*topics: bytes) -> bytes:
-        return b"\0\0" + len(topics).to_bytes(4, "big") + b"".join(len(t).to_bytes(2, "big") + t for t in topics)
-
-    monkeypatch.setattr(consumer_protocol, "TOPICS_READ_MAX", 3)
-    assert consumer_protocol.subscribed_topics(subscription(b"a", b"b", b"c", b"d")) is None
-    same = [subscription(b"a", b"b")] * 10
-    assert consumer_protocol.topics_of_all(same) == {"a", "b"}
-    assert consumer_protocol.topics_of_all([*same, subscription(b"a", b"c")]) is None
-
-
-def test_the_heap_of_deadlines_does_not_keep_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Thing:
-        armed_at = group_timers.NEVER
-        deadline = 1000.0
-
-        def next_deadline(self) -> float:
-            return self.deadline
-
-    monkeypatch.setattr(group_timers, "STALE_MAX", 10)
-    no_timers: Any = type("T", (), {"call_later": lambda *_: type("H", (), {"cancel": lambda _: None})()})()
-    timers = group_timers.GroupTimers[Thing](no_timers, lambda: 0.0, lambda: False, lambda _: None)
-    one = Thing()
-    for _ in range(100):
-        one.deadline -= 1
-        timers.schedule(one)
-        other = Thing()
-        timers.schedule(other)
-        timers.drop(other)
-    assert len(timers) <= 2 + 10 + 1
-
-
 # -- all groups of a broker
 
 
-@fetches_by_hand
-def test_the_pending_ids_of_all_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_groups, "PENDING_MAX", 5)
-
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        for number in range(20):
-            joined = cluster.join(1, group=f"g{number}", needs_member_id=True, session_timeout_ms=1_800_000)
-            assert [answer.error for answer in joined] == [ErrorCode.MEMBER_ID_REQUIRED]
-        groups = cluster.coordinators[1]._groups
-        assert [held.group_id for held in groups] == [f"g{number}" for number in range(15, 20)]
-        # A forgotten id gets an error; an id that was given back leaves nothing behind.
-        assert cluster.join(1, "m", group="g3")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
-        left: list[Any] = []
-        cluster.coordinators[1].leave("g19", [LeavingMember("m", None)], lambda *answer: left.append(answer))
-        assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
-        assert len(groups) == len(cluster.coordinators[1]._pending_ids) == 4
-        monkeypatch.setattr(held_groups, "PENDING_BYTES_MAX", 10_000)
-        cluster.join(1, group="g" * 2_000, needs_member_id=True)
-        assert len(groups) == 1
-        assert groups.bytes < 10_000
-
-    play(tmp_path, scenario)
-
-
-@fetches_by_hand
-def test_the_memory_of_all_groups_is_bounded_and_what_is_there_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_the_pending_ids_of_all_groups_are_bounded(
+    cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        await cluster.start_stable_group(1)
-        assert cluster.commit(1, 1, "m", 1) == [ErrorCode.NONE]
-        errors = [cluster.commit(1, 1, group=f"g{n}", metadata="x" * 1_000)[0] for n in range(10)]
-        assert errors[0] is ErrorCode.NONE
-        assert errors[-1] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert caplog.text.count("group.memory.max.bytes is 30000") == 1
-        groups = cluster.coordinators[1]._groups
-        assert 20_000 < groups.bytes <= 30_000
-        new = cluster.join(1, new_member_id="new", protocols=(Protocol("range", bytes(10_000)),))
-        assert new[0].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert cluster.join(1, group="x", protocols=(Protocol("p", bytes(10_000)),))[0].error is (
-            ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )
-        assert cluster.commit(1, 2, "m", 1) == [ErrorCode.NONE]
-        assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
-        # A deletion gives room again.
-        cluster.coordinators[1].delete_groups([f"g{n}" for n in range(10)], lambda _: None)
-        await cluster.settle()
-        assert cluster.commit(1, 1, group="again", metadata="x" * 1_000) == [ErrorCode.NONE]
-        expected = sum(held.counted_bytes for held in groups)
-        assert groups.bytes == expected
-
-    play(tmp_path, scenario, group_memory_max_bytes=30_000)
+    monkeypatch.setattr(held_groups, "PENDING_MAX", 5)
+    await cluster.start_serving(1)
+    for number in range(20):
+        joined = cluster.join(1, group=f"g{number}", needs_member_id=True, session_timeout_ms=1_800_000)
+        assert [answer.error for answer in joined] == [ErrorCode.MEMBER_ID_REQUIRED]
+    groups = cluster.coordinators[1]._groups
+    assert [held.group_id for held in groups] == [f"g{number}" for number in range(15, 20)]
+    # A forgotten id gets an error; an id that was given back leaves nothing behind.
+    assert cluster.join(1, "m", group="g3")[0].error is ErrorCode.UNKNOWN_MEMBER_ID
+    left: list[Any] = []
+    cluster.coordinators[1].leave("g19", [LeavingMember("m", None)], lambda *answer: left.append(answer))
+    assert left == [(ErrorCode.NONE, [ErrorCode.NONE])]
+    assert len(groups) == len(cluster.coordinators[1]._pending_ids) == 4
+    monkeypatch.setattr(held_groups, "PENDING_BYTES_MAX", 10_000)
+    cluster.join(1, group="g" * 2_000, needs_member_id=True)
+    assert len(groups) == 1
+    assert groups.bytes < 10_000
 
 
-@fetches_by_hand
-def test_the_bytes_of_offsets_are_the_same_after_a_load(tmp_path: Path) -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        many = tuple(TopicPartition("t", n) for n in range(10))
-        cluster.commit(1, 1, metadata="first", partitions=many)
-        cluster.commit(1, 2, metadata="a second one that is longer", partitions=many[:5])
-        before = cluster.coordinators[1]._groups.bytes
-        cluster.kill(1)
-        await cluster.start_broker(1)
-        await cluster.serve(1, 1, (1,))
-        assert cluster.coordinators[1]._groups.bytes == before > 10 * limits.OFFSET_BYTES
+async def test_the_memory_of_all_groups_is_bounded_and_what_is_there_goes_on(
+    cluster: GroupCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.settings |= {"group_memory_max_bytes": 30_000}
+    await cluster.start_serving(1)
+    await cluster.start_stable_group(1)
+    assert cluster.commit(1, 1, "m", 1) == [ErrorCode.NONE]
+    errors = [cluster.commit(1, 1, group=f"g{n}", metadata="x" * 1_000)[0] for n in range(10)]
+    assert errors[0] is ErrorCode.NONE
+    assert errors[-1] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert caplog.text.count("group.memory.max.bytes is 30000") == 1
+    groups = cluster.coordinators[1]._groups
+    assert 20_000 < groups.bytes <= 30_000
+    new = cluster.join(1, new_member_id="new", protocols=(Protocol("range", bytes(10_000)),))
+    assert new[0].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert cluster.join(1, group="x", protocols=(Protocol("p", bytes(10_000)),))[0].error is (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
+    assert cluster.commit(1, 2, "m", 1) == [ErrorCode.NONE]
+    assert cluster.heartbeat(1, "m", 1) is ErrorCode.NONE
+    # A deletion gives room again.
+    cluster.coordinators[1].delete_groups([f"g{n}" for n in range(10)], lambda _: None)
+    await cluster.settle()
+    assert cluster.commit(1, 1, group="again", metadata="x" * 1_000) == [ErrorCode.NONE]
+    expected = sum(held.counted_bytes for held in groups)
+    assert groups.bytes == expected
 
-    play(tmp_path, scenario)
+
+async def test_the_bytes_of_offsets_are_the_same_after_a_load(cluster: GroupCluster) -> None:
+    await cluster.start_serving(1)
+    many = tuple(TopicPartition("t", n) for n in range(10))
+    cluster.commit(1, 1, metadata="first", partitions=many)
+    cluster.commit(1, 2, metadata="a second one that is longer", partitions=many[:5])
+    before = cluster.coordinators[1]._groups.bytes
+    cluster.kill(1)
+    await cluster.start_broker(1)
+    await cluster.serve(1, 1, (1,))
+    assert cluster.coordinators[1]._groups.bytes == before > 10 * limits.OFFSET_BYTES
 
 
-@fetches_by_hand
-def test_answers_to_thousands_go_out_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_to_thousands_go_out_in_slices(cluster: GroupCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 members get the answers of a rebalance at once."""
+    await cluster.start_serving(1)
+    answered = [cluster.join(1, new_member_id=f"m{n}") for n in range(20)]
+    monkeypatch.setattr(effects, "EFFECTS_AT_ONCE", 5)
+    timers = cluster.coordinators[1]._effects._timers
+    turns: list[int] = []
+    real = timers.call_soon
 
-    async def scenario(cluster: GroupCluster) -> None:
-        await cluster.start(1)
-        await cluster.serve(1, 0, (1,))
-        answered = [cluster.join(1, new_member_id=f"m{n}") for n in range(20)]
-        monkeypatch.setattr(effects, "EFFECTS_AT_ONCE", 5)
-        timers = cluster.coordinators[1]._effects._timers
-        turns: list[int] = []
-        real = timers.call_soon
+    def noted(*arguments: Any) -> Any:
+        turns.append(sum(map(len, answered)))
+        return real(*arguments)
 
-        def noted(*arguments: Any) -> Any:
-            turns.append(sum(map(len, answered)))
-            return real(*arguments)
-
-        monkeypatch.setattr(timers, "call_soon", noted)
-        cluster.pass_time(4)
-        cluster.pass_time(4)
-        assert all(answered)
-        assert len(turns) >= 3
-        assert max(after - before for before, after in itertools.pairwise(turns)) <= 5
-
-    play(tmp_path, scenario)
+    monkeypatch.setattr(timers, "call_soon", noted)
+    cluster.pass_time(4)
+    cluster.pass_time(4)
+    assert all(answered)
+    assert len(turns) >= 3
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 5

@@ -164,8 +164,7 @@ def test_what_is_pending_does_not_expire() -> None:
 
 
 class NewsInAnyOrder(RuleBasedStateMachine):
-    """Commits and tombstones are appended in one order and heard of in another: what is left is what the log says of all that
-    was heard of."""
+    """Commits and tombstones are appended in one order and completed in another: memory has what the log says."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,6 @@ from tests.support.group_scripts import (
     STICKY_FIRST,
     ScriptedGroup,
     completing,
-    preparing_nobody,
     stable,
 )
 
@@ -179,7 +178,11 @@ def test_a_static_member_that_is_away_stays_for_its_session() -> None:
 
 
 def test_static_members_that_are_all_away_hold_the_rebalance_up_until_their_sessions_end() -> None:
-    script = preparing_nobody()
+    script = stable("a", "b", None, rebalance_ms=5_000)
+    script.leave("id-3")
+    script.wait(6, alive=["id-1", "id-2"])
+    assert script.group.state is PREPARING
+    assert len(script.group.members) == 2
     script.wait(20)
     assert script.group.state is EMPTY
     assert script.group.members == {}

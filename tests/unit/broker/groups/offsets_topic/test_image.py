@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata
@@ -105,7 +105,7 @@ def test_tombstones_remove() -> None:
 
 
 def test_where_an_offset_is_in_the_log() -> None:
-    """Of its batch: so it is when a commit completes."""
+    """An offset has the place of its batch, as when a commit completes."""
     image = Log().write(group(1)).write(commit(T0, 1), commit(T1, 2)).image()
     ((_, _, offsets),) = image.groups()
     assert (offsets.log_offset(T0), offsets.log_offset(T1)) == (1, 1)
@@ -185,6 +185,7 @@ def test_broken_records_are_told() -> None:
 KEYS = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([T0, T1, TopicPartition("u", 0)]))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.tuples(KEYS, st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=5), max_size=12)
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.groups.group.messages import CommittedOffset, GroupMetadata, MemberMetadata
@@ -81,6 +81,7 @@ def test_the_keys_that_are_written() -> None:
     assert encode_group_key("g") == short(2) + string("g")
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT, INT32)
 def test_keys_come_back(group_id: str, topic: str, partition: int) -> None:
     assert decode_key(encode_offset_key(group_id, TopicPartition(topic, partition))) == (group_id, topic, partition)
@@ -110,6 +111,7 @@ def test_the_offsets_that_are_written() -> None:
     assert encode_offset_value(CommittedOffset(5, 3, "m", 9, 11)) == OFFSET_VALUES[1][0]
 
 
+@settings(deadline=None)
 @given(OFFSETS)
 def test_offsets_come_back(committed: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(committed)) == committed
@@ -117,50 +119,30 @@ def test_offsets_come_back(committed: CommittedOffset) -> None:
 
 def member_bytes(version: int) -> bytes:
     text = compact if version == 4 else string
-    data = (lambda b: bytes((len(b) + 1,)) + b) if version == 4 else (lambda b: integer(len(b)) + b)
-    instance = text("i") if version >= 3 else b""
-    rebalance = integer(60_000) if version >= 1 else b""
-    end = b"\x00" if version == 4 else b""
-    return (
-        text("m")
-        + instance
-        + text("client")
-        + text("/host")
-        + rebalance
-        + integer(10_000)
-        + data(b"sub")
-        + data(b"asgn")
-        + end
-    )
+    fields = [text("m"), text("i") if version >= 3 else b"", text("client"), text("/host")]
+    fields += [integer(60_000) if version >= 1 else b"", integer(10_000)]
+    fields += [data(b"sub", version), data(b"asgn", version), end(version)]
+    return b"".join(fields)
+
+
+def data(value: bytes, version: int) -> bytes:
+    return (bytes((len(value) + 1,)) if version == 4 else integer(len(value))) + value
+
+
+def end(version: int) -> bytes:
+    """No tagged fields."""
+    return b"\x00" if version == 4 else b""
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_groups_of_every_version(version: int) -> None:
     text = compact if version == 4 else string
-    count = bytes((2,)) if version == 4 else integer(1)
-    since = long(99) if version >= 2 else b""
-    end = b"\x00" if version == 4 else b""
-    value = (
-        short(version)
-        + text("consumer")
-        + integer(4)
-        + text("range")
-        + text("m")
-        + since
-        + count
-        + member_bytes(version)
-        + end
-    )
-    member = MemberMetadata(
-        "m",
-        "i" if version >= 3 else None,
-        "client",
-        "/host",
-        60_000 if version >= 1 else 10_000,
-        10_000,
-        b"sub",
-        b"asgn",
-    )
+    fields = [short(version), text("consumer"), integer(4), text("range"), text("m"), long(99) if version >= 2 else b""]
+    fields += [bytes((2,)) if version == 4 else integer(1), member_bytes(version), end(version)]
+    value = b"".join(fields)
+    instance = "i" if version >= 3 else None
+    rebalance_ms = 60_000 if version >= 1 else 10_000
+    member = MemberMetadata("m", instance, "client", "/host", rebalance_ms, 10_000, b"sub", b"asgn")
     decoded = GroupMetadata("consumer", 4, "range", "m", 99 if version >= 2 else -1, (member,))
     assert decode_group_value(value) == decoded
     if version == 3:
@@ -174,6 +156,7 @@ def test_an_empty_group() -> None:
     assert encode_group_value(decoded) == value
 
 
+@settings(deadline=None)
 @given(GROUPS)
 def test_groups_come_back(group: GroupMetadata) -> None:
     assert decode_group_value(encode_group_value(group)) == group
@@ -214,6 +197,7 @@ def test_a_record_that_is_cut_or_too_long_is_told(decode: object, whole: bytes) 
         decode(whole + b"\x00")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     """Nothing but the two exceptions, whatever a disk or another program wrote."""

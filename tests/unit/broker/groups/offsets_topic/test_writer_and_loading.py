@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -52,18 +52,19 @@ def test_the_partition_of_a_group(group_id: str, java_hash: int, partitions: int
 pytestmark = pytest.mark.usefixtures("fetchers_are_driven_by_hand")
 
 
-def play(directory: Path, scenario: Callable[[Cluster], Awaitable[None]], **overrides: str) -> None:
-    async def started() -> None:
-        await cluster.start(1, 2)
-        cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides={"cleanup.policy": "compact", **overrides})
-        await cluster.replicate()
-        await scenario(cluster)
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """No broker runs yet."""
+    cluster = Cluster(tmp_path, tp=TP)
+    yield cluster
+    cluster.close()
 
-    cluster = Cluster(directory, tp=TP)
-    try:
-        asyncio.run(started())
-    finally:
-        cluster.close()
+
+async def lead(cluster: Cluster, **overrides: str) -> None:
+    """Broker 1 leads the partition; broker 2 follows."""
+    await cluster.start(1, 2)
+    cluster.lead(1, 0, (1, 2), replicas=(1, 2), overrides={"cleanup.policy": "compact", **overrides})
+    await cluster.replicate()
 
 
 def writer_of(cluster: Cluster, broker: int = 1, **settings: int) -> OffsetsWriter:
@@ -98,22 +99,19 @@ def keys_in(cluster: Cluster, broker: int = 1) -> list[list[object]]:
     ]
 
 
-def test_a_commit_is_acknowledged_when_it_is_replicated(tmp_path: Path) -> None:
+async def test_a_commit_is_acknowledged_when_it_is_replicated(cluster: Cluster) -> None:
     """INV-23. What was acknowledged is what the next leader loads."""
-
-    async def scenario(cluster: Cluster) -> None:
-        answers: list[tuple[str, ErrorCode, int]] = []
-        writer = writer_of(cluster)
-        writer.store_group(TP.partition, "g", GROUP, lambda error: answers.append(("group", error, -1)))
-        writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda e, base: answers.append(("commit", e, base)))
-        assert answers == []
-        await cluster.replicate(2, rounds=2)
-        assert answers == [("group", ErrorCode.NONE, -1), ("commit", ErrorCode.NONE, 1)]
-        cluster.lead(2, 1, (1, 2), replicas=(1, 2))
-        assert await load(reader_of(cluster, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
-        assert await load(reader_of(cluster)) is None, "not led here any more"
-
-    play(tmp_path, scenario)
+    await lead(cluster)
+    answers: list[tuple[str, ErrorCode, int]] = []
+    writer = writer_of(cluster)
+    writer.store_group(TP.partition, "g", GROUP, lambda error: answers.append(("group", error, -1)))
+    writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda e, base: answers.append(("commit", e, base)))
+    assert answers == []
+    await cluster.replicate(2, rounds=2)
+    assert answers == [("group", ErrorCode.NONE, -1), ("commit", ErrorCode.NONE, 1)]
+    cluster.lead(2, 1, (1, 2), replicas=(1, 2))
+    assert await load(reader_of(cluster, 2)) == {"g": (GROUP, {T0: at(5), T1: at(6)})}
+    assert await load(reader_of(cluster)) is None, "not led here any more"
 
 
 class Broken:
@@ -148,49 +146,28 @@ def test_an_error_of_the_broker_itself_is_an_answer(ask: Callable[[OffsetsWriter
 
 
 @pytest.mark.parametrize("compression", range(5))
-def test_batches_are_compressed_as_set(tmp_path: Path, compression: int) -> None:
+async def test_batches_are_compressed_as_set(cluster: Cluster, compression: int) -> None:
     """`offsets.topic.compression.codec`."""
-
-    async def scenario(cluster: Cluster) -> None:
-        writer = writer_of(cluster, compression=compression)
-        writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda error, base: None)
-        log = cluster.nodes[1].partition(TP).log
-        (header,) = (header for _, header in iter_batches(bytes(log.read(0, 2**20, 2, True).records[0])))
-        assert header.compression == compression
-        assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
-
-    play(tmp_path, scenario)
+    await lead(cluster)
+    writer = writer_of(cluster, compression=compression)
+    writer.commit(TP.partition, "g", {T0: at(5), T1: at(6)}, lambda error, base: None)
+    log = cluster.nodes[1].partition(TP).log
+    (header,) = (header for _, header in iter_batches(bytes(log.read(0, 2**20, 2, True).records[0])))
+    assert header.compression == compression
+    assert await load(reader_of(cluster)) == {"g": (None, {T0: at(5), T1: at(6)})}
 
 
-def test_an_append_that_is_not_replicated_in_time_fails(tmp_path: Path) -> None:
-    """`offsets.commit.timeout.ms`."""
-
-    async def scenario(cluster: Cluster) -> None:
-        answers: list[ErrorCode] = []
-        writer = writer_of(cluster, commit_timeout_ms=2_000)
-        writer.commit(TP.partition, "g", {T0: at(5)}, lambda error, base: answers.append(error))
-        writer.store_group(TP.partition, "g", GROUP, answers.append)
-        cluster.pass_time(1.9)
-        assert answers == []
-        cluster.pass_time(0.2)
-        assert answers == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REBALANCE_IN_PROGRESS]
-
-    play(tmp_path, scenario)
-
-
-def test_too_large_for_a_batch(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        answers: list[ErrorCode] = []
-        writer = writer_of(cluster)
-        many = {TopicPartition("t", n): at(n) for n in range(20)}
-        writer.commit(TP.partition, "g", many, lambda error, base: answers.append(error))
-        writer.store_group(TP.partition, "g" * 1_000, GROUP, answers.append)
-        writer.commit(TP.partition, "g" * 40_000, {T0: at(1)}, lambda error, base: answers.append(error))
-        writer.store_group(TP.partition, "g" * 40_000, GROUP, answers.append)
-        assert answers == [ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.UNKNOWN_SERVER_ERROR] * 2
-        assert cluster.nodes[1].partition(TP).log.log_end_offset == 0
-
-    play(tmp_path, scenario, **{"max.message.bytes": "500"})
+async def test_too_large_for_a_batch(cluster: Cluster) -> None:
+    await lead(cluster, **{"max.message.bytes": "500"})
+    answers: list[ErrorCode] = []
+    writer = writer_of(cluster)
+    many = {TopicPartition("t", n): at(n) for n in range(20)}
+    writer.commit(TP.partition, "g", many, lambda error, base: answers.append(error))
+    writer.store_group(TP.partition, "g" * 1_000, GROUP, answers.append)
+    writer.commit(TP.partition, "g" * 40_000, {T0: at(1)}, lambda error, base: answers.append(error))
+    writer.store_group(TP.partition, "g" * 40_000, GROUP, answers.append)
+    assert answers == [ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    assert cluster.nodes[1].partition(TP).log.log_end_offset == 0
 
 
 class Refusing:
@@ -200,7 +177,7 @@ class Refusing:
         self.error = error
 
     def append(self, acks: int, timeout_ms: int, entries: object, respond: Callable[[object], None]) -> None:
-        assert (acks, timeout_ms) == (-1, 5_000)
+        assert (acks, timeout_ms) == (-1, 2_000)
         result = type("Result", (), {"error": int(self.error), "base_offset": -1})
         respond([result])
 
@@ -222,7 +199,8 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "to_group", "to_committer"), ERRORS)
 def test_errors_of_appends(error: str, to_group: str, to_committer: str) -> None:
-    writer = OffsetsWriter(Refusing(ErrorCode[error]), SystemClock(), WriterSettings())
+    """`offsets.commit.timeout.ms` is the time-out of the append."""
+    writer = OffsetsWriter(Refusing(ErrorCode[error]), SystemClock(), WriterSettings(commit_timeout_ms=2_000))
     told: list[str] = []
     writer.store_group(0, "g", GROUP, lambda error: told.append(error.name))
     writer.commit(0, "g", {T0: at(1)}, lambda error, base: told.append(error.name))
@@ -230,30 +208,27 @@ def test_errors_of_appends(error: str, to_group: str, to_committer: str) -> None
     assert told == [to_group, to_committer, error]
 
 
-def test_tombstones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tombstones(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_writer, "TOMBSTONES_BYTES_MAX", 45)
-
-    async def scenario(cluster: Cluster) -> None:
-        writer = writer_of(cluster)
-        answers: list[tuple[ErrorCode, int]] = []
-        partitions = [TopicPartition("topic", n) for n in range(5)]
-        writer.commit(TP.partition, "g", {tp: at(1) for tp in partitions}, lambda error, base: None)
-        writer.store_group(TP.partition, "g", GROUP, lambda error: None)
-        writer.remove(TP.partition, "g", partitions[:3], lambda *answer: answers.append(answer))
-        assert answers == []
-        await cluster.replicate(2, rounds=2)
-        assert answers == [(ErrorCode.NONE, 6)]
-        assert await load(reader_of(cluster)) == {"g": (GROUP, {tp: at(1) for tp in partitions[3:]})}
-        writer.remove(TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), with_group=True)
-        writer.remove(TP.partition, "g", [], lambda *answer: answers.append(answer))
-        assert answers[1:] == [(ErrorCode.NONE, -1)], "nothing to write is written at once"
-        await cluster.replicate(2, rounds=2)
-        assert answers[2:] == [(ErrorCode.NONE, 9)]
-        assert await load(reader_of(cluster)) == {}
-        assert [len(batch) for batch in keys_in(cluster)[2:]] == [2, 1, 3]
-        assert all(is_tombstone for batch in keys_in(cluster)[2:] for _, is_tombstone in batch)
-
-    play(tmp_path, scenario)
+    await lead(cluster)
+    writer = writer_of(cluster)
+    answers: list[tuple[ErrorCode, int]] = []
+    partitions = [TopicPartition("topic", n) for n in range(5)]
+    writer.commit(TP.partition, "g", {tp: at(1) for tp in partitions}, lambda error, base: None)
+    writer.store_group(TP.partition, "g", GROUP, lambda error: None)
+    writer.remove(TP.partition, "g", partitions[:3], lambda *answer: answers.append(answer))
+    assert answers == []
+    await cluster.replicate(2, rounds=2)
+    assert answers == [(ErrorCode.NONE, 6)]
+    assert await load(reader_of(cluster)) == {"g": (GROUP, {tp: at(1) for tp in partitions[3:]})}
+    writer.remove(TP.partition, "g", partitions[3:], lambda *answer: answers.append(answer), with_group=True)
+    writer.remove(TP.partition, "g", [], lambda *answer: answers.append(answer))
+    assert answers[1:] == [(ErrorCode.NONE, -1)], "nothing to write is written at once"
+    await cluster.replicate(2, rounds=2)
+    assert answers[2:] == [(ErrorCode.NONE, 9)]
+    assert await load(reader_of(cluster)) == {}
+    assert [len(batch) for batch in keys_in(cluster)[2:]] == [2, 1, 3]
+    assert all(is_tombstone for batch in keys_in(cluster)[2:] for _, is_tombstone in batch)
 
 
 def fill(cluster: Cluster, commits: int, batch: int = 10) -> None:
@@ -268,7 +243,7 @@ def fill(cluster: Cluster, commits: int, batch: int = 10) -> None:
             records = []
 
 
-def test_others_have_their_turn_while_it_loads(tmp_path: Path) -> None:
+async def test_others_have_their_turn_while_it_loads(cluster: Cluster) -> None:
     """BUG-25 without standing still. Time advances each time the reader looks at the clock."""
 
     class Ticking:
@@ -280,85 +255,74 @@ def test_others_have_their_turn_while_it_loads(tmp_path: Path) -> None:
 
         wall_ms = staticmethod(lambda: 1000)
 
-    async def scenario(cluster: Cluster) -> None:
-        fill(cluster, 20_000)
-        reader = OffsetsReader(cluster.nodes[1].manager, Ticking(), 50_000)
-        turns = 0
+    await lead(cluster)
+    fill(cluster, 20_000)
+    reader = OffsetsReader(cluster.nodes[1].manager, Ticking(), 50_000)
+    turns = 0
 
-        def turn() -> None:
-            nonlocal turns
-            turns += 1
-            asyncio.get_running_loop().call_soon(turn)
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
 
-        turn()
-        loaded = await load(reader)
-        assert loaded is not None
-        assert sum(len(offsets) for _, offsets in loaded.values()) == 20_000
-        assert turns > 100
-
-    play(tmp_path, scenario)
+    turn()
+    loaded = await load(reader)
+    assert loaded is not None
+    assert sum(len(offsets) for _, offsets in loaded.values()) == 20_000
+    assert turns > 100
 
 
 @pytest.mark.parametrize("pauses", [0, 1, 3, 8])
-def test_a_load_that_is_out_of_date_gives_up(tmp_path: Path, pauses: int) -> None:
+async def test_a_load_that_is_out_of_date_gives_up(cluster: Cluster, pauses: int) -> None:
     """After any pause: another leader may write there by now (LAI-5)."""
+    await lead(cluster)
+    fill(cluster, 2_000)
+    asked = 0
 
-    async def scenario(cluster: Cluster) -> None:
-        fill(cluster, 2_000)
-        asked = 0
+    def is_current() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked <= pauses
 
-        def is_current() -> bool:
-            nonlocal asked
-            asked += 1
-            return asked <= pauses
-
-        assert await load(reader_of(cluster, buffer_bytes=5_000), is_current) is None
-        assert asked == pauses + 1
-
-    play(tmp_path, scenario)
+    assert await load(reader_of(cluster, buffer_bytes=5_000), is_current) is None
+    assert asked == pauses + 1
 
 
-def test_a_broker_that_stops_leading_stops_loading(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        fill(cluster, 2_000)
-        loading = asyncio.create_task(load(reader_of(cluster, buffer_bytes=5_000)))
-        await asyncio.sleep(0)
-        cluster.nodes[1].partition(TP).stop()
-        assert await loading is None
-
-    play(tmp_path, scenario)
+async def test_a_broker_that_stops_leading_stops_loading(cluster: Cluster) -> None:
+    await lead(cluster)
+    fill(cluster, 2_000)
+    loading = asyncio.create_task(load(reader_of(cluster, buffer_bytes=5_000)))
+    await asyncio.sleep(0)
+    cluster.nodes[1].partition(TP).stop()
+    assert await loading is None
 
 
-def test_a_partition_without_records_and_one_that_is_not_here(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        assert await load(reader_of(cluster)) == {}
-        assert not await reader_of(cluster).load(4, lambda: True, lambda *_: None)
-
-    play(tmp_path, scenario)
+async def test_a_partition_without_records_and_one_that_is_not_here(cluster: Cluster) -> None:
+    await lead(cluster)
+    assert await load(reader_of(cluster)) == {}
+    assert not await reader_of(cluster).load(4, lambda: True, lambda *_: None)
 
 
-def test_cold_pages_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        fill(cluster, 1_000)
-        log = cluster.nodes[1].partition(TP).log
-        cold_reads: list[int] = []
-        read = log.read
+async def test_cold_pages_are_read_in_a_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lead(cluster)
+    fill(cluster, 1_000)
+    log = cluster.nodes[1].partition(TP).log
+    cold_reads: list[int] = []
+    read = log.read
 
-        def cold(*arguments: object) -> object:
-            raise WouldBlock(log.segments[0], lambda: None)
+    def cold(*arguments: object) -> object:
+        raise WouldBlock(log.segments[0], lambda: None)
 
-        async def read_cold(offset: int, *arguments: object) -> object:
-            cold_reads.append(offset)
-            return read(offset, *arguments)
+    async def read_cold(offset: int, *arguments: object) -> object:
+        cold_reads.append(offset)
+        return read(offset, *arguments)
 
-        monkeypatch.setattr(log, "read", cold)
-        monkeypatch.setattr(log, "read_cold", read_cold)
-        loaded = await load(reader_of(cluster, buffer_bytes=20_000))
-        assert loaded is not None
-        assert len(loaded) == 100
-        assert len(cold_reads) > 2
-
-    play(tmp_path, scenario)
+    monkeypatch.setattr(log, "read", cold)
+    monkeypatch.setattr(log, "read_cold", read_cold)
+    loaded = await load(reader_of(cluster, buffer_bytes=20_000))
+    assert loaded is not None
+    assert len(loaded) == 100
+    assert len(cold_reads) > 2
 
 
 @pytest.mark.parametrize(
@@ -369,43 +333,38 @@ def test_cold_pages_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.Mon
         (KafkaError(ErrorCode.CORRUPT_MESSAGE), True),
     ],
 )
-def test_a_log_that_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
+async def test_a_log_that_cannot_be_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
 ) -> None:
     """A disk that fails takes its replicas with it (LOG-6); damage must not pass for a group without offsets (INV-23)."""
+    await lead(cluster)
+    fill(cluster, 1_000)
+    node = cluster.nodes[1]
 
-    async def scenario(cluster: Cluster) -> None:
-        fill(cluster, 1_000)
-        node = cluster.nodes[1]
+    def read(*arguments: object) -> None:
+        raise error
 
-        def read(*arguments: object) -> None:
-            raise error
-
-        monkeypatch.setattr(node.partition(TP).log, "read", read)
-        if is_told:
-            with pytest.raises(KafkaError):
-                await load(reader_of(cluster))
-        else:
-            assert await load(reader_of(cluster)) is None
-
-    play(tmp_path, scenario)
+    monkeypatch.setattr(node.partition(TP).log, "read", read)
+    if is_told:
+        with pytest.raises(KafkaError):
+            await load(reader_of(cluster))
+    else:
+        assert await load(reader_of(cluster)) is None
 
 
-def test_records_of_unknown_versions_are_kept_skipped_and_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_records_of_unknown_versions_are_kept_skipped_and_said_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        writer = writer_of(cluster)
-        strange = [(b"\x00\x09later", b"?"), (encode_offset_key("g", T0), b"\x00\x09"), (b"\x00\x09more", None)]
-        writer.append(TP.partition, [*strange, (encode_group_key("h"), b"\x00\x03")], lambda error, base: None)
-        writer.commit(TP.partition, "g", {T1: at(6)}, lambda error, base: None)
-        with caplog.at_level(logging.WARNING):
-            assert await load(reader_of(cluster)) == {"g": (None, {T1: at(6)})}
-        assert [record.message.partition(": ")[2] for record in caplog.records] == [
-            "2 keys of version 9 are kept and skipped: written by another version of the broker",
-            "1 committed offsets of version 9 are kept and skipped: written by another version of the broker",
-            "1 groups that cannot be read are kept and skipped: " + CUT,
-        ]
-        assert cluster.nodes[1].partition(TP).log.log_end_offset == 5
-
-    play(tmp_path, scenario)
+    await lead(cluster)
+    writer = writer_of(cluster)
+    strange = [(b"\x00\x09later", b"?"), (encode_offset_key("g", T0), b"\x00\x09"), (b"\x00\x09more", None)]
+    writer.append(TP.partition, [*strange, (encode_group_key("h"), b"\x00\x03")], lambda error, base: None)
+    writer.commit(TP.partition, "g", {T1: at(6)}, lambda error, base: None)
+    with caplog.at_level(logging.WARNING):
+        assert await load(reader_of(cluster)) == {"g": (None, {T1: at(6)})}
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "2 keys of version 9 are kept and skipped: written by another version of the broker",
+        "1 committed offsets of version 9 are kept and skipped: written by another version of the broker",
+        "1 groups that cannot be read are kept and skipped: " + CUT,
+    ]
+    assert cluster.nodes[1].partition(TP).log.log_end_offset == 5
