@@ -40,22 +40,19 @@ class Connection:
 
 
 @pytest.mark.parametrize("api_key", sorted(HANDLERS.keys() - {ApiKey.API_VERSIONS}))
-def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
-    async def play() -> None:
-        version = SUPPORTED[api_key].max
-        frame = memoryview(
-            request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version)) + b"\xff" * 9
-        )
-        connection = Connection()
-        clock = SystemClock()
-        context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
-        handler = RequestHandler(cast(Any, context))
-        handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0))
-        while handler._tasks:
-            await asyncio.wait(handler._tasks)
-        assert [reason.split()[0] for reason in connection.reasons] == ["malformed"]
-
-    asyncio.run(play())
+async def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
+    version = SUPPORTED[api_key].max
+    frame = memoryview(
+        request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version)) + b"\xff" * 9
+    )
+    connection = Connection()
+    clock = SystemClock()
+    context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
+    handler = RequestHandler(cast(Any, context))
+    handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0))
+    while handler._tasks:
+        await asyncio.wait(handler._tasks)
+    assert [reason.split()[0] for reason in connection.reasons] == ["malformed"]
 
 
 def closed_for(handlers: dict[ApiKey, Any], frame: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -105,24 +102,20 @@ def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_l
     assert "would have more than 104857600 bytes" in reason
 
 
-def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """queued.max.request.bytes: the channel gives back what is left of it when the handler returns."""
+    done = asyncio.Event()
 
-    async def play() -> None:
-        done = asyncio.Event()
+    async def long(context: Any, request: Request) -> None:
+        await done.wait()
 
-        async def long(context: Any, request: Request) -> None:
-            await done.wait()
-
-        monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
-        handler = RequestHandler(cast(Any, SimpleNamespace()))
-        connection = Connection()
-        request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
-        handler.handle(request)
-        await asyncio.sleep(0)
-        assert (request.keeps_frame, connection.freed) == (True, [])
-        done.set()
-        await asyncio.wait(handler._tasks)
-        assert connection.freed == [request]
-
-    asyncio.run(play())
+    monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
+    handler = RequestHandler(cast(Any, SimpleNamespace()))
+    connection = Connection()
+    request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
+    handler.handle(request)
+    await asyncio.sleep(0)
+    assert (request.keeps_frame, connection.freed) == (True, [])
+    done.set()
+    await asyncio.wait(handler._tasks)
+    assert connection.freed == [request]
