@@ -67,8 +67,18 @@ class World:
         self.server.ensure(path, ConfigZNode.encode(data) if isinstance(data, dict) else data)
         self.tell(entity)
 
+    async def arrives(self, path: str, data: bytes | dict[str, str], entity: str) -> None:
+        self.write(path, data, entity)
+        await turns()
+
     def stored(self, path: str) -> dict[str, str]:
         return ConfigZNode.decode(self.server.nodes[path].data)
+
+    async def alter(self, change: tuple[str, str], name: str = "orders", **more: bool) -> None:
+        """As a request that sets one key of a topic, or of a broker."""
+        kind = ResourceType.TOPIC if name == "orders" else ResourceType.BROKER
+        how = {"replaces_all": False, "validate_only": False} | more
+        await self.admin.alter(Resource(kind, name), [Change(change[0], Operation.SET, change[1])], **how)
 
     def changes(self) -> list[str]:
         return sorted(self.server.children(ConfigChangeZNode.PARENT))
@@ -84,25 +94,16 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def setting(key: str, value: str | None) -> list[Change]:
-    return [Change(key, Operation.DELETE if value is None else Operation.SET, value)]
-
-
-async def alter(world: World, kind: int, name: str, changes: Sequence[Change], *, replaces_all: bool = False) -> None:
-    await world.admin.alter(Resource(kind, name), changes, replaces_all=replaces_all, validate_only=False)
-
-
 async def test_a_change_that_somebody_tells_of_is_applied(world: World) -> None:
     world.topics.clear()
-    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
     assert world.topics == [{"orders": {"flush.ms": "5"}}]
     world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
-    world.write("/config/brokers/<default>", {"max.connections": "7", "log.segment.bytes": "777"}, "brokers/<default>")
-    await turns()
+    await world.arrives(
+        "/config/brokers/<default>", {"max.connections": "7", "log.segment.bytes": "777"}, "brokers/<default>"
+    )
     assert (world.brokers[-1].max_connections, world.brokers[-1].log_segment_bytes) == (9, 777)
-    world.write("/config/brokers/2", {"max.connections": "3"}, "brokers/2")
-    await turns()
+    await world.arrives("/config/brokers/2", {"max.connections": "3"}, "brokers/2")
     assert world.brokers[-1].max_connections == 9, "another broker's"
 
 
@@ -128,8 +129,7 @@ async def test_after_an_expired_session_everything_is_read_again(world: World) -
     await turns()
     assert world.topics == [{"orders": {"flush.ms": "5"}}]
     assert world.configs.layers.effective.max_connections == 9
-    world.write(ORDERS, {"flush.ms": "6"}, "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, {"flush.ms": "6"}, "topics/orders")
     assert world.topics[-1] == {"orders": {"flush.ms": "6"}}
 
 
@@ -152,8 +152,7 @@ async def test_rubbish_in_a_config_znode_is_told_and_changes_nothing(
     world: World, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
-    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
     world.topics.clear()
     with caplog.at_level(logging.WARNING):
         world.write(ORDERS, rubbish, "topics/orders")
@@ -180,8 +179,7 @@ async def test_rubbish_in_a_change_node_does_not_hold_up_the_next(world: World, 
         "clients/<default>",
     ):
         world.tell(entity)
-    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
     assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
 
 
@@ -194,8 +192,7 @@ async def test_a_name_that_somebody_chose_hides_no_later_change(world: World, na
     """A change with the largest number there is, or with one that Python does not read."""
     world.server.ensure(f"{ConfigChangeZNode.PARENT}/{name}", ConfigChangeZNode.encode("topics/other"))
     await turns()
-    world.write(ORDERS, {"retention.ms": "1"}, "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, {"retention.ms": "1"}, "topics/orders")
     assert world.topics[-1] == {"orders": {"retention.ms": "1"}}
 
 
@@ -209,10 +206,8 @@ async def test_a_change_node_that_cannot_be_removed_keeps_no_other_from_its_remo
 
 
 async def test_a_bad_value_leaves_the_earlier_one(world: World) -> None:
-    world.write("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")
-    await turns()
-    world.write("/config/brokers/1", {"max.connections": "many", "log.dirs": "/x"}, "brokers/1")
-    await turns()
+    await world.arrives("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")
+    await world.arrives("/config/brokers/1", {"max.connections": "many", "log.dirs": "/x"}, "brokers/1")
     assert world.configs.layers.own == {"max.connections": "9"}
 
 
@@ -246,8 +241,7 @@ async def test_of_too_many_change_nodes_the_oldest_go_before_their_time(
 
 async def test_settings_that_change_while_they_are_loaded_are_loaded_again(world: World) -> None:
     """A log that is about to be opened must not begin with settings older than those that were told already."""
-    world.write(ORDERS, {"flush.ms": "1"}, "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, {"flush.ms": "1"}, "topics/orders")
     read_topics = world.configs._read_topics
     reads = 0
 
@@ -268,10 +262,10 @@ async def test_settings_that_change_while_they_are_loaded_are_loaded_again(world
 
 
 async def test_an_alteration_is_applied_when_it_is_answered(world: World) -> None:
-    await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
+    await world.alter(("flush.ms", "5"))
     assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
-    await alter(world, ResourceType.BROKER, "1", setting("max.connections", "9"))
-    await alter(world, ResourceType.BROKER, "", setting("log.retention.ms", "8"))
+    await world.alter(("max.connections", "9"), "1")
+    await world.alter(("log.retention.ms", "8"), "")
     assert world.stored("/config/brokers/1") == {"max.connections": "9"}
     assert world.stored("/config/brokers/<default>") == {"log.retention.ms": "8"}
     assert (world.brokers[-1].max_connections, world.brokers[-1].log_retention_ms) == (9, 8)
@@ -286,19 +280,10 @@ async def test_two_admins_at_once_lose_nothing(world: World) -> None:
     other = MemorySession(world.server)
     configs, admin = world.broker(other, broker_id=2)
     await configs.start()
-    await asyncio.gather(
-        *(
-            one.alter(
-                Resource(ResourceType.TOPIC, "orders"),
-                setting(key, str(number)),
-                replaces_all=False,
-                validate_only=False,
-            )
-            for number, (one, key) in enumerate(
-                [(world.admin, "flush.ms"), (admin, "retention.ms"), (world.admin, "segment.ms")] * 3, 1
-            )
-        )
-    )
+    topic, how = Resource(ResourceType.TOPIC, "orders"), {"replaces_all": False, "validate_only": False}
+    alterations = [(world.admin, "flush.ms"), (admin, "retention.ms"), (world.admin, "segment.ms")] * 3
+    changes = [(one, [Change(key, Operation.SET, f"{n}")]) for n, (one, key) in enumerate(alterations, 1)]
+    await asyncio.gather(*(one.alter(topic, change, **how) for one, change in changes))
     assert world.stored(ORDERS).keys() == {"flush.ms", "retention.ms", "segment.ms"}
 
 
@@ -310,7 +295,7 @@ async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) 
 
     world.session.before_multi = delete
     with pytest.raises(KafkaError) as refused:
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
+        await world.alter(("flush.ms", "5"))
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ORDERS not in world.server.nodes
     assert world.changes() == []
@@ -320,44 +305,42 @@ async def test_a_lost_answer_is_told_and_asking_again_helps(world: World) -> Non
     """BUG-5: nobody knows whether the write was applied; the same request again leads to the same settings, and tells of them."""
     world.session.lose_answers = 1
     with pytest.raises(ConnectionLoss):
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-    await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
+        await world.alter(("flush.ms", "5"))
+    await world.alter(("flush.ms", "5"))
     assert world.stored(ORDERS) == {"flush.ms": "5"}
     assert len(world.changes()) == 1
 
 
 async def test_validate_only_writes_nothing(world: World) -> None:
-    resource = Resource(ResourceType.TOPIC, "orders")
-    await world.admin.alter(resource, setting("flush.ms", "5"), replaces_all=False, validate_only=True)
+    await world.alter(("flush.ms", "5"), validate_only=True)
     with pytest.raises(KafkaError):
-        await world.admin.alter(resource, setting("flush.ms", "x"), replaces_all=False, validate_only=True)
+        await world.alter(("flush.ms", "x"), validate_only=True)
     assert ORDERS not in world.server.nodes
     assert world.changes() == []
 
 
 @pytest.mark.parametrize("replaces_all", [False, True])
 async def test_rubbish_does_not_block_the_next_admin(world: World, replaces_all: bool) -> None:
-    world.write(ORDERS, b"rubbish", "topics/orders")
-    await turns()
+    await world.arrives(ORDERS, b"rubbish", "topics/orders")
     found = await world.admin.topic_overrides(["orders"], turns)
     found_error = world.admin.described(Resource(ResourceType.TOPIC, "orders"), found, {})
     assert isinstance(found_error, KafkaError)
     assert found_error.code is ErrorCode.INVALID_CONFIG
-    await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"), replaces_all=replaces_all)
+    await world.alter(("flush.ms", "5"), replaces_all=replaces_all)
     assert world.stored(ORDERS) == {"flush.ms": "5"}
 
 
 async def test_replacing_all_resets_what_is_not_named(world: World) -> None:
     world.write(ORDERS, {"flush.ms": "5", "retention.ms": "rubbish"}, "topics/orders")
-    await alter(world, ResourceType.TOPIC, "orders", setting("segment.ms", "7"), replaces_all=True)
+    await world.alter(("segment.ms", "7"), replaces_all=True)
     assert world.stored(ORDERS) == {"segment.ms": "7"}
-    await alter(world, ResourceType.TOPIC, "orders", [], replaces_all=True)
+    await world.admin.alter(Resource(ResourceType.TOPIC, "orders"), [], replaces_all=True, validate_only=False)
     assert world.stored(ORDERS) == {}
 
 
 async def test_a_change_goes_over_the_version_that_was_read(world: World) -> None:
-    await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-    await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "6"))
+    await world.alter(("flush.ms", "5"))
+    await world.alter(("flush.ms", "6"))
     writes = [op for _, ops in world.server.writes for op in ops if op.path == ORDERS]
     assert isinstance(writes[-1], SetOp)
     assert writes[-1].version == 0
