@@ -33,18 +33,25 @@ class Time:
         return count
 
 
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def answers(time: Time) -> LongAnswers:
+    return LongAnswers(time.monotonic)
+
+
 def asked(size: int = 1, is_wanted: Callable[[], bool] = lambda: True) -> Asked:
     return Asked(size, is_wanted)
 
 
-async def test_what_takes_no_longer_than_a_slice_is_done_at_once() -> None:
-    time = Time()
-    assert LongAnswers(time.monotonic).begin(time.steps("a", 9)) == (True, 9)
+async def test_what_takes_no_longer_than_a_slice_is_done_at_once(time: Time, answers: LongAnswers) -> None:
+    assert answers.begin(time.steps("a", 9)) == (True, 9)
 
 
-async def test_those_that_begin_in_one_turn_share_a_slice() -> None:
-    time = Time()
-    answers = LongAnswers(time.monotonic)
+async def test_those_that_begin_in_one_turn_share_a_slice(time: Time, answers: LongAnswers) -> None:
     for name in "abc":
         assert answers.begin(time.steps(name, 100)) == (False, None)
     taken = [sum(1 for other, _ in time.slices if other == name) for name in "abc"]
@@ -55,9 +62,7 @@ async def test_those_that_begin_in_one_turn_share_a_slice() -> None:
     assert sum(1 for other, _ in time.slices if other == "d") >= 10
 
 
-async def test_they_take_turns() -> None:
-    time = Time()
-    answers = LongAnswers(time.monotonic)
+async def test_they_take_turns(time: Time, answers: LongAnswers) -> None:
     done = [answers.go_on(asked(), time.steps(name, 30)) for name in "ab"]
     assert await asyncio.gather(*done) == [30, 30]
     runs = [name for at, (name, _) in enumerate(time.slices) if at == 0 or time.slices[at - 1][0] != name]
@@ -65,9 +70,8 @@ async def test_they_take_turns() -> None:
     assert len(answers) == 0
 
 
-async def test_others_have_their_turn_in_between() -> None:
-    time = Time()
-    done = LongAnswers(time.monotonic).go_on(asked(), time.steps("a", 30))
+async def test_others_have_their_turn_in_between(time: Time, answers: LongAnswers) -> None:
+    done = answers.go_on(asked(), time.steps("a", 30))
     seen = []
     while not done.done():
         seen.append(len(time.slices))
@@ -75,25 +79,21 @@ async def test_others_have_their_turn_in_between() -> None:
     assert max(after - before for before, after in itertools.pairwise(seen)) <= 11
 
 
-async def test_so_many_bytes_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_bytes_are_under_way(time: Time, answers: LongAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_answers, "UNDER_WAY_BYTES_MAX", 100)
-    time = Time()
-    answers = LongAnswers(time.monotonic)
     sizes = {"a": 60, "b": 60, "c": 300, "d": 10}
     done = [answers.go_on(asked(size), time.steps(name, 20)) for name, size in sizes.items()]
     await asyncio.gather(*done)
-    firsts = list(dict.fromkeys(name for name, _ in time.slices))
-    assert firsts == ["a", "b", "c", "d"]
-    last = {name: max(at for at, step in enumerate(time.slices) if step[0] == name) for name in sizes}
-    first = {name: min(at for at, step in enumerate(time.slices) if step[0] == name) for name in sizes}
+    order = [name for name, _ in time.slices]
+    first = {name: order.index(name) for name in sizes}
+    last = {name: len(order) - 1 - order[::-1].index(name) for name in sizes}
+    assert first["a"] < first["b"]
     assert first["b"] > last["a"]
     assert first["c"] > last["b"], "one alone may have more"
     assert first["d"] > last["c"]
 
 
-async def test_nobody_waits_for_it_any_more() -> None:
-    time = Time()
-    answers = LongAnswers(time.monotonic)
+async def test_nobody_waits_for_it_any_more(time: Time, answers: LongAnswers) -> None:
     gone = answers.go_on(asked(is_wanted=lambda: False), time.steps("a", 100))
     cancelled = answers.go_on(asked(), time.steps("b", 100))
     cancelled.cancel()
@@ -104,21 +104,18 @@ async def test_nobody_waits_for_it_any_more() -> None:
     assert len(answers) == 0
 
 
-async def test_an_error_is_the_waiters() -> None:
+async def test_an_error_is_the_waiters(time: Time, answers: LongAnswers) -> None:
     def failing() -> Steps:
         yield
         raise ValueError("ours")
 
-    answers = LongAnswers(Time().monotonic)
     with pytest.raises(ValueError, match="ours"):
         await answers.go_on(asked(), failing())
     assert len(answers) == 0
 
 
-async def test_a_slice_of_its_own_ends_the_slice_of_the_others() -> None:
+async def test_a_slice_of_its_own_ends_the_slice_of_the_others(time: Time, answers: LongAnswers) -> None:
     """Who waits for one works after it, in the same turn."""
-    time = Time()
-    answers = LongAnswers(time.monotonic)
     own = answers.slice_of_own(asked())
     other = answers.go_on(asked(), time.steps("a", 5))
     await own
