@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.network.connection_state import ConnectionState, Hold
 from broker.network.processor import RECEIVE_BUFFER_SIZE, WRITE_BUFFER_HIGH, ClientConnection, Limits, Processor
 from broker.network.request_channel import Request, RequestChannel
+from tests.support.fake_time import FakeTime as Clock
 from tests.support.turns import Turns
 
 LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
@@ -53,17 +54,6 @@ class Transport:
         self.is_closed = True
 
     abort = close
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 class World:

@@ -3,19 +3,10 @@
 import asyncio
 
 from broker.process.loop_budget import SLICE_S, LoopBudget
+from tests.support.fake_time import FakeTime
 
 
-class Clock:
-    """Time that only work takes."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-async def work(budget: LoopBudget, clock: Clock, name: str, pieces: int, log: list[str]) -> None:
+async def work(budget: LoopBudget, clock: FakeTime, name: str, pieces: int, log: list[str]) -> None:
     for _ in range(pieces):
         clock.now += SLICE_S / 4
         log.append(name)
@@ -23,7 +14,7 @@ async def work(budget: LoopBudget, clock: Clock, name: str, pieces: int, log: li
 
 
 async def test_several_works_together_take_one_slice_of_a_turn_and_each_gets_its_share() -> None:
-    clock = Clock()
+    clock = FakeTime()
     budget = LoopBudget(asyncio.get_running_loop(), clock.monotonic)
     log: list[str] = []
     in_turns: list[list[str]] = []
@@ -40,7 +31,7 @@ async def test_several_works_together_take_one_slice_of_a_turn_and_each_gets_its
 
 
 async def test_a_cancelled_work_does_not_hold_up_the_others() -> None:
-    clock = Clock()
+    clock = FakeTime()
     budget = LoopBudget(asyncio.get_running_loop(), clock.monotonic)
     log: list[str] = []
     first, second, third = (asyncio.create_task(work(budget, clock, name, 50, log)) for name in "abc")
