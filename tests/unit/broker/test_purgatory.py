@@ -181,7 +181,7 @@ Check = Callable[[Purgatory[str]], object]
 
 
 @BOTH_CHECKS
-def test_of_very_many_a_turn_asks_some(check: Check) -> None:
+def test_one_turn_asks_only_some_of_very_many(check: Check) -> None:
     """10,000 fetches that wait for one partition held the loop for each append."""
     turns = Turns()
     purgatory: Purgatory[str] = Purgatory(turns)
@@ -235,7 +235,7 @@ def test_an_event_counts_although_the_time_out_comes_before_its_check(check: Che
     assert last.completions == [False]
 
 
-def test_who_comes_when_there_are_too_many_is_answered_at_once(time: FakeTime) -> None:
+def test_a_request_is_answered_at_once_when_too_many_wait(time: FakeTime) -> None:
     purgatory: Purgatory[str] = Purgatory(time, keys_max=5)
     some, more, few = Waiting(), Waiting(), Waiting()
     assert not purgatory.try_complete_else_watch(some, "abc", 1)

@@ -104,7 +104,7 @@ def test_listeners_hear_of_every_update_until_they_leave(cache: MetadataCache) -
     assert heard == [[TopicPartition("a", 0)]]
 
 
-def test_how_many_partitions_a_topic_has_is_told_and_not_counted(cache: MetadataCache) -> None:
+def test_the_partition_count_is_the_controllers_and_not_the_number_of_states(cache: MetadataCache) -> None:
     """A partition whose state nobody can read is there all the same: the hash of a group's id goes by all of them."""
     assert cache.partition_count("a") == 0
     cache.update(update(state("a", 0), state("a", 2), counts={"a": 5}))
@@ -120,7 +120,7 @@ def test_how_many_partitions_a_topic_has_is_told_and_not_counted(cache: Metadata
     assert cache.partition_count("a") == 0
 
 
-def test_only_what_is_told_to_be_deleted_is_deleted(cache: MetadataCache) -> None:
+def test_only_a_deletion_that_the_controller_reports_counts(cache: MetadataCache) -> None:
     """A full update may lack a topic because the controller could not read its node."""
     deleted: list[frozenset[str]] = []
     cache.on_deletion(deleted.append)

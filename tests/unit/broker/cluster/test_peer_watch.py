@@ -1,4 +1,4 @@
-"""Who may have died a moment ago, and who is gone (CTL-16)."""
+"""Which brokers may have died a moment ago, and which have departed (CTL-16)."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ async def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     for _, watch in world.begun:
         watch.suspected(True)
-    world.live(b1=5, b2=8)  # 2 started again, 3 is gone
+    world.live(b1=5, b2=8)  # 2 started again, 3 has departed
     assert world.suspected_leaders.suspected == set()
     assert world.open() == [("h", 9002)]
 
 
-async def test_who_is_gone_has_departed_until_its_next_life(world: World) -> None:
+async def test_a_broker_that_ended_has_departed_until_its_next_life(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     world.live(b1=5, b3=8)
     assert world.departed() == {2: 6}, "3 has only started again"

@@ -160,7 +160,7 @@ async def test_an_earlier_life_makes_way(server: MemoryZooKeeper) -> None:
 @pytest.mark.parametrize("turns_of_the_first", [1, 3, 50])
 @pytest.mark.parametrize("turns_of_the_second", [1, 3, 50])
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends(
+async def test_the_second_of_two_live_processes_with_one_id_and_one_address_ends(
     server: MemoryZooKeeper, is_late: bool, turns_of_the_first: int, turns_of_the_second: int
 ) -> None:
     """Each deleted the other's node for ever. `is_late`: the first hears of it when the second is registered.
@@ -193,7 +193,7 @@ async def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends
 @pytest.mark.parametrize(
     "text", ['{"id":"a\\nbroker.id=9"}', '{"id":""}', '{"id":7}', "{", '{"id":"\\ud800"}', '{"id":"' + "x" * 300 + '"}']
 )
-async def test_a_cluster_id_that_is_none_is_told_in_one_line(server: MemoryZooKeeper, text: str) -> None:
+async def test_a_bad_cluster_id_is_reported_in_one_line(server: MemoryZooKeeper, text: str) -> None:
     """It becomes a line of `meta.properties`."""
     server.ensure(ClusterIdZNode.PATH, text.encode())
     with pytest.raises(ClusterIdUnreadable) as refused:

@@ -95,7 +95,7 @@ async def test_only_answers_that_would_name_the_doubtful_leader_wait(world: Worl
 
 
 async def test_the_next_leader_lets_the_answer_go(world: World) -> None:
-    """Not the news that the old one is gone: a new controller tells that before it has elected anybody."""
+    """Not the news that the old one ended: a new controller reports that before it has elected anybody."""
     world.leaders.suspect(2)
     world.ask("a", "a")
     world.leaders.depart(broker(2))
@@ -133,7 +133,7 @@ async def test_nobody_waits_for_ever(world: World, monkeypatch: pytest.MonkeyPat
     assert world.answered == []
 
 
-async def test_who_waits_is_answered_when_the_broker_stops(world: World) -> None:
+async def test_waiting_requests_are_answered_when_the_broker_stops(world: World) -> None:
     world.leaders.suspect(2)
     world.ask("suspected", "a")
     world.leaders.depart(broker(3))
@@ -161,7 +161,7 @@ async def test_not_many_wait_and_few_are_answered_in_one_turn(world: World, monk
     assert world.leaders._topics_waiting == 0
 
 
-async def test_one_that_is_gone_is_listed_a_little_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_departed_broker_is_listed_a_little_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspected_leaders, "LINGER_S", 0.001)
     world.leaders.depart(broker(2))
     assert world.leaders.departed() == [broker(2)]

@@ -74,7 +74,7 @@ class World:
         return connection, transport
 
     def ids(self) -> list[int]:
-        """Of the handled requests, in their order."""
+        """The correlation ids of the handled requests, in their order."""
         return [request.header.correlation_id for request in self.handled]
 
 
@@ -228,7 +228,7 @@ def test_in_a_crowd_each_connection_has_a_request_at_a_time(room: int, are_readi
     assert order.index(20) < order.index(11)
 
 
-def test_who_waits_longest_for_room_is_read_first() -> None:
+def test_the_connection_that_waits_longest_for_room_is_read_first() -> None:
     """Ten that pipeline must not fill a queue of four again and again before the eleventh is read."""
     world = World(max_requests=4)
     pairs = [world.connect() for _ in range(11)]
@@ -299,7 +299,7 @@ def test_frames_and_connections_that_take_too_long_are_closed(world: World) -> N
     assert not waiting_transport.is_closed  # it waits for us
 
 
-def test_who_waits_for_an_answer_is_told_of_the_end_once(world: World) -> None:
+def test_a_waiter_hears_once_that_its_connection_ended(world: World) -> None:
     connection, transport = world.connect()
     receive(connection, transport, frame(1) + frame(2))
     world.turns.run()

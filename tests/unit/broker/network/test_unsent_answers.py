@@ -115,7 +115,7 @@ def test_all_connections_share_a_budget_and_answers_shrink_before_it_is_used_up(
     assert world.channel.unsent.total == 0
 
 
-def test_who_takes_next_to_nothing_is_disconnected_when_there_are_too_many_answers() -> None:
+def test_a_client_that_takes_next_to_nothing_is_disconnected_when_memory_is_short() -> None:
     world = FetchWorld(max_unsent=16 * MIB)
     slow = [connect_stuck(world) for _ in range(30)]
     for connection, transport in slow:
@@ -131,7 +131,7 @@ def test_who_takes_next_to_nothing_is_disconnected_when_there_are_too_many_answe
     assert quick.is_open
 
 
-def test_who_takes_nothing_for_long_is_disconnected_in_any_case() -> None:
+def test_a_client_that_takes_nothing_for_long_is_disconnected_in_any_case() -> None:
     world = FetchWorld()
     stuck, trickling = connect_stuck(world), connect_stuck(world)
     for connection, transport in (stuck, trickling):

@@ -52,7 +52,7 @@ def test_a_reader_goes_on_over_a_rotation(path: Path) -> None:
     assert len(list(late.new_lines())) == 1
 
 
-def test_a_write_error_is_told_once_and_it_goes_on_when_it_works_again(
+def test_a_write_error_is_reported_once_and_writing_continues_when_the_disk_works_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     time, whole = FakeTime(), os.write

@@ -58,7 +58,7 @@ async def test_the_report_names_the_call_that_holds_the_loop() -> None:
 
 
 def hold_the_loop(seconds: float) -> None:
-    """Of the processor's time: what others take from a busy machine is not the loop's fault, and not counted."""
+    """Uses the processor for this time. The time that other processes take does not count."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

@@ -93,7 +93,7 @@ async def test_so_many_bytes_are_under_way(time: Time, answers: LongAnswers, mon
     assert first["d"] > last["c"]
 
 
-async def test_nobody_waits_for_it_any_more(time: Time, answers: LongAnswers) -> None:
+async def test_an_answer_that_nobody_waits_for_ends(time: Time, answers: LongAnswers) -> None:
     gone = answers.go_on(asked(is_wanted=lambda: False), time.steps("a", 100))
     cancelled = answers.go_on(asked(), time.steps("b", 100))
     cancelled.cancel()

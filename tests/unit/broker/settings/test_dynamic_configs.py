@@ -148,7 +148,7 @@ RUBBISH = [b"", b"{", b"\xff\xfe", b"[]", b'"x"', b'{"version":1,"config":[]}', 
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH)
-async def test_rubbish_in_a_config_znode_is_told_and_changes_nothing(
+async def test_rubbish_in_a_config_znode_is_reported_and_changes_nothing(
     world: World, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
@@ -227,7 +227,7 @@ async def test_old_change_nodes_are_removed_and_young_ones_stay(world: World) ->
     assert world.changes() == []
 
 
-async def test_of_too_many_change_nodes_the_oldest_go_before_their_time(
+async def test_the_oldest_of_too_many_change_nodes_are_removed_early(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can make hundreds in a second, and each lists them all."""
@@ -301,7 +301,7 @@ async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) 
     assert world.changes() == []
 
 
-async def test_a_lost_answer_is_told_and_asking_again_helps(world: World) -> None:
+async def test_a_lost_answer_is_an_error_and_asking_again_helps(world: World) -> None:
     """BUG-5: nobody knows whether the write was applied; the same request again leads to the same settings, and tells of them."""
     world.session.lose_answers = 1
     with pytest.raises(ConnectionLoss):
