@@ -191,11 +191,22 @@ async def test_back_off_grows_to_its_maximum_and_is_short_again_after_an_answer(
 
 
 @pytest.mark.parametrize(("random", "expected"), [(0.0, 0.04), (0.5, 0.05), (1.0, 0.06)])
-async def test_back_off_has_jitter(world: World, random: float, expected: float) -> None:
+async def test_the_next_attempt_waits_for_the_back_off_with_jitter(
+    world: World, random: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.new_client(random=lambda: random)
     await world.stop()
-    assert await outcomes(world.send(b"")) == {Disconnected}
-    assert world.back_off() == pytest.approx(expected)
+    slept: list[float] = []
+    turn = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await turn(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for _ in range(2):
+        assert await outcomes(world.send(b"")) == {Disconnected}
+    assert slept == [pytest.approx(expected)]
     await world.start()
 
 

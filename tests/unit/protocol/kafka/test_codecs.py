@@ -38,7 +38,15 @@ from tests.support.mutations import mutated
 
 Body = dict[str, Any]
 
+
+def tagged(*keys: str) -> st.SearchStrategy[Body]:
+    """A tagged field, or its default, which is not sent."""
+    return st.just(dict.fromkeys(keys, -1)) | st.fixed_dictionaries(dict.fromkeys(keys, st.integers(0, 5)))
+
+
 SENT_SO = (
+    ("current_leader", tagged("leader_id", "leader_epoch")),
+    ("diverging_epoch", tagged("epoch", "end_offset")),
     ("is_sensitive", st.just(False)),
     ("snapshot_id", st.just({"end_offset": -1, "epoch": -1})),
     ("records", blobs),
