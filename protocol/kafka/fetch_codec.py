@@ -113,7 +113,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
-    """The body from `offset` to the frame's end. Raises MalformedRequest if it is broken or followed by more bytes."""
+    """The body that starts at `offset`; further bytes are ignored. Raises MalformedRequest if it is broken."""
     try:
         return _decode_request(version, frame, offset)
     except struct.error:

@@ -72,7 +72,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def decode_request(version: int, frame: memoryview, offset: int) -> ProduceRequest:
-    """The body from `offset` to the frame's end. Raises MalformedRequest if it is broken or followed by more bytes."""
+    """The body that starts at `offset`; further bytes are ignored. Raises MalformedRequest if it is broken."""
     return decode_at_once(version, frame, offset) or _to_its_end(decoding(version, frame, offset))
 
 

@@ -14,7 +14,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.framing import is_flexible, request_header
 
 TOPIC = "t"
-"""Of those that the requests name there is this one, with partitions 0 to 9, and the group `g`."""
+"""The only topic that the requests name and that exists, with partitions 0 to 9. So does the group `g`."""
 
 SENSIBLE: dict[str, Any] = {
     "acks": 1,

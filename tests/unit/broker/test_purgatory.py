@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,66 +29,75 @@ class Waiting(DelayedOperation[str]):
         self.completions.append(expired)
 
 
-def test_what_can_be_answered_never_waits() -> None:
-    time = FakeTime()
-    purgatory: Purgatory[str] = Purgatory(time)
-    operation = Waiting(CheckResult.DONE)
-    assert purgatory.try_complete_else_watch(operation, ["a"], 10)
-    assert operation.completions == [False]
-    assert (len(purgatory), purgatory.watched_keys(), time.armed()) == (0, 0, 0)
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1])
-def test_without_time_it_expires_at_once(timeout_s: float) -> None:
-    purgatory: Purgatory[str] = Purgatory(FakeTime())
-    operation = Waiting()
+@pytest.fixture
+def purgatory(time: FakeTime) -> Purgatory[str]:
+    return Purgatory(time)
+
+
+def watching(
+    purgatory: Purgatory[str], keys: Collection[str] = "a", *verdicts: CheckResult, timeout_s: float = 1
+) -> list[Waiting]:
+    """An operation for each verdict, in this order; one that waits if there is none."""
+    operations = [Waiting(verdict) for verdict in verdicts or [CheckResult.WAIT]]
+    for operation in operations:
+        purgatory.watch(operation, keys, timeout_s)
+    return operations
+
+
+def counts(purgatory: Purgatory[str]) -> tuple[int, int]:
+    return len(purgatory), purgatory.watched_keys()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "timeout_s", "is_expired"),
+    [(CheckResult.DONE, 10, False), (CheckResult.WAIT, 0, True), (CheckResult.WAIT, -1, True)],
+)
+def test_what_can_be_answered_or_has_no_time_never_waits(
+    time: FakeTime, purgatory: Purgatory[str], verdict: CheckResult, timeout_s: float, is_expired: bool
+) -> None:
+    operation = Waiting(verdict)
     assert purgatory.try_complete_else_watch(operation, ["a"], timeout_s)
-    assert operation.completions == [True]
+    assert operation.completions == [is_expired]
+    assert (*counts(purgatory), time.armed()) == (0, 0, 0)
 
 
-def test_the_timeout_completes_and_forgets() -> None:
-    time = FakeTime()
-    purgatory: Purgatory[str] = Purgatory(time)
-    operation = Waiting()
-    assert not purgatory.try_complete_else_watch(operation, ["a", "b"], 0.5)
-    time.advance(0.49)
+@pytest.mark.parametrize(("timeout_s", "waits_s"), [(0.5, 0.5), (2**31, WAIT_MAX_S)], ids=["a time", "for ever"])
+def test_the_timeout_completes_and_forgets(
+    time: FakeTime, purgatory: Purgatory[str], timeout_s: float, waits_s: float
+) -> None:
+    (operation,) = watching(purgatory, "ab", timeout_s=timeout_s)
+    time.advance(waits_s - 0.01)
     assert operation.completions == []
     time.advance(0.01)
     assert operation.completions == [True]
-    assert (len(purgatory), purgatory.watched_keys()) == (0, 0)
+    assert counts(purgatory) == (0, 0)
 
 
-def test_a_check_asks_those_that_watch_the_key_only() -> None:
-    purgatory: Purgatory[str] = Purgatory(FakeTime())
-    one, other = Waiting(), Waiting()
-    purgatory.watch(one, ["a", "b"], 1)
-    purgatory.watch(other, ["c"], 1)
+def test_a_check_asks_those_that_watch_the_key_only(purgatory: Purgatory[str]) -> None:
+    (one,), (other,) = watching(purgatory, "ab"), watching(purgatory, "c")
     assert purgatory.check("b") == 0
     assert (one.asked, other.asked) == ([("b",)], [])
 
 
-def test_a_check_stops_where_all_later_ones_must_wait() -> None:
-    purgatory: Purgatory[str] = Purgatory(FakeTime())
-    first, second, third = (
-        Waiting(CheckResult.DONE),
-        Waiting(CheckResult.WAIT_LIKE_ALL_LATER),
-        Waiting(CheckResult.DONE),
-    )
-    for operation in (first, second, third):
-        purgatory.watch(operation, ["a"], 1)
+def test_a_check_stops_where_all_later_ones_must_wait(purgatory: Purgatory[str]) -> None:
+    done, like_all_later = CheckResult.DONE, CheckResult.WAIT_LIKE_ALL_LATER
+    _, second, third = watching(purgatory, "a", done, like_all_later, done)
     assert purgatory.check("a") == 1
     assert (len(second.asked), third.asked) == (1, [])
 
 
-def test_check_all_asks_each_operation_once_with_its_touched_keys() -> None:
-    purgatory: Purgatory[str] = Purgatory(FakeTime())
-    operation = Waiting()
-    purgatory.watch(operation, ["a", "b", "c"], 1)
+def test_check_all_asks_each_operation_once_with_its_touched_keys(purgatory: Purgatory[str]) -> None:
+    (operation,) = watching(purgatory, "abc")
     purgatory.check_all(["c", "x", "a"])
     assert operation.asked == [("c", "a")]
 
 
-def test_a_key_more_costs_the_same_however_many_are_watched() -> None:
+def test_a_key_more_costs_the_same_however_many_are_watched(purgatory: Purgatory[str]) -> None:
     """A session of ten thousand partitions that wake one after the other."""
     compared = 0
 
@@ -101,9 +109,7 @@ def test_a_key_more_costs_the_same_however_many_are_watched() -> None:
             compared += 1
             return str.__eq__(self, other)
 
-    purgatory: Purgatory[str] = Purgatory(FakeTime())
-    operation = Waiting()
-    purgatory.watch(operation, [], 1)
+    (operation,) = watching(purgatory, [])
     keys = [Key(number) for number in range(500)]
     for key in (*keys, keys[0]):
         purgatory.watch_also(operation, key)
@@ -113,9 +119,8 @@ def test_a_key_more_costs_the_same_however_many_are_watched() -> None:
     assert purgatory.watched_keys() == 0
 
 
-def test_an_answer_may_cause_more_answers() -> None:
+def test_an_answer_may_cause_more_answers(purgatory: Purgatory[str]) -> None:
     """A completion that checks the same key again does not complete anything twice."""
-    purgatory: Purgatory[str] = Purgatory(FakeTime())
 
     class Chain(Waiting):
         def on_complete(self, *, expired: bool) -> None:
@@ -158,58 +163,43 @@ def test_every_operation_is_completed_exactly_once_and_nothing_is_left(
 
 
 class Turns(FakeTime):
-    """Counts what one turn of the loop does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.soon: list[Callable[[], object]] = []
-
-    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
-        self.soon.append(lambda: callback(*args))
+    """One turn of the loop at a time."""
 
     def turn(self) -> None:
-        soon, self.soon = self.soon, []
-        for callback in soon:
-            callback()
+        for _ in range(len(self._soon)):
+            self._soon.popleft().run()
+
+    def all_turns(self) -> None:
+        while self._soon:
+            self.turn()
 
 
-@pytest.mark.parametrize("is_check_all", [False, True])
-def test_of_very_many_a_turn_asks_some(is_check_all: bool) -> None:
+BOTH_CHECKS = pytest.mark.parametrize(
+    "check", [lambda purgatory: purgatory.check("a"), lambda purgatory: purgatory.check_all(["a"])], ids=["one", "all"]
+)
+Check = Callable[[Purgatory[str]], object]
+
+
+@BOTH_CHECKS
+def test_one_turn_asks_only_some_of_very_many(check: Check) -> None:
     """10,000 fetches that wait for one partition held the loop for each append."""
     turns = Turns()
     purgatory: Purgatory[str] = Purgatory(turns)
-    operations = [Waiting() for _ in range(5 * AT_ONCE)]
-    for operation in operations:
-        purgatory.watch(operation, ["a"], 1)
-
-    def check() -> None:
-        if is_check_all:
-            purgatory.check_all(["a"])
-        else:
-            purgatory.check("a")
-
-    def asked() -> int:
-        return sum(len(operation.asked) for operation in operations)
-
-    for operation in operations:
-        operation.verdict = CheckResult.DONE
+    operations = watching(purgatory, "a", *[CheckResult.DONE] * (5 * AT_ONCE))
     before = 0
     for _ in range(5):
-        check()
-        check()
-        assert asked() - before <= 2 * AT_ONCE
-        before = asked()
-        turns.turn()
-        assert asked() - before <= 2 * AT_ONCE
-        before = asked()
-    while turns.soon:
-        turns.turn()
+        for step in (lambda: (check(purgatory), check(purgatory)), turns.turn):
+            step()
+            asked = sum(len(operation.asked) for operation in operations)
+            assert asked - before <= 2 * AT_ONCE
+            before = asked
+    turns.all_turns()
     assert all(operation.completions == [False] for operation in operations)
-    assert (len(purgatory), purgatory.watched_keys(), len(purgatory._operations_due)) == (0, 0, 0)
+    assert (*counts(purgatory), len(purgatory._operations_due)) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("is_check_all", [False, True])
-def test_a_turn_does_not_ask_for_long(is_check_all: bool) -> None:
+@BOTH_CHECKS
+def test_a_turn_does_not_ask_for_long(check: Check, request: pytest.FixtureRequest) -> None:
     """A fetch that waits for megabytes reads them when it is asked."""
     turns = Turns()
 
@@ -224,40 +214,29 @@ def test_a_turn_does_not_ask_for_long(is_check_all: bool) -> None:
         purgatory.watch(operation, ["a"], 1000)
     for _ in range(10):
         began = turns.now
-        if is_check_all:
-            purgatory.check_all(["a"])
-        else:
-            purgatory.check("a")
+        check(purgatory)
         turns.turn()
         assert turns.now - began <= 2 * (SLICE_S + 0.002)
-    if is_check_all:
+    if "all" in request.node.callspec.id:
         assert min(len(operation.asked) for operation in operations) > 0, "each has its turn"
 
 
-@pytest.mark.parametrize("is_check_all", [False, True])
-def test_an_event_counts_although_the_time_out_comes_before_its_check(is_check_all: bool) -> None:
+@BOTH_CHECKS
+def test_an_event_counts_although_the_time_out_comes_before_its_check(check: Check) -> None:
     """A consumer would get an empty answer, and its partition would rest with a record that nobody announces again."""
     turns = Turns()
     purgatory: Purgatory[str] = Purgatory(turns)
-    operations = [Waiting() for _ in range(3 * AT_ONCE)]
-    for operation in operations:
-        purgatory.watch(operation, ["a", "b"], 1)
-    last = operations[-1]
-    last.verdict = CheckResult.DONE
-    if is_check_all:
-        purgatory.check_all(["a"])
-    else:
-        purgatory.check("a")
+    *_, last = watching(purgatory, "ab", *[CheckResult.WAIT] * (3 * AT_ONCE - 1), CheckResult.DONE)
+    check(purgatory)
     assert last.asked == []
     purgatory._expire(last)
     assert (last.asked, last.completions) == ([("a",)], [False])
-    while turns.soon:
-        turns.turn()
+    turns.all_turns()
     assert last.completions == [False]
 
 
-def test_who_comes_when_there_are_too_many_is_answered_at_once() -> None:
-    purgatory: Purgatory[str] = Purgatory(FakeTime(), keys_max=5)
+def test_a_request_is_answered_at_once_when_too_many_wait(time: FakeTime) -> None:
+    purgatory: Purgatory[str] = Purgatory(time, keys_max=5)
     some, more, few = Waiting(), Waiting(), Waiting()
     assert not purgatory.try_complete_else_watch(some, "abc", 1)
     assert purgatory.try_complete_else_watch(more, "def", 1)
@@ -265,12 +244,3 @@ def test_who_comes_when_there_are_too_many_is_answered_at_once() -> None:
     assert (some.completions, more.completions, few.completions) == ([], [True], [])
     some.complete_now()
     assert not purgatory.try_complete_else_watch(Waiting(), "efgh", 1)
-
-
-def test_nobody_waits_for_ever() -> None:
-    time = FakeTime()
-    purgatory: Purgatory[str] = Purgatory(time)
-    operation = Waiting()
-    purgatory.watch(operation, ["a"], 2**31)
-    time.advance(WAIT_MAX_S)
-    assert operation.completions == [True]

@@ -39,60 +39,44 @@ class Connection:
         self.freed.append(request)
 
 
-@pytest.mark.parametrize("api_key", sorted(HANDLERS.keys() - {ApiKey.API_VERSIONS}))
-def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
-    async def play() -> None:
-        version = SUPPORTED[api_key].max
-        frame = memoryview(
-            request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version)) + b"\xff" * 9
-        )
-        connection = Connection()
-        clock = SystemClock()
-        context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
-        handler = RequestHandler(cast(Any, context))
-        handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), frame, 0.0))
-        while handler._tasks:
-            await asyncio.wait(handler._tasks)
-        assert [reason.split()[0] for reason in connection.reasons] == ["malformed"]
-
-    asyncio.run(play())
-
-
-def closed_for(handlers: dict[ApiKey, Any], frame: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def closed_for(frame: bytes) -> list[str]:
     """Why the connection is closed when this request comes."""
-    monkeypatch.setattr(request_handler, "HANDLERS", handlers)
+    connection = Connection()
+    clock = SystemClock()
+    context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
+    handler = RequestHandler(cast(Any, context))
+    handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), memoryview(frame), 0.0))
+    while handler._tasks:
+        await asyncio.wait(handler._tasks)
+    return connection.reasons
 
-    async def play() -> list[str]:
-        connection = Connection()
-        clock = SystemClock()
-        context = SimpleNamespace(clock=clock, long_answers=LongAnswers(clock.monotonic))
-        handler = RequestHandler(cast(Any, context))
-        handler.handle(Request(cast(Any, connection), 0, parse_request_header(frame), memoryview(frame), 0.0))
-        while handler._tasks:
-            await asyncio.wait(handler._tasks)
-        return connection.reasons
 
-    return asyncio.run(play())
+@pytest.mark.parametrize("api_key", sorted(HANDLERS.keys() - {ApiKey.API_VERSIONS}))
+async def test_a_body_that_cannot_be_read_is_malformed(api_key: ApiKey) -> None:
+    version = SUPPORTED[api_key].max
+    header = request_header(api_key, version, 1, "test", flexible=is_flexible(api_key, version))
+    (reason,) = await closed_for(header + b"\xff" * 9)
+    assert reason.startswith("malformed ")
 
 
 HEADER = request_header(ApiKey.LIST_GROUPS, 0, 1, "test", flexible=False)
 
 
-def test_a_request_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_handler, "REQUEST_BYTES_MAX", 100)
     read: list[Request] = []
-    handlers = {ApiKey.LIST_GROUPS: lambda _, request: read.append(request)}
-    assert closed_for(handlers, HEADER + bytes(50), monkeypatch) == []
-    (reason,) = closed_for(handlers, HEADER + bytes(100), monkeypatch)
-    assert reason.endswith("the limit is 100")
-    assert len(read) == 1
+    handlers = dict.fromkeys((ApiKey.LIST_GROUPS, ApiKey.PRODUCE), lambda _, request: read.append(request))
+    monkeypatch.setattr(request_handler, "HANDLERS", handlers)
     produce = request_header(ApiKey.PRODUCE, 3, 1, "test", flexible=False)
-    handlers = {ApiKey.PRODUCE: lambda _, request: read.append(request)}
-    assert closed_for(handlers, produce + bytes(100), monkeypatch) == []
+    assert await closed_for(HEADER + bytes(50)) == await closed_for(produce + bytes(100)) == []
+    assert len(read) == 2
+    (reason,) = await closed_for(HEADER + bytes(100))
+    assert reason.endswith("the limit is 100")
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
+async def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
     def answer() -> Steps:
         for _ in range(3):
             yield
@@ -101,28 +85,25 @@ def test_an_answer_that_would_be_too_large(monkeypatch: pytest.MonkeyPatch, is_l
     handlers = {ApiKey.LIST_GROUPS: lambda context, request: respond_in_steps(context, request, answer())}
     if is_long:
         monkeypatch.setattr(LongAnswers, "begin", lambda *_: (False, None))
-    (reason,) = closed_for(handlers, HEADER, monkeypatch)
+    monkeypatch.setattr(request_handler, "HANDLERS", handlers)
+    (reason,) = await closed_for(HEADER)
     assert "would have more than 104857600 bytes" in reason
 
 
-def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_request_counts_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """queued.max.request.bytes: the channel gives back what is left of it when the handler returns."""
+    done = asyncio.Event()
 
-    async def play() -> None:
-        done = asyncio.Event()
+    async def long(context: Any, request: Request) -> None:
+        await done.wait()
 
-        async def long(context: Any, request: Request) -> None:
-            await done.wait()
-
-        monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
-        handler = RequestHandler(cast(Any, SimpleNamespace()))
-        connection = Connection()
-        request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
-        handler.handle(request)
-        await asyncio.sleep(0)
-        assert (request.keeps_frame, connection.freed) == (True, [])
-        done.set()
-        await asyncio.wait(handler._tasks)
-        assert connection.freed == [request]
-
-    asyncio.run(play())
+    monkeypatch.setattr(request_handler, "HANDLERS", {ApiKey.LIST_GROUPS: long})
+    handler = RequestHandler(cast(Any, SimpleNamespace()))
+    connection = Connection()
+    request = Request(cast(Any, connection), 0, parse_request_header(HEADER), memoryview(HEADER), 0.0, 70_000)
+    handler.handle(request)
+    await asyncio.sleep(0)
+    assert (request.keeps_frame, connection.freed) == (True, [])
+    done.set()
+    await asyncio.wait(handler._tasks)
+    assert connection.freed == [request]

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-import uvloop
 
 from protocol.network_client import RECEIVE_BUFFER_SIZE, Disconnected, NetworkClient, RequestTimedOut
+from tests.support.fake_time import FakeTime
 
-
-class StillClock:
-    """Time that stands unless it is moved, so that back-offs are what the test says."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+pytestmark = pytest.mark.usefixtures("new_loop")
+Answer = asyncio.Future[Any]
 
 
 class RunningClock:
@@ -26,21 +20,35 @@ class RunningClock:
         return asyncio.get_running_loop().time()
 
 
-class Server:
-    """Accepts, keeps every request that comes (without its length), and answers when the test says so."""
+class World:
+    """A server that keeps every request without its length, and a client. The test says when the server answers."""
 
     def __init__(self) -> None:
+        self.time = FakeTime()
+        self.client = self.new_client()
         self.requests: asyncio.Queue[tuple[bytes, asyncio.StreamWriter]] = asyncio.Queue()
         self.writers: list[asyncio.StreamWriter] = []
         self.address = ("127.0.0.1", 0)
-        self._server: asyncio.Server | None = None
+
+    def new_client(self, **settings: Any) -> NetworkClient:
+        """Its time stands still, so that a back-off lasts until the test moves the time."""
+        defaults = {"request_timeout_ms": 10_000, "random": lambda: 0.5, "max_in_flight": 2}
+        self.client = NetworkClient(settings.pop("clock", self.time), **(defaults | settings))
+        return self.client
+
+    async def __aenter__(self) -> World:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.client.close()
+        await self.stop()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, *self.address)
         self.address = self._server.sockets[0].getsockname()[:2]
 
     async def stop(self) -> None:
-        assert self._server is not None
         self._server.close()
         self.cut()
         await self._server.wait_closed()
@@ -59,38 +67,48 @@ class Server:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
+    def send(self, *texts: bytes) -> list[Answer]:
+        return [asyncio.ensure_future(self.client.send(self.address, encoded(text))) for text in texts]
+
     async def answer(self, body: bytes = b"") -> bytes:
-        """Answers the next request with its correlation id and `body`; gives back the request."""
+        """Answers the next request with its correlation id and `body`. Returns the request."""
         request, writer = await self.requests.get()
         self.write(writer, request[:4] + body)
         return request
 
+    async def exchange(self, text: bytes = b"") -> None:
+        """One request and its answer."""
+        (sent,) = self.send(text)
+        assert (await self.answer())[4:] == text
+        await sent
+
     @staticmethod
     def write(writer: asyncio.StreamWriter, frame: bytes) -> None:
         writer.write(len(frame).to_bytes(4, "big") + frame)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.client.is_connected(self.address)
+
+    async def until_disconnected(self) -> None:
+        while self.is_connected:  # noqa: ASYNC110 - the client has no event for it
+            await asyncio.sleep(0)
+
+    def back_off(self) -> float:
+        return round(self.client._nodes[self.address].retry_at - self.time.now, 6)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 def encoded(text: bytes) -> Callable[[int], list[bytes]]:
     return lambda correlation_id: [correlation_id.to_bytes(4, "big"), text]
 
 
-def new_client(clock: StillClock | RunningClock | None = None, timeout_ms: int = 10_000) -> NetworkClient:
-    return NetworkClient(clock or StillClock(), request_timeout_ms=timeout_ms, random=lambda: 0.5, max_in_flight=2)
-
-
-def run(scenario: Callable[[Server], Awaitable[None]]) -> None:
-    """Runs a scenario with a server of its own, on asyncio's loop and on uvloop, which brokers run on."""
-
-    async def whole() -> None:
-        server = Server()
-        await server.start()
-        async with asyncio.timeout(30):
-            await scenario(server)
-        await server.stop()
-
-    for new_loop in (asyncio.new_event_loop, uvloop.new_event_loop):
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(whole())
+async def outcomes(sends: list[Answer]) -> set[type]:
+    return {type(outcome) for outcome in await asyncio.gather(*sends, return_exceptions=True)}
 
 
 async def turns(count: int = 20) -> None:
@@ -99,39 +117,26 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def test_requests_and_answers_keep_their_order_on_one_connection() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b"%d" % n))) for n in range(5)]
-        for n in range(5):
-            request = await server.answer(b"answer %d" % n)
-            assert request == n.to_bytes(4, "big") + b"%d" % n
-        answers = await asyncio.gather(*sends)
-        assert [bytes(answer[4:]) for answer in answers] == [b"answer %d" % n for n in range(5)]
-        assert len(server.writers) == 1
-        client.close()
-
-    run(scenario)
+async def test_requests_and_answers_keep_their_order_on_one_connection(world: World) -> None:
+    sends = world.send(*(b"%d" % n for n in range(5)))
+    for n in range(5):
+        assert await world.answer(b"answer %d" % n) == n.to_bytes(4, "big") + b"%d" % n
+    assert [bytes(answer[4:]) for answer in await asyncio.gather(*sends)] == [b"answer %d" % n for n in range(5)]
+    assert len(world.writers) == 1
 
 
-def test_no_more_than_the_maximum_is_in_flight() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b"%d" % n))) for n in range(3)]
-        first, writer = await server.requests.get()
-        second, _ = await server.requests.get()
-        await turns()
-        assert server.requests.empty()
-        server.write(writer, first[:4])
-        await sends[0]
-        third, _ = await server.requests.get()
-        assert third[4:] == b"2"
-        server.write(writer, second[:4])
-        server.write(writer, third[:4])
-        await asyncio.gather(*sends)
-        client.close()
-
-    run(scenario)
+async def test_no_more_than_the_maximum_is_in_flight(world: World) -> None:
+    sends = world.send(b"0", b"1", b"2")
+    (first, writer), (second, _) = await world.requests.get(), await world.requests.get()
+    await turns()
+    assert world.requests.empty()
+    world.write(writer, first[:4])
+    await sends[0]
+    third, _ = await world.requests.get()
+    assert third[4:] == b"2"
+    world.write(writer, second[:4])
+    world.write(writer, third[:4])
+    await asyncio.gather(*sends)
 
 
 @pytest.mark.parametrize(
@@ -144,130 +149,83 @@ def test_no_more_than_the_maximum_is_in_flight() -> None:
         [5_000_000, 0, 70_000],
     ],
 )
-def test_answers_of_any_size_in_any_pieces(sizes: list[int]) -> None:
-    async def scenario(server: Server) -> None:
-        client = NetworkClient(StillClock(), request_timeout_ms=10_000, random=lambda: 0.5, max_in_flight=10)
-        bodies = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b""))) for _ in sizes]
-        stream = b""
-        for body in bodies:
-            request, writer = await server.requests.get()
-            stream += (len(body) + 4).to_bytes(4, "big") + request + body
-        for begin in (0, 1, 6):  # split inside the length and inside the correlation id
-            end = {0: 1, 1: 6, 6: len(stream)}[begin]
-            writer.write(stream[begin:end])
-            await writer.drain()
-            await turns()
-        answers = await asyncio.gather(*sends)
-        assert [bytes(answer[4:]) for answer in answers] == bodies
-        client.close()
-
-    run(scenario)
+async def test_answers_of_any_size_in_any_pieces(world: World, sizes: list[int]) -> None:
+    world.new_client(max_in_flight=10)
+    bodies = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
+    sends = world.send(*[b""] * len(sizes))
+    stream = b""
+    for body in bodies:
+        request, writer = await world.requests.get()
+        stream += (len(body) + 4).to_bytes(4, "big") + request + body
+    for piece in (stream[:1], stream[1:6], stream[6:]):  # split inside the length and inside the correlation id
+        writer.write(piece)
+        await writer.drain()
+        await turns()
+    assert [bytes(answer[4:]) for answer in await asyncio.gather(*sends)] == bodies
 
 
-def test_a_connection_that_breaks_fails_what_is_in_flight_and_waiting() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b""))) for _ in range(4)]
-        await server.requests.get()
-        await server.requests.get()
-        server.cut()
-        outcomes = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [Disconnected] * 4
-        assert not client.is_connected(server.address)
-        client.close()
-
-    run(scenario)
+async def test_a_connection_that_breaks_fails_what_is_in_flight_and_waiting(world: World) -> None:
+    sends = world.send(*[b""] * 4)
+    await world.requests.get()
+    await world.requests.get()
+    world.cut()
+    assert await outcomes(sends) == {Disconnected}
+    assert not world.is_connected
 
 
-def test_it_connects_again_after_the_back_off() -> None:
-    async def scenario(server: Server) -> None:
-        clock = StillClock()
-        client = new_client(clock)
-        first = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        await server.answer()
-        await first
-        server.cut()
-        while client.is_connected(server.address):
-            await turns()
-        clock.now += 1  # the back-off of 50 ms is over
-        second = asyncio.ensure_future(client.send(server.address, encoded(b"again")))
-        assert (await server.answer())[4:] == b"again"
-        await second
-        client.close()
-
-    run(scenario)
-
-
-def test_back_off_grows_to_its_maximum_and_starts_anew_after_an_answer() -> None:
-    async def scenario(server: Server) -> None:
-        clock = StillClock()
-        client = NetworkClient(
-            clock, request_timeout_ms=1000, random=lambda: 0.5, backoff_ms=50, backoff_max_ms=1000, max_in_flight=1
-        )
-        await server.stop()
-        delays = []
-        for _ in range(7):
-            with pytest.raises(Disconnected, match="cannot connect"):
-                await client.send(server.address, encoded(b""))
-            delays.append(round(client._nodes[server.address].retry_at - clock.now, 6))
-            clock.now += delays[-1]
-        assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-        await server.start()
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        await server.answer()
-        await send
-        server.cut()
-        while client.is_connected(server.address):
-            await turns()
-        assert round(client._nodes[server.address].retry_at - clock.now, 6) == 0.05
-        client.close()
-
-    run(scenario)
+async def test_back_off_grows_to_its_maximum_and_is_short_again_after_an_answer(world: World) -> None:
+    world.new_client(backoff_ms=50, backoff_max_ms=1000)
+    await world.stop()
+    delays = []
+    for _ in range(7):
+        with pytest.raises(Disconnected, match="cannot connect"):
+            await world.client.send(world.address, encoded(b""))
+        delays.append(world.back_off())
+        world.time.now += delays[-1]
+    assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    await world.start()
+    await world.exchange()
+    world.cut()
+    await world.until_disconnected()
+    assert world.back_off() == 0.05
 
 
 @pytest.mark.parametrize(("random", "expected"), [(0.0, 0.04), (0.5, 0.05), (1.0, 0.06)])
-def test_back_off_has_jitter(random: float, expected: float) -> None:
-    async def scenario(server: Server) -> None:
-        clock = StillClock()
-        client = NetworkClient(clock, request_timeout_ms=1000, random=lambda: random)
-        await server.stop()
-        with pytest.raises(Disconnected):
-            await client.send(server.address, encoded(b""))
-        assert client._nodes[server.address].retry_at == pytest.approx(clock.now + expected)
-        await server.start()
+async def test_the_next_attempt_waits_for_the_back_off_with_jitter(
+    world: World, random: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.new_client(random=lambda: random)
+    await world.stop()
+    slept: list[float] = []
+    turn = asyncio.sleep
 
-    run(scenario)
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await turn(0)
 
-
-def test_sends_during_the_back_off_wait_for_one_attempt() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client(RunningClock())
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        await server.requests.get()
-        server.cut()
-        with pytest.raises(Disconnected):
-            await send
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b"%d" % n))) for n in range(2)]
-        assert (await server.answer())[4:] == b"0"
-        assert (await server.answer())[4:] == b"1"
-        await asyncio.gather(*sends)
-        assert len(server.writers) == 1
-        client.close()
-
-    run(scenario)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for _ in range(2):
+        assert await outcomes(world.send(b"")) == {Disconnected}
+    assert slept == [pytest.approx(expected)]
+    await world.start()
 
 
-def test_no_answer_in_time_closes_the_connection_and_fails_all_of_it() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client(RunningClock(), timeout_ms=30)
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b""))) for _ in range(2)]
-        outcomes = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [RequestTimedOut] * 2
-        assert not client.is_connected(server.address)
-        client.close()
+async def test_sends_during_the_back_off_wait_for_one_attempt(world: World) -> None:
+    world.new_client(clock=RunningClock())
+    failed = world.send(b"")
+    await world.requests.get()
+    world.cut()
+    assert await outcomes(failed) == {Disconnected}
+    sends = world.send(b"0", b"1")
+    assert [(await world.answer())[4:] for _ in sends] == [b"0", b"1"]
+    await asyncio.gather(*sends)
+    assert len(world.writers) == 1
 
-    run(scenario)
+
+async def test_no_answer_in_time_closes_the_connection_and_fails_all_of_it(world: World) -> None:
+    world.new_client(clock=RunningClock(), request_timeout_ms=30)
+    assert await outcomes(world.send(b"", b"")) == {RequestTimedOut}
+    assert not world.is_connected
 
 
 @pytest.mark.parametrize(
@@ -279,133 +237,70 @@ def test_no_answer_in_time_closes_the_connection_and_fails_all_of_it() -> None:
         (b"HTTP/1.1 400 Bad Request", "frame of 1213486160 bytes"),
     ],
 )
-def test_garbage_closes_the_connection(frame: bytes, reason: str) -> None:
-    async def scenario(server: Server) -> None:
-        client = NetworkClient(
-            StillClock(), request_timeout_ms=10_000, random=lambda: 0.5, response_bytes_max=100_000_000
-        )
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        _, writer = await server.requests.get()
-        writer.write(frame)
-        with pytest.raises(Disconnected, match=reason):
-            await send
-        assert not client.is_connected(server.address)
-        client.close()
-
-    run(scenario)
-
-
-def test_an_answer_nobody_asked_for_closes_the_connection() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        await server.answer()
+async def test_garbage_closes_the_connection(world: World, frame: bytes, reason: str) -> None:
+    world.new_client(response_bytes_max=100_000_000)
+    (send,) = world.send(b"")
+    _, writer = await world.requests.get()
+    writer.write(frame)
+    with pytest.raises(Disconnected, match=reason):
         await send
-        server.write(server.writers[0], b"\x00\x00\x00\x01")
-        while client.is_connected(server.address):
-            await turns()
-        client.close()
-
-    run(scenario)
+    assert not world.is_connected
 
 
-def test_a_cancelled_request_keeps_its_place_in_the_order() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        first = asyncio.ensure_future(client.send(server.address, encoded(b"first")))
-        second = asyncio.ensure_future(client.send(server.address, encoded(b"second")))
-        one, writer = await server.requests.get()
-        two, _ = await server.requests.get()
-        first.cancel()
-        await turns()
-        server.write(writer, one[:4] + b"A")
-        server.write(writer, two[:4] + b"B")
-        assert bytes((await second)[4:]) == b"B"
-        assert first.cancelled()
-        client.close()
-
-    run(scenario)
+async def test_an_answer_nobody_asked_for_closes_the_connection(world: World) -> None:
+    await world.exchange()
+    world.write(world.writers[0], b"\x00\x00\x00\x01")
+    await world.until_disconnected()
 
 
-def test_a_caller_cancelled_while_connecting_does_not_take_it_from_the_others() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        first = asyncio.ensure_future(client.send(server.address, encoded(b"first")))
-        second = asyncio.ensure_future(client.send(server.address, encoded(b"second")))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert (await server.answer())[4:] == b"second"
-        await second
-        client.close()
-
-    run(scenario)
+async def test_a_cancelled_request_keeps_its_place_in_the_order(world: World) -> None:
+    first, second = world.send(b"first", b"second")
+    (one, writer), (two, _) = await world.requests.get(), await world.requests.get()
+    first.cancel()
+    await turns()
+    world.write(writer, one[:4] + b"A")
+    world.write(writer, two[:4] + b"B")
+    assert bytes((await second)[4:]) == b"B"
+    assert first.cancelled()
 
 
-def test_an_encoder_that_fails_harms_nobody_else() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
+async def test_a_caller_cancelled_while_connecting_does_not_take_it_from_the_others(world: World) -> None:
+    first, second = world.send(b"first", b"second")
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await world.answer())[4:] == b"second"
+    await second
 
-        def broken(correlation_id: int) -> list[bytes]:
-            raise ValueError("cannot encode")
 
-        for _ in range(3):
-            with pytest.raises(ValueError, match="cannot encode"):
-                await client.send(server.address, broken)
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        await server.answer()
-        await send
-        client.close()
+async def test_an_encoder_that_fails_harms_nobody_else(world: World) -> None:
+    def broken(correlation_id: int) -> list[bytes]:
+        raise ValueError("cannot encode")
 
-    run(scenario)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="cannot encode"):
+            await world.client.send(world.address, broken)
+    await world.exchange()
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-def test_close_fails_what_waits_and_every_later_send(is_connected: bool) -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        sends = [asyncio.ensure_future(client.send(server.address, encoded(b""))) for _ in range(3)]
-        if is_connected:
-            await server.requests.get()
-        else:
-            await asyncio.sleep(0)
-        client.close()
-        outcomes = await asyncio.gather(*sends, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [Disconnected] * 3
-        with pytest.raises(Disconnected):
-            await client.send(server.address, encoded(b""))
-
-    run(scenario)
+async def test_close_fails_what_waits_and_every_later_send(world: World, is_connected: bool) -> None:
+    sends = world.send(*[b""] * 3)
+    await (world.requests.get() if is_connected else asyncio.sleep(0))
+    world.client.close()
+    assert await outcomes([*sends, *world.send(b"")]) == {Disconnected}
 
 
-def test_disconnect_forgets_the_node() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))
-        await server.requests.get()
-        client.disconnect(server.address)
-        client.disconnect(server.address)
-        with pytest.raises(Disconnected):
-            await send
-        send = asyncio.ensure_future(client.send(server.address, encoded(b"")))  # at once: no back-off
-        await server.answer()
-        await send
-        client.close()
-
-    run(scenario)
-
-
-def test_a_host_that_does_not_exist_is_disconnected() -> None:
-    async def scenario(server: Server) -> None:
-        client = new_client()
-        with pytest.raises(Disconnected):
-            await client.send(("127.0.0.1", 0), encoded(b""))
-        client.close()
-
-    run(scenario)
+async def test_disconnect_forgets_the_node(world: World) -> None:
+    sends = world.send(b"")
+    await world.requests.get()
+    world.client.disconnect(world.address)
+    world.client.disconnect(world.address)
+    assert await outcomes(sends) == {Disconnected}
+    await world.exchange()  # at once: no back-off
 
 
 class ClosedTransport:
-    """uvloop's, which closes without a word to its protocol when `create_connection` is cancelled, and then takes nothing."""
+    """uvloop closes it without a call of its protocol when `create_connection` is cancelled. It takes nothing then."""
 
     def write(self, data: bytes) -> None:
         raise RuntimeError("unable to perform operation; the handler is closed")
@@ -414,30 +309,22 @@ class ClosedTransport:
         """Nothing is left to do."""
 
 
-def test_a_connection_made_in_the_moment_of_the_time_out_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_made_in_the_moment_of_the_time_out_is_not_used(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A link that was cut comes back: the system's second try is a second after the first, and so is the time-out."""
 
     async def made_too_late(protocol_factory: Callable[[], asyncio.Protocol], *_: object) -> None:
         protocol_factory().connection_made(ClosedTransport())  # type: ignore[arg-type]
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        server = Server()
-        await server.start()
-        clock = StillClock()
-        client = NetworkClient(clock, request_timeout_ms=10_000, random=lambda: 0.5, connect_timeout_ms=60_000)
-        a_moment = asyncio.timeout(0.001)
-        with monkeypatch.context() as patch:
-            patch.setattr(asyncio.get_running_loop(), "create_connection", made_too_late)
-            patch.setattr(asyncio, "timeout", lambda _: a_moment)
-            with pytest.raises(Disconnected, match="took more than"):
-                await client.send(server.address, encoded(b""))
-        assert not client.is_connected(server.address)
-        clock.now += 1
-        again = asyncio.ensure_future(client.send(server.address, encoded(b"again")))
-        assert (await server.answer())[4:] == b"again"
-        await again
-        client.close()
-        await server.stop()
-
-    asyncio.run(scenario())
+    world.new_client(connect_timeout_ms=60_000)
+    a_moment = asyncio.timeout(0.001)
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "create_connection", made_too_late)
+        patch.setattr(asyncio, "timeout", lambda _: a_moment)
+        with pytest.raises(Disconnected, match="took more than"):
+            await world.client.send(world.address, encoded(b""))
+    assert not world.is_connected
+    world.time.now += 1
+    await world.exchange(b"again")

@@ -10,25 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.numbers import decimal_number, is_plain_number, whole_number
 
-NO_NUMBERS = [
-    "",
-    " ",
-    "+",
-    "-",
-    "1_0",
-    "1 0",
-    "0x10",
-    "١٠",
-    "²",
-    "\uff11\uff10",
-    "nan",
-    "NaN",
-    "inf",
-    "Infinity",
-    "-inf",
-    "1" * 5000,
-    "1\xa0",
-]
+NO_NUMBERS = ["", " ", "+", "-", "1_0", "1 0", "0x10", "١٠", "²", "\uff11\uff10", "1" * 5000, "1\xa0"]
+NO_NUMBERS += ["nan", "NaN", "inf", "Infinity", "-inf"]
 
 
 @pytest.mark.parametrize("text", [*NO_NUMBERS, "1.0", "1e3"])

@@ -12,38 +12,20 @@ from protocol.replica_placement import PlacementError, place
 
 FIVE = [(broker, None) for broker in range(5)]
 
-# Kafka's AdminUtilsTest / AdminRackAwareTest: the table in its documentation.
-KAFKAS_EXAMPLE = {
-    0: (0, 1, 2),
-    1: (1, 2, 3),
-    2: (2, 3, 4),
-    3: (3, 4, 0),
-    4: (4, 0, 1),
-    5: (0, 2, 3),
-    6: (1, 3, 4),
-    7: (2, 4, 0),
-    8: (3, 0, 1),
-    9: (4, 1, 2),
-}
+KAFKAS_EXAMPLE = ["012", "123", "234", "340", "401", "023", "134", "240", "301", "412"]
+"""The table in the documentation of Kafka's AdminUtilsTest and AdminRackAwareTest."""
+RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
+RACKS_ALTERNATE = ["031", "315", "154", "542", "420", "203", "042"]
+"""Brokers 0, 3, 1, 5, 4, 2: one of each rack by turn, as in Kafka's getRackAlternatedBrokerList."""
 
 
-def test_kafkas_example() -> None:
-    assert place(FIVE, 10, 3) == KAFKAS_EXAMPLE
-
-
-def test_racks_alternate() -> None:
-    """Brokers 0, 5, 1, 3 ... one of each rack by turn, as in Kafka's getRackAlternatedBrokerList."""
-    racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
-    placed = place(list(racks.items()), 7, 3)
-    assert placed == {
-        0: (0, 3, 1),
-        1: (3, 1, 5),
-        2: (1, 5, 4),
-        3: (5, 4, 2),
-        4: (4, 2, 0),
-        5: (2, 0, 3),
-        6: (0, 4, 2),
-    }
+@pytest.mark.parametrize(
+    ("brokers", "expected"),
+    [(FIVE, KAFKAS_EXAMPLE), (list(RACKS.items()), RACKS_ALTERNATE), ([(7, None)], ["7", "7", "7"])],
+)
+def test_examples(brokers: list[tuple[int, str | None]], expected: list[str]) -> None:
+    placed = place(brokers, len(expected), len(expected[0]))
+    assert placed == {number: tuple(map(int, replicas)) for number, replicas in enumerate(expected)}
 
 
 @pytest.mark.parametrize(
@@ -66,10 +48,6 @@ def test_where_it_begins(
 def test_an_impossible_factor(factor: int) -> None:
     with pytest.raises(PlacementError, match=f"replication factor {factor} "):
         place(FIVE, 1, factor)
-
-
-def test_one_broker() -> None:
-    assert place([(7, None)], 3, 1) == {0: (7,), 1: (7,), 2: (7,)}
 
 
 clusters = st.dictionaries(st.integers(0, 50), st.sampled_from("abcd"), min_size=1, max_size=9)

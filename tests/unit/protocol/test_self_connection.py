@@ -16,11 +16,7 @@ from protocol.failure_detection.connection_watch import ConnectionWatch
 from protocol.network_client import Disconnected, NetworkClient
 from protocol.self_connection import is_to_itself
 from protocol.types import Endpoint
-
-
-class Clock:
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+from tests.support.fake_time import FakeTime
 
 
 @pytest.fixture(autouse=True)
@@ -40,53 +36,33 @@ def the_port_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_watch, "SPACING_S", 0.001)
 
 
-def free_port() -> int:
+@pytest.fixture
+def port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
-def play(test: Callable[[int], Any]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(10):
-            await test(free_port())
-
-    asyncio.run(run())
+async def test_it_is_seen(port: int) -> None:
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
+    assert is_to_itself(transport)
+    transport.close()
 
 
-def test_it_is_seen() -> None:
-    async def test(port: int) -> None:
-        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
-        assert is_to_itself(transport)
-        transport.close()
-
-    play(test)
+async def test_a_watch_finds_that_nobody_listens(port: int) -> None:
+    found_dead = asyncio.Event()
+    watch = ConnectionWatch(("127.0.0.1", port), found_dead.set)
+    await found_dead.wait()
+    watch.close()
 
 
-def test_a_watch_finds_that_nobody_listens() -> None:
-    async def test(port: int) -> None:
-        found_dead = asyncio.Event()
-        watch = ConnectionWatch(("127.0.0.1", port), found_dead.set)
-        await found_dead.wait()
-        watch.close()
-
-    play(test)
-
-
-def test_a_request_is_not_sent_to_itself() -> None:
+async def test_a_request_is_not_sent_to_itself(port: int) -> None:
     """Its own request would come back as the answer, and the broker could not listen on its port."""
-
-    async def test(port: int) -> None:
-        client = NetworkClient(Clock(), request_timeout_ms=1000, random=lambda: 0.5)
-        with pytest.raises(Disconnected, match="connected with itself"):
-            await client.send(("127.0.0.1", port), lambda _: (b"x",))
-        client.close()
-
-    play(test)
+    client = NetworkClient(FakeTime(), request_timeout_ms=1000, random=lambda: 0.5)
+    with pytest.raises(Disconnected, match="connected with itself"):
+        await client.send(("127.0.0.1", port), lambda _: (b"x",))
+    client.close()
 
 
-def test_a_broker_id_is_not_in_use_because_of_it() -> None:
-    async def test(port: int) -> None:
-        assert await registration._first_that_answers([Endpoint("L", "127.0.0.1", port)]) is None
-
-    play(test)
+async def test_a_broker_id_is_not_in_use_because_of_it(port: int) -> None:
+    assert await registration._first_that_answers([Endpoint("L", "127.0.0.1", port)]) is None

@@ -17,56 +17,28 @@ BROKERS = [(0, None), (1, None), (2, None)]
 TWO = {0: Assignment((0, 1)), 1: Assignment((1, 2))}
 
 
+PARTITIONS, ASSIGNMENT = ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICA_ASSIGNMENT
+HIGHER = "Topic currently has 2 partitions, which is higher than the requested"
+INCREASING = "Increasing the number of partitions by"
+INCONSISTENT = (
+    "Inconsistent replication factor between partitions, partition 0 has 2 while partitions [2, 3] have "
+    "replication factors [1, 3], respectively."
+)
+DUPLICATE = "Duplicate brokers not allowed in replica assignment: 0, 0 for partition id 2."
+
+
 @pytest.mark.parametrize(
     ("count", "chosen", "code", "message"),
     [
-        (2, None, ErrorCode.INVALID_PARTITIONS, "Topic already has 2 partitions."),
-        (
-            1,
-            None,
-            ErrorCode.INVALID_PARTITIONS,
-            "Topic currently has 2 partitions, which is higher than the requested 1.",
-        ),
-        (
-            -1,
-            None,
-            ErrorCode.INVALID_PARTITIONS,
-            "Topic currently has 2 partitions, which is higher than the requested -1.",
-        ),
-        (3, [(99, 0)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Unknown broker(s) in replica assignment: 99."),
-        (
-            4,
-            [(0, 1)],
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Increasing the number of partitions by 2 but 1 assignments provided.",
-        ),
-        (
-            3,
-            [],
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Increasing the number of partitions by 1 but 0 assignments provided.",
-        ),
-        (
-            3,
-            [(0, 0)],
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Duplicate brokers not allowed in replica assignment: 0, 0 for partition id 2.",
-        ),
-        (
-            3,
-            [()],
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Cannot have replication factor of 0 for partition id 2.",
-        ),
-        (
-            4,
-            [(0,), (0, 1, 2)],
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            (
-                "Inconsistent replication factor between partitions, partition 0 has 2 while partitions [2, 3] have "
-                "replication factors [1, 3], respectively."
-            ),
-        ),
+        (2, None, PARTITIONS, "Topic already has 2 partitions."),
+        (1, None, PARTITIONS, f"{HIGHER} 1."),
+        (-1, None, PARTITIONS, f"{HIGHER} -1."),
+        (3, [(99, 0)], ASSIGNMENT, "Unknown broker(s) in replica assignment: 99."),
+        (4, [(0, 1)], ASSIGNMENT, f"{INCREASING} 2 but 1 assignments provided."),
+        (3, [], ASSIGNMENT, f"{INCREASING} 1 but 0 assignments provided."),
+        (3, [(0, 0)], ASSIGNMENT, DUPLICATE),
+        (3, [()], ASSIGNMENT, "Cannot have replication factor of 0 for partition id 2."),
+        (4, [(0,), (0, 1, 2)], ASSIGNMENT, INCONSISTENT),
     ],
 )
 def test_refusals(count: int, chosen: Sequence[tuple[int, ...]] | None, code: ErrorCode, message: str) -> None:
@@ -75,32 +47,25 @@ def test_refusals(count: int, chosen: Sequence[tuple[int, ...]] | None, code: Er
     assert (raised.value.code, raised.value.message) == (code, message)
 
 
-def test_too_many_are_refused_before_they_are_placed() -> None:
+@pytest.mark.parametrize(
+    ("existing", "count", "live", "code"),
+    [
+        (TWO, TOPIC_PARTITIONS_MAX + 1, 3, PARTITIONS),
+        (TWO, 2**31 - 1, 3, PARTITIONS),
+        # CTL-10: the assignment of a moving topic is the controller's.
+        (TWO | {1: Assignment((0, 1), adding=(1,))}, 3, 3, ErrorCode.REASSIGNMENT_IN_PROGRESS),
+        (TWO | {1: Assignment((0, 1), removing=(1,))}, 3, 3, ErrorCode.REASSIGNMENT_IN_PROGRESS),
+        ({}, 3, 3, ErrorCode.UNKNOWN_SERVER_ERROR),
+        ({1: Assignment((0,))}, 3, 3, ErrorCode.UNKNOWN_SERVER_ERROR),
+        ({0: Assignment(())}, 3, 3, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (TWO, 3, 1, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ],
+)
+def test_what_cannot_be_planned(existing: dict[int, Assignment], count: int, live: int, code: ErrorCode) -> None:
     check_count(TOPIC_PARTITIONS_MAX)
     with pytest.raises(KafkaError) as raised:
-        plan("t", TWO, 2**31 - 1, None, BROKERS)
-    assert raised.value.code is ErrorCode.INVALID_PARTITIONS
-
-
-@pytest.mark.parametrize("moving", [Assignment((0, 1), adding=(1,)), Assignment((0, 1), removing=(1,))])
-def test_not_while_a_partition_moves(moving: Assignment) -> None:
-    """CTL-10: the assignment of a moving topic is the controller's."""
-    with pytest.raises(KafkaError) as raised:
-        plan("t", {0: Assignment((0, 1)), 1: moving}, 3, None, BROKERS)
-    assert raised.value.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
-
-
-@pytest.mark.parametrize("existing", [{}, {1: Assignment((0,))}, {0: Assignment(())}])
-def test_a_topic_that_is_no_whole_one(existing: dict[int, Assignment]) -> None:
-    with pytest.raises(KafkaError) as raised:
-        plan("t", existing, 3, None, BROKERS)
-    assert raised.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def test_fewer_brokers_live_than_replicas_are_needed() -> None:
-    with pytest.raises(KafkaError) as raised:
-        plan("t", TWO, 3, None, BROKERS[:1])
-    assert raised.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+        plan("t", existing, count, None, BROKERS[:live])
+    assert raised.value.code is code
 
 
 def test_chosen_replicas() -> None:

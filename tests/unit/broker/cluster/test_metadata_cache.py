@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,28 +32,24 @@ def update(
     return UpdateMetadataRequest(1, 5, 7, states, texts, infos, is_full, partition_counts=counts or {})
 
 
-def test_merges_partitions_and_replaces_brokers() -> None:
-    cache = MetadataCache()
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache()
+
+
+def test_merges_partitions_and_replaces_brokers(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
     changed = cache.update(update(state("a", 1, leader=2, epoch=1), state("b", 0), brokers=(2,)))
     assert changed == [TopicPartition("a", 1), TopicPartition("b", 0)]
     assert [b.id for b in cache.brokers()] == [2]
     assert cache.broker(1) is None
     assert set(cache.partitions_of("a")) == {0, 1}
-    moved = cache.partition(TopicPartition("a", 1))
-    assert moved is not None
-    assert moved.leader == 2
+    assert cache.partition(TopicPartition("a", 1)) == state("a", 1, leader=2, epoch=1)
+    assert cache.update(update(state("b", 0), brokers=(2,))) == [], "unchanged"
     assert (cache.controller_id, cache.controller_epoch) == (1, 5)
 
 
-def test_an_unchanged_partition_is_not_reported() -> None:
-    cache = MetadataCache()
-    cache.update(update(state("a", 0)))
-    assert cache.update(update(state("a", 0))) == []
-
-
-def test_a_topic_has_another_version_when_something_of_it_changed() -> None:
-    cache = MetadataCache()
+def test_a_topic_has_another_version_when_something_of_it_changed(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
     a, b = cache.topic_version("a"), cache.topic_version("b")
     brokers = cache.brokers_version
@@ -63,26 +60,20 @@ def test_a_topic_has_another_version_when_something_of_it_changed() -> None:
     cache.update(update(state("a", 0), ids={"a": SECOND_ID}, brokers=(1,)))
     assert cache.topic_version("a") > a
     assert cache.brokers_version > brokers
+    cache.update(update(state("c", 0)))
+    before = cache.topic_version("c")
+    cache.update(update(ids={"c": uuid.UUID(int=13)}))
+    assert cache.topic_version("c") > before, "its id becomes known"
 
 
-def test_a_topic_whose_id_becomes_known_has_another_version() -> None:
-    cache = MetadataCache()
-    cache.update(update(state("a", 0)))
-    before = cache.topic_version("a")
-    cache.update(update(ids={"a": FIRST_ID}))
-    assert cache.topic_version("a") > before
-
-
-def test_a_full_update_removes_what_it_does_not_name() -> None:
-    cache = MetadataCache()
+def test_a_full_update_removes_what_it_does_not_name(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("b", 0), ids={"a": FIRST_ID, "b": SECOND_ID}))
     assert cache.update(update(state("b", 0), ids={"b": SECOND_ID}, is_full=True)) == [TopicPartition("a", 0)]
     assert cache.topics() == ("b",)
     assert (cache.topic_id("a"), cache.topic_name(FIRST_ID)) == (None, None)
 
 
-def test_leader_during_delete_removes_the_partition_and_then_the_topic() -> None:
-    cache = MetadataCache()
+def test_leader_during_delete_removes_the_partition_and_then_the_topic(cache: MetadataCache) -> None:
     cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
     cache.update(update(state("a", 0, leader=LEADER_DURING_DELETE)))
     assert cache.topics() == ("a",)
@@ -92,9 +83,8 @@ def test_leader_during_delete_removes_the_partition_and_then_the_topic() -> None
     assert dict(cache.partitions_of("a")) == {}
 
 
-def test_a_topic_made_again_starts_empty() -> None:
+def test_a_topic_made_again_starts_empty(cache: MetadataCache) -> None:
     """FLT-36."""
-    cache = MetadataCache()
     cache.update(update(state("a", 0), state("a", 1), ids={"a": FIRST_ID}))
     changed = cache.update(update(state("a", 0), ids={"a": SECOND_ID}))
     assert set(changed) == {TopicPartition("a", 0), TopicPartition("a", 1)}
@@ -104,8 +94,7 @@ def test_a_topic_made_again_starts_empty() -> None:
     assert cache.topic_name(FIRST_ID) is None
 
 
-def test_listeners_hear_of_every_update_until_they_leave() -> None:
-    cache = MetadataCache()
+def test_listeners_hear_of_every_update_until_they_leave(cache: MetadataCache) -> None:
     heard: list[list[TopicPartition]] = []
     leave = cache.on_change(heard.append)
     cache.update(update(state("a", 0)))
@@ -115,9 +104,8 @@ def test_listeners_hear_of_every_update_until_they_leave() -> None:
     assert heard == [[TopicPartition("a", 0)]]
 
 
-def test_how_many_partitions_a_topic_has_is_told_and_not_counted() -> None:
+def test_the_partition_count_is_the_controllers_and_not_the_number_of_states(cache: MetadataCache) -> None:
     """A partition whose state nobody can read is there all the same: the hash of a group's id goes by all of them."""
-    cache = MetadataCache()
     assert cache.partition_count("a") == 0
     cache.update(update(state("a", 0), state("a", 2), counts={"a": 5}))
     assert cache.partition_count("a") == 5
@@ -132,9 +120,8 @@ def test_how_many_partitions_a_topic_has_is_told_and_not_counted() -> None:
     assert cache.partition_count("a") == 0
 
 
-def test_only_what_is_told_to_be_deleted_is_deleted() -> None:
+def test_only_a_deletion_that_the_controller_reports_counts(cache: MetadataCache) -> None:
     """A full update may lack a topic because the controller could not read its node."""
-    cache = MetadataCache()
     deleted: list[frozenset[str]] = []
     cache.on_deletion(deleted.append)
     both = {"a": FIRST_ID, "b": SECOND_ID}

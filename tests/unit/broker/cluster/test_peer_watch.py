@@ -1,9 +1,10 @@
-"""Who may have died a moment ago, and who is gone (CTL-16)."""
+"""Which brokers may have died a moment ago, and which have departed (CTL-16)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+
+import pytest
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.peer_watch import PeerWatch
@@ -23,6 +24,8 @@ class FakeWatch:
 
 
 class World:
+    """Broker 1, and watches that end when the test says so."""
+
     def __init__(self) -> None:
         self.metadata = MetadataCache()
         self.begun: list[tuple[Address, FakeWatch]] = []
@@ -48,18 +51,12 @@ class World:
         return {broker.id: broker.epoch for broker in self.suspected_leaders.departed()}
 
 
-def in_a_loop(test: Callable[[World], None]) -> Callable[[], None]:
-    def run() -> None:
-        async def whole() -> None:
-            test(World())
-
-        asyncio.run(whole())
-
-    return run
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
-@in_a_loop
-def test_every_other_live_broker_is_watched_once(world: World) -> None:
+async def test_every_other_live_broker_is_watched_once(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     world.live(b1=5, b2=6, b3=7)
     assert world.open() == [("h", 9002), ("h", 9003)]
@@ -71,8 +68,7 @@ def test_every_other_live_broker_is_watched_once(world: World) -> None:
     assert world.open() == []
 
 
-@in_a_loop
-def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
+async def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     watch = world.begun[0][1]
     watch.suspected(True)
@@ -82,18 +78,16 @@ def test_a_suspicion_ends_with_what_is_found(world: World) -> None:
     assert world.suspected_leaders.suspected == set()
 
 
-@in_a_loop
-def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
+async def test_a_suspicion_ends_with_the_life_it_was_of(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     for _, watch in world.begun:
         watch.suspected(True)
-    world.live(b1=5, b2=8)  # 2 started again, 3 is gone
+    world.live(b1=5, b2=8)  # 2 started again, 3 has departed
     assert world.suspected_leaders.suspected == set()
     assert world.open() == [("h", 9002)]
 
 
-@in_a_loop
-def test_who_is_gone_has_departed_until_its_next_life(world: World) -> None:
+async def test_a_broker_that_ended_has_departed_until_its_next_life(world: World) -> None:
     world.live(b1=5, b2=6, b3=7)
     world.live(b1=5, b3=8)
     assert world.departed() == {2: 6}, "3 has only started again"
@@ -105,8 +99,7 @@ def test_who_is_gone_has_departed_until_its_next_life(world: World) -> None:
     assert world.departed() == {}
 
 
-@in_a_loop
-def test_a_broker_without_a_control_listener_is_not_watched(world: World) -> None:
+async def test_a_broker_without_a_control_listener_is_not_watched(world: World) -> None:
     world.metadata.update(
         UpdateMetadataRequest(1, 1, 1, (), {}, (BrokerInfo(2, 1, (Endpoint("PLAINTEXT", "h", 1),)),), False)
     )

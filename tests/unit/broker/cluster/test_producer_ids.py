@@ -11,7 +11,7 @@ from broker.cluster.producer_ids import BLOCK_SIZE, ProducerIds
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.api_keys import ApiKey
 from protocol.zk.znodes import PRODUCER_ID_MAX, ProducerIdBlockZNode
-from tests.support.api_world import World, run
+from tests.support.api_world import World
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 PATH = ProducerIdBlockZNode.PATH
@@ -27,47 +27,36 @@ def new_zookeeper(data: bytes = b"") -> MemoryZooKeeper:
     return zk
 
 
-def test_blocks_follow_each_other_and_no_id_is_given_twice() -> None:
-    async def scenario() -> None:
-        zk = new_zookeeper()
-        brokers = [ids_of(zk, 1), ids_of(zk, 2)]
-        first = await brokers[0].next_id()
-        assert first == 0
-        assert zk.nodes[PATH].data == b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
-        given = [first, *await asyncio.gather(*(ids.next_id() for ids in brokers * 2500))]
-        assert len(set(given)) == len(given) == 5001
-        assert ProducerIdBlockZNode.decode(zk.nodes[PATH].data) == 5999
-
-    run(scenario())
+async def test_blocks_follow_each_other_and_no_id_is_given_twice() -> None:
+    zk = new_zookeeper()
+    brokers = [ids_of(zk, 1), ids_of(zk, 2)]
+    first = await brokers[0].next_id()
+    assert first == 0
+    assert zk.nodes[PATH].data == b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
+    given = [first, *await asyncio.gather(*(ids.next_id() for ids in brokers * 2500))]
+    assert len(set(given)) == len(given) == 5001
+    assert ProducerIdBlockZNode.decode(zk.nodes[PATH].data) == 5999
 
 
-def test_a_block_that_may_be_ours_is_left_alone() -> None:
+async def test_a_block_that_may_be_ours_is_left_alone() -> None:
     """FLT-19: the write was done and its answer lost. Clients try again, and get ids of the next block."""
-
-    async def scenario() -> None:
-        zk = new_zookeeper()
-        session = MemorySession(zk)
-        ids = ProducerIds(1, cast(Any, session))
-        session.lose_answers = 1
-        with pytest.raises(KafkaError) as raised:
-            await ids.next_id()
-        assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert await ids.next_id() == BLOCK_SIZE
-
-    run(scenario())
+    zk = new_zookeeper()
+    session = MemorySession(zk)
+    ids = ProducerIds(1, cast(Any, session))
+    session.lose_answers = 1
+    with pytest.raises(KafkaError) as raised:
+        await ids.next_id()
+    assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert await ids.next_id() == BLOCK_SIZE
 
 
-def test_without_the_node_no_id_is_given() -> None:
+async def test_without_the_node_no_id_is_given() -> None:
     """An id that is given twice makes two producers one: records of the second would be taken for those of the first."""
-
-    async def scenario() -> None:
-        zk = MemoryZooKeeper()
-        with pytest.raises(KafkaError) as raised:
-            await ids_of(zk).next_id()
-        assert raised.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert PATH not in zk.nodes
-
-    run(scenario())
+    zk = MemoryZooKeeper()
+    with pytest.raises(KafkaError) as raised:
+        await ids_of(zk).next_id()
+    assert raised.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert PATH not in zk.nodes
 
 
 @pytest.mark.parametrize(
@@ -82,42 +71,36 @@ def test_without_the_node_no_id_is_given() -> None:
         ProducerIdBlockZNode.encode(1, PRODUCER_ID_MAX - 1001, PRODUCER_ID_MAX - 2),  # no whole block is left
     ],
 )
-def test_what_cannot_be_read_is_an_error_and_stays(data: bytes) -> None:
-    async def scenario() -> None:
-        zk = new_zookeeper(data)
-        with pytest.raises(KafkaError) as raised:
-            await ids_of(zk).next_id()
-        assert raised.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert zk.nodes[PATH].data == data
-
-    run(scenario())
+async def test_what_cannot_be_read_is_an_error_and_stays(data: bytes) -> None:
+    zk = new_zookeeper(data)
+    with pytest.raises(KafkaError) as raised:
+        await ids_of(zk).next_id()
+    assert raised.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert zk.nodes[PATH].data == data
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_init_producer_id(version: int) -> None:
-    async def scenario() -> None:
-        world = World()
-        world.zk.ensure(PATH)
-        world.context.producer_ids = ProducerIds(1, cast(Any, world.session))
+async def test_init_producer_id(version: int) -> None:
+    world = World()
+    world.zk.ensure(PATH)
+    world.context.producer_ids = ProducerIds(1, cast(Any, world.session))
 
-        async def ask(transactional_id: str | None = None, producer_id: int = -1, epoch: int = -1) -> tuple[int, ...]:
-            body = {
-                "transactional_id": transactional_id,
-                "transaction_timeout": 60_000,
-                "producer_id": producer_id,
-                "producer_epoch": epoch,
-            }
-            answer = await world.call(ApiKey.INIT_PRODUCER_ID, version, body)
-            return int(answer.error_code), answer.producer_id, answer.producer_epoch
+    async def ask(transactional_id: str | None = None, producer_id: int = -1, epoch: int = -1) -> tuple[int, ...]:
+        body = {
+            "transactional_id": transactional_id,
+            "transaction_timeout": 60_000,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+        }
+        answer = await world.call(ApiKey.INIT_PRODUCER_ID, version, body)
+        return int(answer.error_code), answer.producer_id, answer.producer_epoch
 
-        assert await ask() == (0, 0, 0)
-        assert await ask() == (0, 1, 0)
-        assert await ask("payments") == (ErrorCode.INVALID_REQUEST, -1, -1)
-        assert await ask("") == (ErrorCode.INVALID_REQUEST, -1, -1)
-        if version >= 3:
-            # KIP-360: without a transactional id, a new id in any case, as Kafka does.
-            assert await ask(producer_id=0, epoch=4) == (0, 2, 0)
-            assert await ask(producer_id=0) == (ErrorCode.INVALID_REQUEST, -1, -1)
-            assert await ask(epoch=3) == (ErrorCode.INVALID_REQUEST, -1, -1)
-
-    run(scenario())
+    assert await ask() == (0, 0, 0)
+    assert await ask() == (0, 1, 0)
+    assert await ask("payments") == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert await ask("") == (ErrorCode.INVALID_REQUEST, -1, -1)
+    if version >= 3:
+        # KIP-360: without a transactional id, a new id in any case, as Kafka does.
+        assert await ask(producer_id=0, epoch=4) == (0, 2, 0)
+        assert await ask(producer_id=0) == (ErrorCode.INVALID_REQUEST, -1, -1)
+        assert await ask(epoch=3) == (ErrorCode.INVALID_REQUEST, -1, -1)

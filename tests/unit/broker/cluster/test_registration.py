@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -75,14 +75,11 @@ class Process:
         return node is not None and (node.owner, node.czxid) == (self.session.session_id, self.registration.epoch)
 
 
-def play(story: Callable[[MemoryZooKeeper], Awaitable[None]]) -> None:
-    async def run() -> None:
-        server = MemoryZooKeeper()
-        server.ensure("/brokers/ids")
-        async with asyncio.timeout(10):
-            await story(server)
-
-    asyncio.run(run())
+@pytest.fixture
+def server() -> MemoryZooKeeper:
+    server = MemoryZooKeeper()
+    server.ensure("/brokers/ids")
+    return server
 
 
 async def turns(count: int = 100) -> None:
@@ -101,123 +98,104 @@ def it_tries_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "RETRY_S", 0)
 
 
-def test_a_deletion_is_made_good() -> None:
-    async def story(server: MemoryZooKeeper) -> None:
-        process = Process(server)
-        await process.registration.start()
-        for count in (1, 2):
-            delete(server)
-            await turns()
-            assert process.is_registered
-            assert (len(process.lost), len(process.epochs)) == (count, count + 1)
-
-    play(story)
+async def test_a_deletion_is_made_good(server: MemoryZooKeeper) -> None:
+    process = Process(server)
+    await process.registration.start()
+    for count in (1, 2):
+        delete(server)
+        await turns()
+        assert process.is_registered
+        assert (len(process.lost), len(process.epochs)) == (count, count + 1)
 
 
 @pytest.mark.parametrize("when", ["the first registration", "another one", "a look after a change"])
-def test_a_deletion_between_the_answer_and_the_turn_of_who_awaits_it_is_not_missed(when: str) -> None:
-    async def story(server: MemoryZooKeeper) -> None:
-        process = Process(server)
+async def test_a_deletion_between_the_answer_and_the_turn_of_who_awaits_it_is_not_missed(
+    server: MemoryZooKeeper, when: str
+) -> None:
+    process = Process(server)
 
-        def deleted_meanwhile() -> None:
-            process.session.after_exists = lambda: delete(server)
+    def deleted_meanwhile() -> None:
+        process.session.after_exists = lambda: delete(server)
 
-        if when == "the first registration":
-            deleted_meanwhile()
-        await process.registration.start()
-        if when == "another one":
-            deleted_meanwhile()
-            delete(server)
-        if when == "a look after a change":
-            deleted_meanwhile()
-            server.apply(SetOp(PATH, server.nodes[PATH].data), 0)
-        await turns()
-        assert process.is_registered
+    if when == "the first registration":
+        deleted_meanwhile()
+    await process.registration.start()
+    if when == "another one":
+        deleted_meanwhile()
         delete(server)
-        await turns()
-        assert process.is_registered, "it still watches"
-
-    play(story)
-
-
-def test_a_look_that_was_lost_is_made_good_with_the_connection() -> None:
-    """The one-shot watch was used up by a change, the next one was not set."""
-
-    async def story(server: MemoryZooKeeper) -> None:
-        process = Process(server)
-        await process.registration.start()
-        process.session.fail_exists = True
+    if when == "a look after a change":
+        deleted_meanwhile()
         server.apply(SetOp(PATH, server.nodes[PATH].data), 0)
-        await turns()
-        process.session.change_state(SessionState.CONNECTED)
-        await turns()
-        delete(server)
-        await turns()
-        assert process.is_registered
-
-    play(story)
+    await turns()
+    assert process.is_registered
+    delete(server)
+    await turns()
+    assert process.is_registered, "it still watches"
 
 
-def test_an_earlier_life_makes_way() -> None:
-    async def story(server: MemoryZooKeeper) -> None:
-        killed, successor = Process(server), Process(server)
-        await killed.registration.start()
-        killed.registration.stop_watching()
-        await successor.registration.start()
-        await turns()
-        assert successor.is_registered
-        assert successor.ended == []
+async def test_a_look_that_was_lost_is_made_good_with_the_connection(server: MemoryZooKeeper) -> None:
+    """The one-shot watch was used up by a change, the next one was not set."""
+    process = Process(server)
+    await process.registration.start()
+    process.session.fail_exists = True
+    server.apply(SetOp(PATH, server.nodes[PATH].data), 0)
+    await turns()
+    process.session.change_state(SessionState.CONNECTED)
+    await turns()
+    delete(server)
+    await turns()
+    assert process.is_registered
 
-    play(story)
+
+async def test_an_earlier_life_makes_way(server: MemoryZooKeeper) -> None:
+    killed, successor = Process(server), Process(server)
+    await killed.registration.start()
+    killed.registration.stop_watching()
+    await successor.registration.start()
+    await turns()
+    assert successor.is_registered
+    assert successor.ended == []
 
 
 @pytest.mark.parametrize("turns_of_the_first", [1, 3, 50])
 @pytest.mark.parametrize("turns_of_the_second", [1, 3, 50])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_of_two_live_processes_with_one_id_and_one_address_the_second_ends(
-    is_late: bool, turns_of_the_first: int, turns_of_the_second: int
+async def test_the_second_of_two_live_processes_with_one_id_and_one_address_ends(
+    server: MemoryZooKeeper, is_late: bool, turns_of_the_first: int, turns_of_the_second: int
 ) -> None:
     """Each deleted the other's node for ever. `is_late`: the first hears of it when the second is registered.
 
     Either may be slower than the other: who was there first goes on all the same.
     """
-
-    async def story(server: MemoryZooKeeper) -> None:
-        first, second = Process(server), Process(server)
-        first.session.turns, second.session.turns = turns_of_the_first, turns_of_the_second
-        await first.registration.start()
-        if is_late:
-            first.session.state = SessionState.SUSPENDED
-        try:
-            await second.registration.start()
-        except BrokerIdInUse as error:
-            second.ended.append(error)
-        if is_late:
-            first.session.change_state(SessionState.CONNECTED)
-        await turns(1000)
-        assert first.is_registered
-        assert first.ended == []
-        (error,) = second.ended
-        assert "broker id 1" in str(error)
-        assert "broker.invalid:9" in str(error)
-        assert f"0x{first.session.session_id:x}" in str(error)
-        writes = len(server.writes)
-        await turns(1000)
-        assert len(server.writes) == writes, "it is quiet"
-
-    play(story)
+    first, second = Process(server), Process(server)
+    first.session.turns, second.session.turns = turns_of_the_first, turns_of_the_second
+    await first.registration.start()
+    if is_late:
+        first.session.state = SessionState.SUSPENDED
+    try:
+        await second.registration.start()
+    except BrokerIdInUse as error:
+        second.ended.append(error)
+    if is_late:
+        first.session.change_state(SessionState.CONNECTED)
+    await turns(1000)
+    assert first.is_registered
+    assert first.ended == []
+    (error,) = second.ended
+    assert "broker id 1" in str(error)
+    assert "broker.invalid:9" in str(error)
+    assert f"0x{first.session.session_id:x}" in str(error)
+    writes = len(server.writes)
+    await turns(1000)
+    assert len(server.writes) == writes, "it is quiet"
 
 
 @pytest.mark.parametrize(
     "text", ['{"id":"a\\nbroker.id=9"}', '{"id":""}', '{"id":7}', "{", '{"id":"\\ud800"}', '{"id":"' + "x" * 300 + '"}']
 )
-def test_a_cluster_id_that_is_none_is_told_in_one_line(text: str) -> None:
+async def test_a_bad_cluster_id_is_reported_in_one_line(server: MemoryZooKeeper, text: str) -> None:
     """It becomes a line of `meta.properties`."""
-
-    async def story(server: MemoryZooKeeper) -> None:
-        server.ensure(ClusterIdZNode.PATH, text.encode())
-        with pytest.raises(ClusterIdUnreadable) as refused:
-            await cluster_id(MemorySession(server))  # type: ignore[arg-type]
-        assert str(refused.value).isprintable()
-
-    play(story)
+    server.ensure(ClusterIdZNode.PATH, text.encode())
+    with pytest.raises(ClusterIdUnreadable) as refused:
+        await cluster_id(MemorySession(server))  # type: ignore[arg-type]
+    assert str(refused.value).isprintable()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -32,9 +31,15 @@ class World:
 
     def __init__(self) -> None:
         self.metadata = MetadataCache()
-        self.suspected_leaders = SuspectedLeaders(self.metadata)
+        self.leaders = SuspectedLeaders(self.metadata)
         self.answered: list[str] = []
         self.lead(a=[2, 3], b=[1])
+
+    async def __aenter__(self) -> World:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leaders.close()
 
     def lead(self, **leaders: list[int]) -> None:
         states = tuple(
@@ -43,164 +48,124 @@ class World:
             for number, leader in enumerate(of)
         )
         self.metadata.update(UpdateMetadataRequest(1, 1, 1, states, {}, (broker(1), broker(2), broker(3)), False))
-        self.suspected_leaders.look_again()
+        self.leaders.look_again()
 
     def ask(self, name: str, *topics: str) -> None:
-        self.suspected_leaders.when_settled(topics, lambda: self.answered.append(name))
+        self.leaders.when_settled(topics, lambda: self.answered.append(name))
 
 
-def play(test: Callable[[World], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        world = World()
-        await test(world)
-        world.suspected_leaders.close()
-
-    asyncio.run(whole())
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
-def test_while_nobody_is_in_doubt_the_answer_is_given_at_once() -> None:
-    async def test(world: World) -> None:
-        world.ask("both", "a", "b")
-        world.ask("of nothing")
-        world.ask("unknown", "c")
-        assert world.answered == ["both", "of nothing", "unknown"]
-
-    play(test)
+async def test_while_nobody_is_in_doubt_the_answer_is_given_at_once(world: World) -> None:
+    world.ask("both", "a", "b")
+    world.ask("of nothing")
+    world.ask("unknown", "c")
+    assert world.answered == ["both", "of nothing", "unknown"]
 
 
-def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader() -> None:
+async def test_a_question_that_came_just_before_the_news_waits_for_the_next_leader(world: World) -> None:
     """A client and the brokers hear of a death in any order."""
-
-    async def test(world: World) -> None:
-        world.suspected_leaders.are_watched = True
-        told = asyncio.Event()
-        world.ask("of nothing")
-        world.ask("a", "a")
-        world.suspected_leaders.when_settled(("b",), told.set)
-        assert world.answered == ["of nothing"]
-        world.suspected_leaders.suspect(3)
-        await told.wait()
-        assert world.answered == ["of nothing"]
-        world.lead(a=[2, 1])
-        assert world.answered == ["of nothing", "a"]
-
-    play(test)
+    world.leaders.are_watched = True
+    told = asyncio.Event()
+    world.ask("of nothing")
+    world.ask("a", "a")
+    world.leaders.when_settled(("b",), told.set)
+    assert world.answered == ["of nothing"]
+    world.leaders.suspect(3)
+    await told.wait()
+    assert world.answered == ["of nothing"]
+    world.lead(a=[2, 1])
+    assert world.answered == ["of nothing", "a"]
 
 
-def test_only_answers_that_would_name_the_doubtful_leader_wait() -> None:
-    async def test(world: World) -> None:
-        world.suspected_leaders.suspect(3)
-        world.ask("b", "b")
-        world.ask("a", "a")
-        world.ask("both", "b", "a")
-        assert world.answered == ["b"]
-        world.suspected_leaders.trust(2)
-        world.suspected_leaders.look_again()
-        assert world.answered == ["b"]
-        world.suspected_leaders.trust(3)
-        assert world.answered == ["b", "a", "both"]
-
-    play(test)
+async def test_only_answers_that_would_name_the_doubtful_leader_wait(world: World) -> None:
+    world.leaders.suspect(3)
+    world.ask("b", "b")
+    world.ask("a", "a")
+    world.ask("both", "b", "a")
+    assert world.answered == ["b"]
+    world.leaders.trust(2)
+    world.leaders.look_again()
+    assert world.answered == ["b"]
+    world.leaders.trust(3)
+    assert world.answered == ["b", "a", "both"]
 
 
-def test_the_next_leader_lets_the_answer_go() -> None:
-    """Not the news that the old one is gone: a new controller tells that before it has elected anybody."""
-
-    async def test(world: World) -> None:
-        world.suspected_leaders.suspect(2)
-        world.ask("a", "a")
-        world.suspected_leaders.depart(broker(2))
-        world.suspected_leaders.trust(2)
-        assert world.answered == []
-        world.lead(a=[3, 3])
-        assert world.answered == ["a"]
-
-    play(test)
+async def test_the_next_leader_lets_the_answer_go(world: World) -> None:
+    """Not the news that the old one ended: a new controller reports that before it has elected anybody."""
+    world.leaders.suspect(2)
+    world.ask("a", "a")
+    world.leaders.depart(broker(2))
+    world.leaders.trust(2)
+    assert world.answered == []
+    world.lead(a=[3, 3])
+    assert world.answered == ["a"]
 
 
-def test_that_there_is_no_leader_is_an_answer_too() -> None:
+async def test_that_there_is_no_leader_is_an_answer_too(world: World) -> None:
     """Nobody else is in the ISR: there is nothing to wait for."""
-
-    async def test(world: World) -> None:
-        world.suspected_leaders.depart(broker(2))
-        world.ask("a", "a")
-        world.lead(a=[NO_LEADER, 3])
-        assert world.answered == ["a"]
-
-    play(test)
+    world.leaders.depart(broker(2))
+    world.ask("a", "a")
+    world.lead(a=[NO_LEADER, 3])
+    assert world.answered == ["a"]
 
 
-def test_one_that_is_back_is_not_in_doubt() -> None:
-    async def test(world: World) -> None:
-        world.suspected_leaders.depart(broker(2))
-        world.ask("a", "a")
-        world.suspected_leaders.come(2)
-        world.suspected_leaders.look_again()
-        assert world.answered == ["a"]
-        assert world.suspected_leaders.departed() == []
-
-    play(test)
+async def test_one_that_is_back_is_not_in_doubt(world: World) -> None:
+    world.leaders.depart(broker(2))
+    world.ask("a", "a")
+    world.leaders.come(2)
+    world.leaders.look_again()
+    assert world.answered == ["a"]
+    assert world.leaders.departed() == []
 
 
-def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_waits_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspected_leaders, "HOLD_S", 0.001)
-
-    async def test(world: World) -> None:
-        world.suspected_leaders.suspect(2)
-        answered = asyncio.Event()
-        world.suspected_leaders.when_settled(("a",), answered.set)
-        await answered.wait()
-        assert world.suspected_leaders.suspected == {2}
-        world.suspected_leaders.trust(2)
-        assert world.answered == []
-
-    play(test)
+    world.leaders.suspect(2)
+    answered = asyncio.Event()
+    world.leaders.when_settled(("a",), answered.set)
+    await answered.wait()
+    assert world.leaders.suspected == {2}
+    world.leaders.trust(2)
+    assert world.answered == []
 
 
-def test_who_waits_is_answered_when_the_broker_stops() -> None:
-    async def test(world: World) -> None:
-        world.suspected_leaders.suspect(2)
-        world.ask("suspected", "a")
-        world.suspected_leaders.depart(broker(3))
-        world.ask("departed", "a")
-        world.suspected_leaders.close()
-        assert world.answered == ["suspected", "departed"]
-
-    play(test)
+async def test_waiting_requests_are_answered_when_the_broker_stops(world: World) -> None:
+    world.leaders.suspect(2)
+    world.ask("suspected", "a")
+    world.leaders.depart(broker(3))
+    world.ask("departed", "a")
+    world.leaders.close()
+    assert world.answered == ["suspected", "departed"]
 
 
-def test_not_many_wait_and_few_are_answered_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_not_many_wait_and_few_are_answered_in_one_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand connections can ask a hundred times each."""
     monkeypatch.setattr(suspected_leaders, "WAITERS_MAX", 5)
     monkeypatch.setattr(suspected_leaders, "TOPICS_MAX", 7)
     monkeypatch.setattr(suspected_leaders, "RELEASED_AT_ONCE", 2)
-
-    async def test(world: World) -> None:
-        world.suspected_leaders.suspect(2)
-        world.ask("large", "a", *"cdefghi")
-        for number in range(6):
-            world.ask(f"{number}", "a")
-        assert world.answered == ["large", "5"]
-        world.lead(a=[1, 1])
-        assert world.answered[2:] == ["0", "1"]
-        await asyncio.sleep(0)
-        assert world.answered[4:] == ["2", "3"]
-        await asyncio.sleep(0)
-        assert world.answered[6:] == ["4"]
-        assert world.suspected_leaders._topics_waiting == 0
-
-    play(test)
+    world.leaders.suspect(2)
+    world.ask("large", "a", *"cdefghi")
+    for number in range(6):
+        world.ask(f"{number}", "a")
+    assert world.answered == ["large", "5"]
+    world.lead(a=[1, 1])
+    assert world.answered[2:] == ["0", "1"]
+    await asyncio.sleep(0)
+    assert world.answered[4:] == ["2", "3"]
+    await asyncio.sleep(0)
+    assert world.answered[6:] == ["4"]
+    assert world.leaders._topics_waiting == 0
 
 
-def test_one_that_is_gone_is_listed_a_little_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_departed_broker_is_listed_a_little_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspected_leaders, "LINGER_S", 0.001)
-
-    async def test(world: World) -> None:
-        world.suspected_leaders.depart(broker(2))
-        assert world.suspected_leaders.departed() == [broker(2)]
-        world.suspected_leaders.depart(broker(2, epoch=9))
-        assert world.suspected_leaders.departed() == [broker(2, epoch=9)]
-        await asyncio.sleep(0.01)  # timers fire in order
-        assert world.suspected_leaders.departed() == []
-
-    play(test)
+    world.leaders.depart(broker(2))
+    assert world.leaders.departed() == [broker(2)]
+    world.leaders.depart(broker(2, epoch=9))
+    assert world.leaders.departed() == [broker(2, epoch=9)]
+    await asyncio.sleep(0.01)  # timers fire in order
+    assert world.leaders.departed() == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.network.connection_state import ConnectionState, Hold
 from broker.network.processor import RECEIVE_BUFFER_SIZE, WRITE_BUFFER_HIGH, ClientConnection, Limits, Processor
 from broker.network.request_channel import LARGE_STEP_MAX, LARGE_TURN_MAX, Request, RequestChannel
+from tests.support.fake_time import FakeTime as Clock
 from tests.support.turns import Turns
 
 LIMITS = Limits(frame_bytes_max=1_000_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
@@ -55,17 +56,6 @@ class Transport:
     abort = close
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return 0
-
-
 class World:
     """One channel, one processor, connections as needed. `handled` are the requests, in order; none is answered by itself."""
 
@@ -82,6 +72,15 @@ class World:
         connection, transport = ClientConnection(self.processor, "PLAINTEXT"), Transport()
         connection.connection_made(transport)  # type: ignore[arg-type]
         return connection, transport
+
+    def ids(self) -> list[int]:
+        """The correlation ids of the handled requests, in their order."""
+        return [request.header.correlation_id for request in self.handled]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 def receive(connection: ClientConnection, transport: Transport, data: bytes, piece: int = 1 << 30) -> int:
@@ -115,19 +114,16 @@ def test_frames_come_out_whole_however_they_arrive(sizes: list[int], piece: int)
     data = b"".join(frame(n, body) for n, body in enumerate(bodies))
     if piece == 7:
         data = data[:5000]
-    taken = receive(connection, transport, data, piece)
+    assert receive(connection, transport, data, piece) == len(data)
     world.turns.run()
-    assert taken == len(data)
     assert [bytes(r.frame[10:]) for r in world.handled] == bodies[: len(world.handled)]
     if piece != 7:
-        assert len(world.handled) == len(bodies)
-        assert world.channel.large_bytes == 0
+        assert (len(world.handled), world.channel.large_bytes) == (len(bodies), 0)
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), LIMITS.frame_bytes_max + 1, 2**31 - 1])
-def test_impossible_sizes_close(size: int) -> None:
+def test_impossible_sizes_close(world: World, size: int) -> None:
     """BAD-1, 2, 3"""
-    world = World()
     connection, transport = world.connect()
     receive(connection, transport, struct.pack(">i", size) + b"abc")
     world.turns.run()
@@ -136,28 +132,25 @@ def test_impossible_sizes_close(size: int) -> None:
     assert connection.state is ConnectionState.CLOSING
 
 
-def test_a_broken_header_closes_but_what_came_before_is_answered_no_more() -> None:
-    world = World()
+def test_a_broken_header_closes_but_what_came_before_is_answered_no_more(world: World) -> None:
     connection, transport = world.connect()
     receive(connection, transport, frame(1) + struct.pack(">i", 3) + b"abc" + frame(2))
     world.turns.run()
     assert transport.is_closed
-    assert [r.header.correlation_id for r in world.handled] == [1]
+    assert world.ids() == [1]
     world.handled[0].respond([b"late"])
     world.turns.run()
     assert transport.written == b""
 
 
-def test_a_large_buffer_grows_with_what_arrived() -> None:
+def test_a_large_buffer_grows_with_what_arrived(world: World) -> None:
     """BAD-4: the announced size is not allocated."""
-    world = World()
     connection, transport = world.connect()
     receive(connection, transport, struct.pack(">i", 900_000) + bytes(RECEIVE_BUFFER_SIZE - 4))
     assert len(connection.get_buffer(-1)) <= 2 * RECEIVE_BUFFER_SIZE
 
 
-def test_answers_of_one_turn_leave_in_one_write_and_in_order() -> None:
-    world = World()
+def test_answers_of_one_turn_leave_in_one_write_and_in_order(world: World) -> None:
     connection, transport = world.connect()
     receive(connection, transport, frame(1) + frame(2) + frame(3))
     world.turns.run()
@@ -172,44 +165,39 @@ def test_answers_of_one_turn_leave_in_one_write_and_in_order() -> None:
     assert transport.writes == 1
 
 
-def test_pipelined_requests_are_bounded_and_none_is_lost() -> None:
+def test_pipelined_requests_are_bounded_and_none_is_lost(world: World) -> None:
     """BAD-5"""
-    world = World()
     connection, transport = world.connect()
     data = b"".join(frame(n) for n in range(35))
     taken = receive(connection, transport, data)
     world.turns.run()
     assert len(world.handled) == LIMITS.in_flight_max
     assert not transport.is_reading
-    answered = 0
-    while answered < 35:
+    for answered in range(35):
         world.handled[answered].respond_small(b"")
-        answered += 1
         world.turns.run()
         taken += receive(connection, transport, data[taken:])
         world.turns.run()
-        assert len(world.handled) - answered <= LIMITS.in_flight_max
-    assert [r.header.correlation_id for r in world.handled] == list(range(35))
+        assert len(world.handled) <= answered + 1 + LIMITS.in_flight_max
+    assert world.ids() == list(range(35))
 
 
-def test_requests_wait_while_an_async_api_is_at_work() -> None:
-    world = World()
+def test_requests_wait_while_an_async_api_is_at_work(world: World) -> None:
     connection, transport = world.connect()
     other, other_transport = world.connect()
     connection.hold |= Hold.ASYNC_API
     receive(connection, transport, frame(1) + frame(2))
     receive(other, other_transport, frame(3))
     world.turns.run()
-    assert [r.header.correlation_id for r in world.handled] == [3]
+    assert world.ids() == [3]
     connection.hold &= ~Hold.ASYNC_API
     connection.handle_waiting()
     receive(connection, transport, frame(4))
     world.turns.run()
-    assert [r.header.correlation_id for r in world.handled] == [3, 1, 2, 4]
+    assert world.ids() == [3, 1, 2, 4]
 
 
-def test_a_client_that_does_not_read_gets_no_more_done() -> None:
-    world = World()
+def test_a_client_that_does_not_read_gets_no_more_done(world: World) -> None:
     connection, transport = world.connect()
     transport.unsent = WRITE_BUFFER_HIGH + 1
     connection.pause_writing()
@@ -235,12 +223,12 @@ def test_in_a_crowd_each_connection_has_a_request_at_a_time(room: int, are_readi
         request.respond_nothing()
     world.turns.run()
     assert all(transport.is_reading for _, transport in pairs)
-    order = [request.header.correlation_id for request in world.handled]
+    order = world.ids()
     assert sorted(order) == [0, 1, 10, 11, 20, 21]
     assert order.index(20) < order.index(11)
 
 
-def test_who_waits_longest_for_room_is_read_first() -> None:
+def test_the_connection_that_waits_longest_for_room_is_read_first() -> None:
     """Ten that pipeline must not fill a queue of four again and again before the eleventh is read."""
     world = World(max_requests=4)
     pairs = [world.connect() for _ in range(11)]
@@ -253,7 +241,7 @@ def test_who_waits_longest_for_room_is_read_first() -> None:
 
     world.channel._handle = handle
     world.turns.run()
-    order = [request.header.correlation_id for request in world.handled]
+    order = world.ids()
     assert len(order) == 55
     assert order.index(1000) < 15
 
@@ -271,7 +259,7 @@ def test_large_frames_share_a_bound_and_one_always_goes_on() -> None:
     assert taken < 300_000
     receive(third, third_transport, frame(5))
     world.turns.run()
-    assert [r.header.correlation_id for r in world.handled] == [5]
+    assert world.ids() == [5]
     receive(first, first_transport, large[200_000:])
     world.turns.run()
     assert len(world.handled) == 2
@@ -309,9 +297,8 @@ def test_a_large_frame_whose_connection_goes_gives_its_room_back() -> None:
     assert world.channel.large_bytes == 0
 
 
-def test_frames_and_connections_that_take_too_long_are_closed() -> None:
+def test_frames_and_connections_that_take_too_long_are_closed(world: World) -> None:
     """BAD-4"""
-    world = World()
     slow, slow_transport = world.connect()
     _, idle_transport = world.connect()
     waiting, waiting_transport = world.connect()
@@ -330,8 +317,7 @@ def test_frames_and_connections_that_take_too_long_are_closed() -> None:
     assert not waiting_transport.is_closed  # it waits for us
 
 
-def test_who_waits_for_an_answer_is_told_of_the_end_once() -> None:
-    world = World()
+def test_a_waiter_hears_once_that_its_connection_ended(world: World) -> None:
     connection, transport = world.connect()
     receive(connection, transport, frame(1) + frame(2))
     world.turns.run()

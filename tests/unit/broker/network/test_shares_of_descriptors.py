@@ -1,4 +1,4 @@
-"""The shares of descriptors on the listeners: clients are refused, brokers replace who is silent, the controller comes through."""
+"""How many connections there may be: limits that may change, and the shares of descriptors on the listeners."""
 
 from __future__ import annotations
 
@@ -51,3 +51,16 @@ def test_a_broker_too_many_takes_the_place_of_the_most_silent() -> None:
 
 def test_the_control_planes_share_is_no_more_than_the_listener_takes() -> None:
     assert shares_of(2**20).control <= connections.CONNECTIONS_MAX
+
+
+def test_limits_that_change_count_for_the_next_connection() -> None:
+    counts = ConnectionCounts(2, 2)
+    assert counts.take("a") == counts.take("a") == ""
+    assert "max.connections=2" in counts.take("b")
+    counts.limit(10, 1)
+    assert counts.take("b") == ""
+    assert "max.connections.per.ip=1" in counts.take("b")
+    assert "max.connections.per.ip=1" in counts.take("a"), "who is connected stays, but nobody more comes"
+    counts.give_back("a")
+    counts.limit(1, 5)
+    assert "max.connections=1" in counts.take("c")

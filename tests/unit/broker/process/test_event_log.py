@@ -18,12 +18,16 @@ from tools.cluster.log_parts import LogReader, events_of, lines_of, parts_of
 SMALL = Rotation(300, 2)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
 def kinds(path: Path) -> list[str]:
     return [row["kind"] for row in events_of(path)]
 
 
-def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
+def test_a_full_file_is_put_aside_and_only_so_many_are_kept(path: Path) -> None:
     events = EventLog(path, FakeTime(), SMALL)
     for number in range(100):
         events.write("filler", number=number)
@@ -33,8 +37,7 @@ def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> N
     assert numbers == list(range(numbers[0], 100))
 
 
-def test_a_reader_goes_on_over_a_rotation(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
+def test_a_reader_goes_on_over_a_rotation(path: Path) -> None:
     events = EventLog(path, FakeTime(), Rotation(300, 9))
     reader, seen = LogReader(path), []
     for number in range(60):
@@ -49,10 +52,10 @@ def test_a_reader_goes_on_over_a_rotation(tmp_path: Path) -> None:
     assert len(list(late.new_lines())) == 1
 
 
-def test_a_write_error_is_told_once_and_it_goes_on_when_it_works_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_write_error_is_reported_once_and_writing_continues_when_the_disk_works_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, time, whole = tmp_path / "events.jsonl", FakeTime(), os.write
+    time, whole = FakeTime(), os.write
     events = EventLog(path, time)
     events.write("before")
 
@@ -76,16 +79,15 @@ def test_a_write_error_is_told_once_and_it_goes_on_when_it_works_again(
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
+def test_a_torn_line_spoils_no_other(path: Path) -> None:
     path.write_bytes(b'{"kind":"torn')
     EventLog(path, FakeTime()).write("whole")
     assert kinds(path) == ["whole"]
     assert len(list(lines_of(path))) == 2
 
 
-def test_a_planted_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    target, path = tmp_path / "target", tmp_path / "events.jsonl"
+def test_a_planted_link_is_not_followed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target = path.with_name("target")
     target.write_text("mine")
     path.symlink_to(target)
     EventLog(path, FakeTime()).write("x")
@@ -94,14 +96,13 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("value", [float("nan"), {(1, 2): 3}, "a\nb\x1b\u2028", "\udc80", Path("x")])
-def test_each_line_is_json_in_ascii(tmp_path: Path, value: object) -> None:
-    path = tmp_path / "events.jsonl"
+def test_each_line_is_json_in_ascii(path: Path, value: object) -> None:
     EventLog(path, FakeTime()).write("odd", value=value)
     (line,) = path.read_bytes().splitlines()
     assert json.loads(line, parse_constant=pytest.fail)["kind"] == "odd"
     assert line.decode("ascii").isprintable()
 
 
-def test_others_do_not_read_it(tmp_path: Path) -> None:
-    RotatedFile(tmp_path / "f", SMALL).append(b"x\n")
-    assert (tmp_path / "f").stat().st_mode & 0o007 == 0
+def test_others_do_not_read_it(path: Path) -> None:
+    RotatedFile(path, SMALL).append(b"x\n")
+    assert path.stat().st_mode & 0o007 == 0

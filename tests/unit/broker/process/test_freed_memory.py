@@ -15,24 +15,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def looks(sizes: list[int], trimmed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    left = iter(sizes)
-    ended = asyncio.Event()
-
-    def resident() -> int:
-        size = next(left, None)
-        if size is None:
-            ended.set()
-            return 0
-        return size
-
-    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
-    monkeypatch.setattr(freed_memory, "trim_function", lambda: trimmed.append)
-    task = asyncio.create_task(give_back_regularly(resident, look_s=0.0))
-    await ended.wait()
-    task.cancel()
-
-
 @pytest.mark.parametrize(
     ("sizes", "times"),
     [
@@ -42,7 +24,22 @@ async def looks(sizes: list[int], trimmed: list[int], monkeypatch: pytest.Monkey
     ],
     ids=["as before", "grown", "still in use"],
 )
-def test_it_is_tried_while_the_process_is_larger(sizes: list[int], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_tried_while_the_process_is_larger(
+    sizes: list[int], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trimmed: list[int] = []
-    asyncio.run(looks(sizes, trimmed, monkeypatch))
+    left = iter(sizes)
+    ended = asyncio.Event()
+
+    def resident() -> int:
+        size = next(left, None)
+        if size is None:
+            ended.set()
+        return size or 0
+
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(freed_memory, "trim_function", lambda: trimmed.append)
+    task = asyncio.create_task(give_back_regularly(resident, look_s=0.0))
+    await ended.wait()
+    task.cancel()
     assert len(trimmed) == times

@@ -79,7 +79,7 @@ def test_a_message_that_cannot_be_made_raises_nothing(capfd: pytest.CaptureFixtu
     assert "this message cannot be formatted:" in capfd.readouterr().err
 
 
-def test_a_write_error_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_error_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     handler = ServerLogHandler()
     handler.on_failure = told.append

@@ -10,7 +10,7 @@ import pytest
 
 from broker.requests import long_answers
 from broker.requests.long_answers import Asked, LongAnswers, Unwanted
-from tests.support.api_world import run, turns
+from tests.support.api_world import turns
 
 Steps = Generator[None, None, int]
 
@@ -33,120 +33,91 @@ class Time:
         return count
 
 
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def answers(time: Time) -> LongAnswers:
+    return LongAnswers(time.monotonic)
+
+
 def asked(size: int = 1, is_wanted: Callable[[], bool] = lambda: True) -> Asked:
     return Asked(size, is_wanted)
 
 
-def test_what_takes_no_longer_than_a_slice_is_done_at_once() -> None:
-    async def scenario() -> None:
-        time = Time()
-        assert LongAnswers(time.monotonic).begin(time.steps("a", 9)) == (True, 9)
-
-    run(scenario())
+async def test_what_takes_no_longer_than_a_slice_is_done_at_once(time: Time, answers: LongAnswers) -> None:
+    assert answers.begin(time.steps("a", 9)) == (True, 9)
 
 
-def test_those_that_begin_in_one_turn_share_a_slice() -> None:
-    async def scenario() -> None:
-        time = Time()
-        answers = LongAnswers(time.monotonic)
-        for name in "abc":
-            assert answers.begin(time.steps(name, 100)) == (False, None)
-        taken = [sum(1 for other, _ in time.slices if other == name) for name in "abc"]
-        assert taken[0] >= 10, "a slice"
-        assert max(taken[1:]) <= 3, "what each may have"
-        await turns(2)
-        assert answers.begin(time.steps("d", 100)) == (False, None)
-        assert sum(1 for other, _ in time.slices if other == "d") >= 10
-
-    run(scenario())
+async def test_those_that_begin_in_one_turn_share_a_slice(time: Time, answers: LongAnswers) -> None:
+    for name in "abc":
+        assert answers.begin(time.steps(name, 100)) == (False, None)
+    taken = [sum(1 for other, _ in time.slices if other == name) for name in "abc"]
+    assert taken[0] >= 10, "a slice"
+    assert max(taken[1:]) <= 3, "what each may have"
+    await turns(2)
+    assert answers.begin(time.steps("d", 100)) == (False, None)
+    assert sum(1 for other, _ in time.slices if other == "d") >= 10
 
 
-def test_they_take_turns() -> None:
-    async def scenario() -> None:
-        time = Time()
-        answers = LongAnswers(time.monotonic)
-        done = [answers.go_on(asked(), time.steps(name, 30)) for name in "ab"]
-        assert await asyncio.gather(*done) == [30, 30]
-        runs = [name for at, (name, _) in enumerate(time.slices) if at == 0 or time.slices[at - 1][0] != name]
-        assert runs == ["a", "b", "a", "b", "a", "b"]
-        assert len(answers) == 0
-
-    run(scenario())
+async def test_they_take_turns(time: Time, answers: LongAnswers) -> None:
+    done = [answers.go_on(asked(), time.steps(name, 30)) for name in "ab"]
+    assert await asyncio.gather(*done) == [30, 30]
+    runs = [name for at, (name, _) in enumerate(time.slices) if at == 0 or time.slices[at - 1][0] != name]
+    assert runs == ["a", "b", "a", "b", "a", "b"]
+    assert len(answers) == 0
 
 
-def test_others_have_their_turn_in_between() -> None:
-    async def scenario() -> None:
-        time = Time()
-        done = LongAnswers(time.monotonic).go_on(asked(), time.steps("a", 30))
-        seen = []
-        while not done.done():
-            seen.append(len(time.slices))
-            await asyncio.sleep(0)
-        assert max(after - before for before, after in itertools.pairwise(seen)) <= 11
-
-    run(scenario())
+async def test_others_have_their_turn_in_between(time: Time, answers: LongAnswers) -> None:
+    done = answers.go_on(asked(), time.steps("a", 30))
+    seen = []
+    while not done.done():
+        seen.append(len(time.slices))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 11
 
 
-def test_so_many_bytes_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_bytes_are_under_way(time: Time, answers: LongAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_answers, "UNDER_WAY_BYTES_MAX", 100)
-
-    async def scenario() -> None:
-        time = Time()
-        answers = LongAnswers(time.monotonic)
-        sizes = {"a": 60, "b": 60, "c": 300, "d": 10}
-        done = [answers.go_on(asked(size), time.steps(name, 20)) for name, size in sizes.items()]
-        await asyncio.gather(*done)
-        firsts = list(dict.fromkeys(name for name, _ in time.slices))
-        assert firsts == ["a", "b", "c", "d"]
-        last = {name: max(at for at, step in enumerate(time.slices) if step[0] == name) for name in sizes}
-        first = {name: min(at for at, step in enumerate(time.slices) if step[0] == name) for name in sizes}
-        assert first["b"] > last["a"]
-        assert first["c"] > last["b"], "one alone may have more"
-        assert first["d"] > last["c"]
-
-    run(scenario())
+    sizes = {"a": 60, "b": 60, "c": 300, "d": 10}
+    done = [answers.go_on(asked(size), time.steps(name, 20)) for name, size in sizes.items()]
+    await asyncio.gather(*done)
+    order = [name for name, _ in time.slices]
+    first = {name: order.index(name) for name in sizes}
+    last = {name: len(order) - 1 - order[::-1].index(name) for name in sizes}
+    assert first["a"] < first["b"]
+    assert first["b"] > last["a"]
+    assert first["c"] > last["b"], "one alone may have more"
+    assert first["d"] > last["c"]
 
 
-def test_nobody_waits_for_it_any_more() -> None:
-    async def scenario() -> None:
-        time = Time()
-        answers = LongAnswers(time.monotonic)
-        gone = answers.go_on(asked(is_wanted=lambda: False), time.steps("a", 100))
-        cancelled = answers.go_on(asked(), time.steps("b", 100))
-        cancelled.cancel()
-        with pytest.raises(Unwanted):
-            await gone
-        await turns(20)
-        assert not time.slices
-        assert len(answers) == 0
-
-    run(scenario())
+async def test_an_answer_that_nobody_waits_for_ends(time: Time, answers: LongAnswers) -> None:
+    gone = answers.go_on(asked(is_wanted=lambda: False), time.steps("a", 100))
+    cancelled = answers.go_on(asked(), time.steps("b", 100))
+    cancelled.cancel()
+    with pytest.raises(Unwanted):
+        await gone
+    await turns(20)
+    assert not time.slices
+    assert len(answers) == 0
 
 
-def test_an_error_is_the_waiters() -> None:
+async def test_an_error_is_the_waiters(time: Time, answers: LongAnswers) -> None:
     def failing() -> Steps:
         yield
         raise ValueError("ours")
 
-    async def scenario() -> None:
-        answers = LongAnswers(Time().monotonic)
-        with pytest.raises(ValueError, match="ours"):
-            await answers.go_on(asked(), failing())
-        assert len(answers) == 0
-
-    run(scenario())
+    with pytest.raises(ValueError, match="ours"):
+        await answers.go_on(asked(), failing())
+    assert len(answers) == 0
 
 
-def test_a_slice_of_its_own_ends_the_slice_of_the_others() -> None:
+async def test_a_slice_of_its_own_ends_the_slice_of_the_others(time: Time, answers: LongAnswers) -> None:
     """Who waits for one works after it, in the same turn."""
-
-    async def scenario() -> None:
-        time = Time()
-        answers = LongAnswers(time.monotonic)
-        own = answers.slice_of_own(asked())
-        other = answers.go_on(asked(), time.steps("a", 5))
-        await own
-        assert not time.slices
-        assert await other == 5
-
-    run(scenario())
+    own = answers.slice_of_own(asked())
+    other = answers.go_on(asked(), time.steps("a", 5))
+    await own
+    assert not time.slices
+    assert await other == 5

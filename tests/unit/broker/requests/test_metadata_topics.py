@@ -98,7 +98,7 @@ def test_only_what_changed_is_encoded_again(world: World) -> None:
     assert world.encodings("small") == 1
 
 
-def test_what_is_gone_is_not_kept(world: World) -> None:
+def test_a_deleted_topic_is_not_kept(world: World) -> None:
     before = world.topics.all_encoded(LISTENER, 12)
     assert len(before) == 3
     assert world.topics.all_encoded(LISTENER, 12) is before

@@ -15,7 +15,7 @@ def asked(is_wanted: bool = True) -> Asked:
     return Asked(100, lambda: is_wanted)
 
 
-def test_a_result_is_sent_and_an_error_thrown() -> None:
+async def test_a_result_is_sent_and_an_error_thrown() -> None:
     def fails() -> None:
         raise ValueError("broken")
 
@@ -28,17 +28,14 @@ def test_a_result_is_sent_and_an_error_thrown() -> None:
             found.append(str(error))
         return found
 
-    async def play() -> None:
-        answers, given = LongAnswers(lambda: 0.0), steps()
-        is_done, work = answers.begin(given)
-        assert not is_done
-        assert await answers.go_on(asked(), given, work) == [7, "broken"]
-        assert len(answers) == 0
-
-    asyncio.run(play())
+    answers, given = LongAnswers(lambda: 0.0), steps()
+    is_done, work = answers.begin(given)
+    assert not is_done
+    assert await answers.go_on(asked(), given, work) == [7, "broken"]
+    assert len(answers) == 0
 
 
-def test_while_threads_are_busy_others_are_answered() -> None:
+async def test_while_threads_are_busy_others_are_answered() -> None:
     blocked = threading.Event()
 
     def waiting() -> Generator[Work | None, Any, str]:
@@ -49,17 +46,14 @@ def test_while_threads_are_busy_others_are_answered() -> None:
         yield None
         return "short"
 
-    async def play() -> None:
-        answers = LongAnswers(lambda: 0.0)
-        late = [answers.go_on(asked(), waiting()) for _ in range(UNPACKING_MAX + 2 * UNDER_WAY_MAX)]
-        try:
-            assert await asyncio.wait_for(answers.go_on(asked(), short()), 10) == "short"
-            late.pop().cancel()
-        finally:
-            blocked.set()
-        assert await asyncio.gather(*late) == ["late"] * len(late)
-        while len(answers):  # noqa: ASYNC110 - of the one that nobody wants nobody tells
-            await asyncio.sleep(0)
-
-    asyncio.run(play())
+    answers = LongAnswers(lambda: 0.0)
+    late = [answers.go_on(asked(), waiting()) for _ in range(UNPACKING_MAX + 2 * UNDER_WAY_MAX)]
+    try:
+        assert await asyncio.wait_for(answers.go_on(asked(), short()), 10) == "short"
+        late.pop().cancel()
+    finally:
+        blocked.set()
+    assert await asyncio.gather(*late) == ["late"] * len(late)
+    while len(answers):  # noqa: ASYNC110 - of the one that nobody wants nobody tells
+        await asyncio.sleep(0)
     assert UNPACKING_PLACES._free == UNPACKING_MAX

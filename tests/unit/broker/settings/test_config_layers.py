@@ -18,6 +18,7 @@ from broker.settings.config_layers import (
 )
 from broker.settings.config_sources import load
 
+MAX = "message.max.bytes"
 STATIC = BrokerConfig(broker_id=1, log_segment_bytes=1_000_000, message_max_bytes=900_000)
 
 
@@ -34,15 +35,9 @@ def broker_row(layers: ConfigLayers, key: str) -> DescribedSetting:
     ("cluster", "own", "topic", "expected", "source"),
     [
         ({}, {}, {}, "900000", Source.STATIC_BROKER_CONFIG),
-        ({"message.max.bytes": "800000"}, {}, {}, "800000", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
-        ({"message.max.bytes": "8"}, {"message.max.bytes": "700000"}, {}, "700000", Source.DYNAMIC_BROKER_CONFIG),
-        (
-            {"message.max.bytes": "8"},
-            {"message.max.bytes": "7"},
-            {"max_message_bytes": "600000"},
-            "600000",
-            Source.DYNAMIC_TOPIC_CONFIG,
-        ),
+        ({MAX: "800000"}, {}, {}, "800000", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ({MAX: "8"}, {MAX: "700000"}, {}, "700000", Source.DYNAMIC_BROKER_CONFIG),
+        ({MAX: "8"}, {MAX: "7"}, {"max_message_bytes": "600000"}, "600000", Source.DYNAMIC_TOPIC_CONFIG),
     ],
 )
 def test_topic_over_broker_over_all_brokers_over_static(
@@ -77,27 +72,18 @@ def test_what_kafka_has_an_older_key_for_lists_no_default(key: str) -> None:
     assert [(s.name, s.value) for s in own.synonyms] == [(key, "77")]
 
 
+HOURS = [("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)]
+ROLL_HOURS = [("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)]
+TYPE = "log.message.timestamp.type"
 KAFKAS: dict[str, tuple[str | None, int, list[tuple[str, str, int]]]] = {
-    "log.retention.hours": ("2", 4, [("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)]),
-    "log.retention.minutes": (
-        "90",
-        4,
-        [("log.retention.minutes", "90", 4), ("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)],
-    ),
+    "log.retention.hours": ("2", 4, HOURS),
+    "log.retention.minutes": ("90", 4, [("log.retention.minutes", "90", 4), *HOURS]),
     "log.retention.ms": (None, 5, []),
-    "log.roll.ms": (
-        "5000000",
-        4,
-        [("log.roll.ms", "5000000", 4), ("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)],
-    ),
-    "log.roll.hours": ("3", 4, [("log.roll.hours", "3", 4), ("log.roll.hours", "168", 5)]),
+    "log.roll.ms": ("5000000", 4, [("log.roll.ms", "5000000", 4), *ROLL_HOURS]),
+    "log.roll.hours": ("3", 4, ROLL_HOURS),
     "log.roll.jitter.hours": ("0", 5, [("log.roll.jitter.hours", "0", 5)]),
     "log.roll.jitter.ms": (None, 5, []),
-    "log.message.timestamp.type": (
-        "CreateTime",
-        4,
-        [("log.message.timestamp.type", "CreateTime", 4), ("log.message.timestamp.type", "CreateTime", 5)],
-    ),
+    TYPE: ("CreateTime", 4, [(TYPE, "CreateTime", 4), (TYPE, "CreateTime", 5)]),
 }
 """What a real Kafka 3.9.1 describes for the file below."""
 

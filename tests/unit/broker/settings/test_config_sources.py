@@ -197,7 +197,7 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
 
 
 def test_a_value_has_a_length() -> None:
-    """Of long lists of replicas few are kept in memory."""
+    """Only a few long lists of replicas are kept in memory."""
     replicas = ",".join(f"{partition}:1" for partition in range(12_000))
     assert VALUE_LENGTH_MAX // 2 < len(replicas) < VALUE_LENGTH_MAX
     assert parse_value(TopicConfig, "leader.replication.throttled.replicas", replicas) == replicas

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -42,6 +41,17 @@ class World:
         self.configs.on_topic_configs = self.topics.append
         self.configs.on_broker_config = self.brokers.append
         self.configs.topics_here = lambda: ["orders"]
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> World:
+        await self.configs.start()
+        self._task = asyncio.create_task(self.configs.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     def broker(self, session: MemorySession, broker_id: int = 1) -> tuple[DynamicConfigs, ConfigAdmin]:
         static = BrokerConfig(broker_id=broker_id)
@@ -57,28 +67,26 @@ class World:
         self.server.ensure(path, ConfigZNode.encode(data) if isinstance(data, dict) else data)
         self.tell(entity)
 
+    async def arrives(self, path: str, data: bytes | dict[str, str], entity: str) -> None:
+        self.write(path, data, entity)
+        await turns()
+
     def stored(self, path: str) -> dict[str, str]:
         return ConfigZNode.decode(self.server.nodes[path].data)
+
+    async def alter(self, change: tuple[str, str], name: str = "orders", **more: bool) -> None:
+        """As a request that sets one key of a topic, or of a broker."""
+        kind = ResourceType.TOPIC if name == "orders" else ResourceType.BROKER
+        how = {"replaces_all": False, "validate_only": False} | more
+        await self.admin.alter(Resource(kind, name), [Change(change[0], Operation.SET, change[1])], **how)
 
     def changes(self) -> list[str]:
         return sorted(self.server.children(ConfigChangeZNode.PARENT))
 
 
-Scenario = Callable[[World], Coroutine[Any, Any, None]]
-
-
-def run(scenario: Scenario) -> None:
-    async def main() -> None:
-        world = World()
-        await world.configs.start()
-        task = asyncio.create_task(world.configs.run())
-        try:
-            await scenario(world)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 async def turns() -> None:
@@ -86,127 +94,93 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def setting(key: str, value: str | None) -> list[Change]:
-    return [Change(key, Operation.DELETE if value is None else Operation.SET, value)]
+async def test_a_change_that_somebody_tells_of_is_applied(world: World) -> None:
+    world.topics.clear()
+    await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
+    assert world.topics == [{"orders": {"flush.ms": "5"}}]
+    world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
+    await world.arrives(
+        "/config/brokers/<default>", {"max.connections": "7", "log.segment.bytes": "777"}, "brokers/<default>"
+    )
+    assert (world.brokers[-1].max_connections, world.brokers[-1].log_segment_bytes) == (9, 777)
+    await world.arrives("/config/brokers/2", {"max.connections": "3"}, "brokers/2")
+    assert world.brokers[-1].max_connections == 9, "another broker's"
 
 
-async def alter(world: World, kind: int, name: str, changes: Sequence[Change], *, replaces_all: bool = False) -> None:
-    await world.admin.alter(Resource(kind, name), changes, replaces_all=replaces_all, validate_only=False)
+async def test_what_was_there_before_the_start_counts() -> None:
+    world = World()
+    world.write("/config/brokers/1", {"message.max.bytes": "1234"}, "brokers/1")
+    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
+    await world.configs.start()
+    assert world.configs.layers.effective.message_max_bytes == 1234
+    assert world.topics == [{"orders": {"flush.ms": "5"}}]
 
 
-def test_a_change_that_somebody_tells_of_is_applied() -> None:
-    async def scenario(world: World) -> None:
-        world.topics.clear()
-        world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-        await turns()
-        assert world.topics == [{"orders": {"flush.ms": "5"}}]
-        world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
-        world.write(
-            "/config/brokers/<default>", {"max.connections": "7", "log.segment.bytes": "777"}, "brokers/<default>"
-        )
-        await turns()
-        assert (world.brokers[-1].max_connections, world.brokers[-1].log_segment_bytes) == (9, 777)
-        world.write("/config/brokers/2", {"max.connections": "3"}, "brokers/2")
-        await turns()
-        assert world.brokers[-1].max_connections == 9, "another broker's"
-
-    run(scenario)
-
-
-def test_what_was_there_before_the_start_counts() -> None:
-    async def main() -> None:
-        world = World()
-        world.write("/config/brokers/1", {"message.max.bytes": "1234"}, "brokers/1")
-        world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-        await world.configs.start()
-        assert world.configs.layers.effective.message_max_bytes == 1234
-        assert world.topics == [{"orders": {"flush.ms": "5"}}]
-
-    asyncio.run(main())
-
-
-def test_after_an_expired_session_everything_is_read_again() -> None:
+async def test_after_an_expired_session_everything_is_read_again(world: World) -> None:
     """STA-4: what changed while nobody watched is not missed, and the watch stands again."""
-
-    async def scenario(world: World) -> None:
-        world.session.expire()
-        world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-        world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
-        for name in world.changes():
-            world.server.nodes.pop(f"{ConfigChangeZNode.PARENT}/{name}")  # purged long ago
-        await turns()
-        world.topics.clear()
-        world.session.renew()
-        await turns()
-        assert world.topics == [{"orders": {"flush.ms": "5"}}]
-        assert world.configs.layers.effective.max_connections == 9
-        world.write(ORDERS, {"flush.ms": "6"}, "topics/orders")
-        await turns()
-        assert world.topics[-1] == {"orders": {"flush.ms": "6"}}
-
-    run(scenario)
+    world.session.expire()
+    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
+    world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
+    for name in world.changes():
+        world.server.nodes.pop(f"{ConfigChangeZNode.PARENT}/{name}")  # purged long ago
+    await turns()
+    world.topics.clear()
+    world.session.renew()
+    await turns()
+    assert world.topics == [{"orders": {"flush.ms": "5"}}]
+    assert world.configs.layers.effective.max_connections == 9
+    await world.arrives(ORDERS, {"flush.ms": "6"}, "topics/orders")
+    assert world.topics[-1] == {"orders": {"flush.ms": "6"}}
 
 
-def test_a_broken_connection_delays_a_change_and_loses_none() -> None:
-    async def scenario(world: World) -> None:
-        world.topics.clear()
-        world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-        world.session.change_state(SessionState.SUSPENDED)
-        await turns()
-        assert world.topics == []
-        world.session.change_state(SessionState.CONNECTED)
-        await turns()
-        assert world.topics == [{"orders": {"flush.ms": "5"}}]
-
-    run(scenario)
+async def test_a_broken_connection_delays_a_change_and_loses_none(world: World) -> None:
+    world.topics.clear()
+    world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
+    world.session.change_state(SessionState.SUSPENDED)
+    await turns()
+    assert world.topics == []
+    world.session.change_state(SessionState.CONNECTED)
+    await turns()
+    assert world.topics == [{"orders": {"flush.ms": "5"}}]
 
 
 RUBBISH = [b"", b"{", b"\xff\xfe", b"[]", b'"x"', b'{"version":1,"config":[]}', b'{"version":1,"config":7}']
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH)
-def test_rubbish_in_a_config_znode_is_told_and_changes_nothing(
-    rubbish: bytes, caplog: pytest.LogCaptureFixture
+async def test_rubbish_in_a_config_znode_is_reported_and_changes_nothing(
+    world: World, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(world: World) -> None:
-        world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
-        world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-        await turns()
-        world.topics.clear()
+    world.write("/config/brokers/1", {"max.connections": "9"}, "brokers/1")
+    await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
+    world.topics.clear()
+    with caplog.at_level(logging.WARNING):
         world.write(ORDERS, rubbish, "topics/orders")
         world.write("/config/brokers/1", rubbish, "brokers/1")
         await turns()
-        assert all("orders" not in topics for topics in world.topics)
-        assert world.configs.layers.effective.max_connections == 9
-
-    with caplog.at_level(logging.WARNING):
-        run(scenario)
-    told = [record.getMessage() for record in caplog.records]
-    assert any("topic orders" in text for text in told)
-    assert any("broker 1" in text for text in told)
+    assert all("orders" not in topics for topics in world.topics)
+    assert world.configs.layers.effective.max_connections == 9
+    assert "topic orders" in caplog.text
+    assert "broker 1" in caplog.text
 
 
 @pytest.mark.parametrize("rubbish", [*RUBBISH, b'{"version":2}', b'{"version":2,"entity_path":7}'])
-def test_rubbish_in_a_change_node_does_not_hold_up_the_next(rubbish: bytes) -> None:
-    async def scenario(world: World) -> None:
-        world.server.ensure(f"{ConfigChangeZNode.PARENT}/hand-made", rubbish)
-        world.server.ensure(f"{ConfigChangeZNode.PATH_PREFIX}{next(world.server.sequence):010d}", rubbish)
-        for entity in (
-            "users/alice",
-            "topics/",
-            "topics/..",
-            "topics//a",
-            "topics/a\0",
-            "brokers/x",
-            "",
-            "clients/<default>",
-        ):
-            world.tell(entity)
-        world.write(ORDERS, {"flush.ms": "5"}, "topics/orders")
-        await turns()
-        assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
-
-    run(scenario)
+async def test_rubbish_in_a_change_node_does_not_hold_up_the_next(world: World, rubbish: bytes) -> None:
+    world.server.ensure(f"{ConfigChangeZNode.PARENT}/hand-made", rubbish)
+    world.server.ensure(f"{ConfigChangeZNode.PATH_PREFIX}{next(world.server.sequence):010d}", rubbish)
+    for entity in (
+        "users/alice",
+        "topics/",
+        "topics/..",
+        "topics//a",
+        "topics/a\0",
+        "brokers/x",
+        "",
+        "clients/<default>",
+    ):
+        world.tell(entity)
+    await world.arrives(ORDERS, {"flush.ms": "5"}, "topics/orders")
+    assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
 
 
 @pytest.mark.parametrize(
@@ -214,220 +188,159 @@ def test_rubbish_in_a_change_node_does_not_hold_up_the_next(rubbish: bytes) -> N
     ["config_change_9999999999", "config_change_" + "9" * 5000, "x", "config_change_²", "9" * 30],
     ids=lambda n: n[:20],
 )
-def test_a_name_that_somebody_chose_hides_no_later_change(name: str) -> None:
+async def test_a_name_that_somebody_chose_hides_no_later_change(world: World, name: str) -> None:
     """A change with the largest number there is, or with one that Python does not read."""
-
-    async def scenario(world: World) -> None:
-        world.server.ensure(f"{ConfigChangeZNode.PARENT}/{name}", ConfigChangeZNode.encode("topics/other"))
-        await turns()
-        world.write(ORDERS, {"retention.ms": "1"}, "topics/orders")
-        await turns()
-        assert world.topics[-1] == {"orders": {"retention.ms": "1"}}
-
-    run(scenario)
+    world.server.ensure(f"{ConfigChangeZNode.PARENT}/{name}", ConfigChangeZNode.encode("topics/other"))
+    await turns()
+    await world.arrives(ORDERS, {"retention.ms": "1"}, "topics/orders")
+    assert world.topics[-1] == {"orders": {"retention.ms": "1"}}
 
 
-def test_a_change_node_that_cannot_be_removed_keeps_no_other_from_its_removal() -> None:
-    async def scenario(world: World) -> None:
-        world.server.ensure(f"{ConfigChangeZNode.PARENT}/a/child")
-        world.tell("topics/other")
-        world.time.advance(CHANGE_KEPT_MS / 1000 + 1)
-        world.tell("topics/orders")
-        await turns()
-        assert world.changes() == ["a"]
-
-    run(scenario)
+async def test_a_change_node_that_cannot_be_removed_keeps_no_other_from_its_removal(world: World) -> None:
+    world.server.ensure(f"{ConfigChangeZNode.PARENT}/a/child")
+    world.tell("topics/other")
+    world.time.advance(CHANGE_KEPT_MS / 1000 + 1)
+    world.tell("topics/orders")
+    await turns()
+    assert world.changes() == ["a"]
 
 
-def test_a_bad_value_leaves_the_earlier_one() -> None:
-    async def scenario(world: World) -> None:
-        world.write("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")
-        await turns()
-        world.write("/config/brokers/1", {"max.connections": "many", "log.dirs": "/x"}, "brokers/1")
-        await turns()
-        assert world.configs.layers.own == {"max.connections": "9"}
-
-    run(scenario)
+async def test_a_bad_value_leaves_the_earlier_one(world: World) -> None:
+    await world.arrives("/config/brokers/1", {"max.connections": "9", "log.retention.ms": "5"}, "brokers/1")
+    await world.arrives("/config/brokers/1", {"max.connections": "many", "log.dirs": "/x"}, "brokers/1")
+    assert world.configs.layers.own == {"max.connections": "9"}
 
 
-def test_old_change_nodes_are_removed_and_young_ones_stay() -> None:
+async def test_old_change_nodes_are_removed_and_young_ones_stay(world: World) -> None:
     """The server in memory makes all nodes at time 0; Kafka keeps them for 15 minutes."""
-
-    async def scenario(world: World) -> None:
-        for _ in range(3):
-            world.tell("topics/orders")
-        await turns()
-        assert len(world.changes()) == 3
-        world.time.now = CHANGE_KEPT_MS / 1000
+    for _ in range(3):
         world.tell("topics/orders")
-        await turns()
-        assert len(world.changes()) == 4
-        world.time.now += 1
-        world.tell("topics/orders")
-        await turns()
-        assert world.changes() == []
+    await turns()
+    assert len(world.changes()) == 3
+    world.time.now = CHANGE_KEPT_MS / 1000
+    world.tell("topics/orders")
+    await turns()
+    assert len(world.changes()) == 4
+    world.time.now += 1
+    world.tell("topics/orders")
+    await turns()
+    assert world.changes() == []
 
-    run(scenario)
 
-
-def test_of_too_many_change_nodes_the_oldest_go_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_of_too_many_change_nodes_are_removed_early(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client can make hundreds in a second, and each lists them all."""
     monkeypatch.setattr(dynamic_configs, "CHANGES_MAX", 5)
-
-    async def scenario(world: World) -> None:
-        for _ in range(20):
-            world.tell("topics/orders")
-            await turns()
-        assert len(world.changes()) == 5
-        assert world.changes() == sorted(world.changes())[-5:]
-
-    run(scenario)
-
-
-def test_settings_that_change_while_they_are_loaded_are_loaded_again() -> None:
-    """A log that is about to be opened must not begin with settings older than those that were told already."""
-
-    async def scenario(world: World) -> None:
-        world.write(ORDERS, {"flush.ms": "1"}, "topics/orders")
+    for _ in range(20):
+        world.tell("topics/orders")
         await turns()
-        read_topics = world.configs._read_topics
-        reads = 0
+    assert len(world.changes()) == 5
+    assert world.changes() == sorted(world.changes())[-5:]
 
-        async def slow_read(topics: Sequence[str]) -> dict[str, Mapping[str, str]]:
-            nonlocal reads
-            found = await read_topics(topics)
-            reads += 1
-            if reads == 1:
-                world.write(ORDERS, {"flush.ms": "2"}, "topics/orders")
-                await turns()
-            return found
 
-        world.configs._read_topics = slow_read  # type: ignore[method-assign]
-        assert await world.configs.load_topics(["orders"]) == {"orders": {"flush.ms": "2"}}
+async def test_settings_that_change_while_they_are_loaded_are_loaded_again(world: World) -> None:
+    """A log that is about to be opened must not begin with settings older than those that were told already."""
+    await world.arrives(ORDERS, {"flush.ms": "1"}, "topics/orders")
+    read_topics = world.configs._read_topics
+    reads = 0
 
-    run(scenario)
+    async def slow_read(topics: Sequence[str]) -> dict[str, Mapping[str, str]]:
+        nonlocal reads
+        found = await read_topics(topics)
+        reads += 1
+        if reads == 1:
+            world.write(ORDERS, {"flush.ms": "2"}, "topics/orders")
+            await turns()
+        return found
+
+    world.configs._read_topics = slow_read  # type: ignore[method-assign]
+    assert await world.configs.load_topics(["orders"]) == {"orders": {"flush.ms": "2"}}
 
 
 # -- ConfigAdmin ------------------------------------------------------------------------------------------------------
 
 
-def test_an_alteration_is_applied_when_it_is_answered() -> None:
-    async def scenario(world: World) -> None:
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-        assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
-        await alter(world, ResourceType.BROKER, "1", setting("max.connections", "9"))
-        await alter(world, ResourceType.BROKER, "", setting("log.retention.ms", "8"))
-        assert world.stored("/config/brokers/1") == {"max.connections": "9"}
-        assert world.stored("/config/brokers/<default>") == {"log.retention.ms": "8"}
-        assert (world.brokers[-1].max_connections, world.brokers[-1].log_retention_ms) == (9, 8)
-        assert [
-            ConfigChangeZNode.decode(world.server.nodes[f"{ConfigChangeZNode.PARENT}/{name}"].data)
-            for name in world.changes()
-        ] == ["topics/orders", "brokers/1", "brokers/<default>"]
-
-    run(scenario)
+async def test_an_alteration_is_applied_when_it_is_answered(world: World) -> None:
+    await world.alter(("flush.ms", "5"))
+    assert world.topics[-1] == {"orders": {"flush.ms": "5"}}
+    await world.alter(("max.connections", "9"), "1")
+    await world.alter(("log.retention.ms", "8"), "")
+    assert world.stored("/config/brokers/1") == {"max.connections": "9"}
+    assert world.stored("/config/brokers/<default>") == {"log.retention.ms": "8"}
+    assert (world.brokers[-1].max_connections, world.brokers[-1].log_retention_ms) == (9, 8)
+    assert [
+        ConfigChangeZNode.decode(world.server.nodes[f"{ConfigChangeZNode.PARENT}/{name}"].data)
+        for name in world.changes()
+    ] == ["topics/orders", "brokers/1", "brokers/<default>"]
 
 
-def test_two_admins_at_once_lose_nothing() -> None:
+async def test_two_admins_at_once_lose_nothing(world: World) -> None:
     """A write conditional on the version that was read; the loser reads again (BUG-5's kind)."""
-
-    async def scenario(world: World) -> None:
-        other = MemorySession(world.server)
-        configs, admin = world.broker(other, broker_id=2)
-        await configs.start()
-        await asyncio.gather(
-            *(
-                one.alter(
-                    Resource(ResourceType.TOPIC, "orders"),
-                    setting(key, str(number)),
-                    replaces_all=False,
-                    validate_only=False,
-                )
-                for number, (one, key) in enumerate(
-                    [(world.admin, "flush.ms"), (admin, "retention.ms"), (world.admin, "segment.ms")] * 3, 1
-                )
-            )
-        )
-        assert world.stored(ORDERS).keys() == {"flush.ms", "retention.ms", "segment.ms"}
-
-    run(scenario)
+    other = MemorySession(world.server)
+    configs, admin = world.broker(other, broker_id=2)
+    await configs.start()
+    topic, how = Resource(ResourceType.TOPIC, "orders"), {"replaces_all": False, "validate_only": False}
+    alterations = [(world.admin, "flush.ms"), (admin, "retention.ms"), (world.admin, "segment.ms")] * 3
+    changes = [(one, [Change(key, Operation.SET, f"{n}")]) for n, (one, key) in enumerate(alterations, 1)]
+    await asyncio.gather(*(one.alter(topic, change, **how) for one, change in changes))
+    assert world.stored(ORDERS).keys() == {"flush.ms", "retention.ms", "segment.ms"}
 
 
-def test_a_topic_that_is_deleted_meanwhile_gets_no_settings() -> None:
+async def test_a_topic_that_is_deleted_meanwhile_gets_no_settings(world: World) -> None:
     """FLT-36's kind: no orphan of settings for the next topic of that name."""
 
-    async def scenario(world: World) -> None:
-        def delete(ops: Sequence[Op]) -> None:
-            world.server.nodes.pop("/brokers/topics/orders", None)
+    def delete(ops: Sequence[Op]) -> None:
+        world.server.nodes.pop("/brokers/topics/orders", None)
 
-        world.session.before_multi = delete
-        with pytest.raises(KafkaError) as refused:
-            await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert ORDERS not in world.server.nodes
-        assert world.changes() == []
-
-    run(scenario)
+    world.session.before_multi = delete
+    with pytest.raises(KafkaError) as refused:
+        await world.alter(("flush.ms", "5"))
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ORDERS not in world.server.nodes
+    assert world.changes() == []
 
 
-def test_a_lost_answer_is_told_and_asking_again_helps() -> None:
+async def test_a_lost_answer_is_an_error_and_asking_again_helps(world: World) -> None:
     """BUG-5: nobody knows whether the write was applied; the same request again leads to the same settings, and tells of them."""
-
-    async def scenario(world: World) -> None:
-        world.session.lose_answers = 1
-        with pytest.raises(ConnectionLoss):
-            await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-        assert world.stored(ORDERS) == {"flush.ms": "5"}
-        assert len(world.changes()) == 1
-
-    run(scenario)
+    world.session.lose_answers = 1
+    with pytest.raises(ConnectionLoss):
+        await world.alter(("flush.ms", "5"))
+    await world.alter(("flush.ms", "5"))
+    assert world.stored(ORDERS) == {"flush.ms": "5"}
+    assert len(world.changes()) == 1
 
 
-def test_validate_only_writes_nothing() -> None:
-    async def scenario(world: World) -> None:
-        resource = Resource(ResourceType.TOPIC, "orders")
-        await world.admin.alter(resource, setting("flush.ms", "5"), replaces_all=False, validate_only=True)
-        with pytest.raises(KafkaError):
-            await world.admin.alter(resource, setting("flush.ms", "x"), replaces_all=False, validate_only=True)
-        assert ORDERS not in world.server.nodes
-        assert world.changes() == []
-
-    run(scenario)
+async def test_validate_only_writes_nothing(world: World) -> None:
+    await world.alter(("flush.ms", "5"), validate_only=True)
+    with pytest.raises(KafkaError):
+        await world.alter(("flush.ms", "x"), validate_only=True)
+    assert ORDERS not in world.server.nodes
+    assert world.changes() == []
 
 
 @pytest.mark.parametrize("replaces_all", [False, True])
-def test_rubbish_does_not_block_the_next_admin(replaces_all: bool) -> None:
-    async def scenario(world: World) -> None:
-        world.write(ORDERS, b"rubbish", "topics/orders")
-        await turns()
-        found = await world.admin.topic_overrides(["orders"], turns)
-        found_error = world.admin.described(Resource(ResourceType.TOPIC, "orders"), found, {})
-        assert isinstance(found_error, KafkaError)
-        assert found_error.code is ErrorCode.INVALID_CONFIG
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"), replaces_all=replaces_all)
-        assert world.stored(ORDERS) == {"flush.ms": "5"}
-
-    run(scenario)
+async def test_rubbish_does_not_block_the_next_admin(world: World, replaces_all: bool) -> None:
+    await world.arrives(ORDERS, b"rubbish", "topics/orders")
+    found = await world.admin.topic_overrides(["orders"], turns)
+    found_error = world.admin.described(Resource(ResourceType.TOPIC, "orders"), found, {})
+    assert isinstance(found_error, KafkaError)
+    assert found_error.code is ErrorCode.INVALID_CONFIG
+    await world.alter(("flush.ms", "5"), replaces_all=replaces_all)
+    assert world.stored(ORDERS) == {"flush.ms": "5"}
 
 
-def test_replacing_all_resets_what_is_not_named() -> None:
-    async def scenario(world: World) -> None:
-        world.write(ORDERS, {"flush.ms": "5", "retention.ms": "rubbish"}, "topics/orders")
-        await alter(world, ResourceType.TOPIC, "orders", setting("segment.ms", "7"), replaces_all=True)
-        assert world.stored(ORDERS) == {"segment.ms": "7"}
-        await alter(world, ResourceType.TOPIC, "orders", [], replaces_all=True)
-        assert world.stored(ORDERS) == {}
-
-    run(scenario)
+async def test_replacing_all_resets_what_is_not_named(world: World) -> None:
+    world.write(ORDERS, {"flush.ms": "5", "retention.ms": "rubbish"}, "topics/orders")
+    await world.alter(("segment.ms", "7"), replaces_all=True)
+    assert world.stored(ORDERS) == {"segment.ms": "7"}
+    await world.admin.alter(Resource(ResourceType.TOPIC, "orders"), [], replaces_all=True, validate_only=False)
+    assert world.stored(ORDERS) == {}
 
 
-def test_a_change_goes_over_the_version_that_was_read() -> None:
-    async def scenario(world: World) -> None:
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "5"))
-        await alter(world, ResourceType.TOPIC, "orders", setting("flush.ms", "6"))
-        writes = [op for _, ops in world.server.writes for op in ops if op.path == ORDERS]
-        assert isinstance(writes[-1], SetOp)
-        assert writes[-1].version == 0
-
-    run(scenario)
+async def test_a_change_goes_over_the_version_that_was_read(world: World) -> None:
+    await world.alter(("flush.ms", "5"))
+    await world.alter(("flush.ms", "6"))
+    writes = [op for _, ops in world.server.writes for op in ops if op.path == ORDERS]
+    assert isinstance(writes[-1], SetOp)
+    assert writes[-1].version == 0

@@ -33,7 +33,7 @@ def test_lengths_of_more_bytes(key: int, value: int) -> None:
     assert list(keyed_records(batch[HEADER_SIZE:], 2)) == [(b"k" * key, b"v" * value), (b"", None)]
 
 
-def test_every_cut_is_told() -> None:
+def test_every_cut_is_refused() -> None:
     payload = build_batch([(b"key", b"value", (("h", b"x"),), 5)] * 3)[HEADER_SIZE:]
     for size in range(len(payload)):
         with pytest.raises(KafkaError) as told:

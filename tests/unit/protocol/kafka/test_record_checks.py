@@ -36,7 +36,7 @@ def check(data: bytes, count: int, checked: int = 100) -> None:
 
 
 @given(some_records, st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_producers_send_is_taken(
     records: list[tuple[bytes, bytes, list[tuple[str, bytes]], int]], some: int
 ) -> None:
@@ -51,7 +51,7 @@ def test_a_batch_of_many_records() -> None:
 
 
 @given(st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_what_is_taken_can_be_decoded(data: st.DataObject) -> None:
     records = [(b"k", b"v" * 70, [("h", b"x"), ("n", None)], TIME + n * 100) for n in range(3)]
     whole = build_batch(records)

@@ -106,7 +106,7 @@ def test_every_field_of_a_response_is_checked() -> None:
         ("shutdown", (1,), -1, "broker id"),
     ],
 )
-def test_the_reason_is_told(kind: str, path: tuple[int, ...], value: object, reason: str) -> None:
+def test_a_refusal_gives_the_reason(kind: str, path: tuple[int, ...], value: object, reason: str) -> None:
     body = changed(request_body(SAMPLES[kind]), path, value)
     with pytest.raises(ValueError, match=f"malformed control request.*{reason}"):
         framing.parse_request(struct.pack(">i", 1) + msgpack.packb(body))

@@ -11,18 +11,12 @@ from protocol.rpc.messages import LeaderAndIsrRequest, PartitionState, UpdateMet
 from protocol.rpc.packed_states import PackedStates, pack_rows, pack_state
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
 
-IDS = st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple)
+NUMBERS = st.integers(0, 2**31 - 1)
+IDS = st.lists(NUMBERS, max_size=4).map(tuple)
 ROWS = st.lists(
     st.tuples(
         st.builds(TopicPartition, st.sampled_from(["t", "x-1"]), st.integers(0, 300)),
-        st.builds(
-            LeaderAndIsr,
-            st.integers(-2, 9),
-            st.integers(0, 2**31 - 1),
-            IDS,
-            st.integers(0, 2),
-            st.integers(-1, 2**31 - 1),
-        ),
+        st.builds(LeaderAndIsr, st.integers(-2, 9), NUMBERS, IDS, st.integers(0, 2), st.integers(-1, 2**31 - 1)),
         st.builds(Assignment, IDS, IDS, IDS),
         st.booleans(),
     ),
@@ -33,17 +27,8 @@ BROKERS = (BrokerInfo(1, 10, (Endpoint("CONTROL", "h", 1),)),)
 
 def state(tp: TopicPartition, known: LeaderAndIsr, assignment: Assignment, is_new: bool) -> PartitionState:
     return PartitionState(
-        tp.topic,
-        tp.partition,
-        known.controller_epoch,
-        known.leader,
-        known.leader_epoch,
-        known.isr,
-        known.zk_version,
-        assignment.replicas,
-        assignment.adding,
-        assignment.removing,
-        is_new,
+        *(tp.topic, tp.partition, known.controller_epoch, known.leader, known.leader_epoch, known.isr),
+        *(known.zk_version, assignment.replicas, assignment.adding, assignment.removing, is_new),
     )
 
 

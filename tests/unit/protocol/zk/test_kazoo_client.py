@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import threading
 from typing import Any
 
 import pytest
@@ -16,29 +15,23 @@ from protocol.zk.kazoo_client import LoopHandler, Mailbox, MultiRead, SetWatches
 from protocol.zk.operations import WatchEvent
 
 
-def test_a_mailbox_keeps_the_order_and_survives_a_bug_in_a_callback() -> None:
+async def test_a_mailbox_keeps_the_order_and_survives_a_bug_in_a_callback() -> None:
     seen: list[Any] = []
+    done = asyncio.Event()
+    mailbox = Mailbox(asyncio.get_running_loop())
 
     def broken() -> None:
         raise RuntimeError("a bug in a listener")
 
-    async def main() -> None:
-        done = asyncio.Event()
-        mailbox = Mailbox(asyncio.get_running_loop())
+    def post_all() -> None:
+        for number in range(1000):
+            mailbox.post(seen.append, number)
+        mailbox.post(broken)
+        mailbox.post(seen.append, "end")
+        mailbox.post(done.set)
 
-        def post_all() -> None:
-            for number in range(1000):
-                mailbox.post(seen.append, number)
-            mailbox.post(broken)
-            mailbox.post(seen.append, "end")
-            mailbox.post(done.set)
-
-        thread = threading.Thread(target=post_all)
-        thread.start()
-        await done.wait()
-        thread.join()
-
-    asyncio.run(main())
+    await asyncio.to_thread(post_all)
+    await done.wait()
     assert seen == [*range(1000), "end"]
 
 
@@ -83,14 +76,7 @@ def test_multi_read_answers() -> None:
         + (multi_header(4, 0) + struct.pack("!i", 2) + b"hi" + STAT_BYTES)
         + (struct.pack("!iBi", -1, 0, -101) + struct.pack("!i", -101))
         + (multi_header(4, 0) + struct.pack("!i", -1) + STAT_BYTES)
-        + (
-            multi_header(8, 0)
-            + struct.pack("!i", 2)
-            + struct.pack("!i", 1)
-            + b"a"
-            + struct.pack("!i", 2)
-            + "ö".encode()
-        )
+        + (multi_header(8, 0) + struct.pack("!ii1si2s", 2, 1, b"a", 2, "ö".encode()))
         + multi_header(-1, -1)
     )
     first, missing, null, names = MultiRead.deserialize(answer, 4)

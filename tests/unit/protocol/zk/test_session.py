@@ -1,29 +1,58 @@
-"""What needs no ZooKeeper; the rest of the session is tested against a real one."""
+"""What needs no ZooKeeper. The rest of the session is tested against a real one."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from protocol.zk.session import ConnectionLoss, CreateOp, RequestTooLarge, SetOp, ZooKeeperSession
+from protocol.zk.session import (
+    ConnectionLoss,
+    CreateOp,
+    RequestTooLarge,
+    SetOp,
+    ZkError,
+    ZooKeeperSession,
+    each_readable,
+)
 
 LARGEST = 1_000_000
 
 
-def test_a_request_that_zookeeper_would_not_take_is_not_sent() -> None:
+@pytest.mark.parametrize(("size", "expected"), [(LARGEST + 1, RequestTooLarge), (LARGEST - 1000, ConnectionLoss)])
+async def test_a_request_that_zookeeper_would_not_take_is_not_sent(size: int, expected: type[Exception]) -> None:
     """ZooKeeper ends the connection of who sends it: a client's long setting must not cut a broker off."""
+    session = ZooKeeperSession("127.0.0.1:1", session_timeout_ms=1000)
+    data = bytes(size)
+    for request in (
+        session.set("/a", data),
+        session.create("/a", data),
+        session.multi([CreateOp("/a", data[: size // 2]), SetOp("/b", data[size // 2 :])]),
+    ):
+        with pytest.raises(expected):
+            await request
 
-    async def scenario() -> None:
-        session = ZooKeeperSession("127.0.0.1:1", session_timeout_ms=1000)
-        for size, expected in ((LARGEST + 1, RequestTooLarge), (LARGEST - 1000, ConnectionLoss)):
-            data = bytes(size)
-            for request in (
-                session.set("/a", data),
-                session.create("/a", data),
-                session.multi([CreateOp("/a", data[: size // 2]), SetOp("/b", data[size // 2 :])]),
-            ):
-                with pytest.raises(expected):
-                    await request
 
-    asyncio.run(scenario())
+async def test_a_node_that_may_not_be_read_costs_no_other_node_its_read() -> None:
+    asked: list[Sequence[str]] = []
+
+    async def read(paths: Sequence[str]) -> list[str]:
+        asked.append(paths)
+        if not {"/3", "/7"}.isdisjoint(paths):
+            raise ZkError("NoAuthError")
+        return [path.upper() for path in paths]
+
+    paths = [f"/{number}" for number in range(100)]
+    found = await each_readable(paths, read)
+    assert [None if isinstance(one, ZkError) else one for one in found] == [
+        None if path in ("/3", "/7") else path for path in paths
+    ]
+    assert len(asked) <= 2 * 2 * 8, "not one by one"
+
+
+async def test_a_lost_connection_is_no_unreadable_node() -> None:
+    async def read(paths: Sequence[str]) -> list[str]:
+        raise ConnectionLoss("test")
+
+    with pytest.raises(ConnectionLoss):
+        await each_readable(["/a", "/b"], read)

@@ -50,33 +50,51 @@ BROKER = BrokerInfo(7, 42, (Endpoint("PLAINTEXT", "127.0.0.1", 47092),))
 ASSIGNMENT = {0: Assignment((0, 1)), 1: Assignment((1, 0)), 2: Assignment((0, 1))}
 
 
-def test_contents_are_kafkas() -> None:
-    assert BrokerIdZNode.encode(BROKER, 1795239635961) == KAFKAS_BROKER
-    assert TopicZNode.encode("1rFcP54aQjqV4bLapKQHXQ", ASSIGNMENT) == KAFKAS_TOPIC
-    assert PartitionStateZNode.encode(LeaderAndIsr(1, 0, (1, 0), 1)) == KAFKAS_STATE
-    assert ConfigZNode.encode({"retention.ms": "1000"}) == KAFKAS_CONFIG
-    assert ClusterIdZNode.encode("L0We6e1dQZGI5APqeQHGzQ") == KAFKAS_CLUSTER_ID
-    assert ControllerEpochZNode.encode(1) == b"1"
-    block = b'{"version":1,"broker":1,"block_start":"1000","block_end":"1999"}'
-    assert ProducerIdBlockZNode.encode(1, 1000, 1999) == block
-    assert (ProducerIdBlockZNode.decode(block), ProducerIdBlockZNode.decode(b"")) == (1999, -1)
-    assert IsrChangeZNode.encode([TP]) == b'{"version":1,"partitions":[{"topic":"orders","partition":1}]}'
-    assert ConfigChangeZNode.encode("topics/orders") == b'{"version":2,"entity_path":"topics/orders"}'
-    assert (
-        ReassignPartitionsZNode.encode({TP: (1, 2)})
-        == b'{"version":1,"partitions":[{"topic":"orders","partition":1,"replicas":[1,2]}]}'
-    )
+TOPIC_ID = "1rFcP54aQjqV4bLapKQHXQ"
+CLUSTER_ID = "L0We6e1dQZGI5APqeQHGzQ"
+STATE = LeaderAndIsr(1, 0, (1, 0), 1, 5)
+BLOCK = b'{"version":1,"broker":1,"block_start":"1000","block_end":"1999"}'
 
 
-def test_kafkas_contents_are_understood() -> None:
-    assert BrokerIdZNode.decode(7, KAFKAS_BROKER, 42) == BROKER
-    assert TopicZNode.decode(KAFKAS_TOPIC) == ("1rFcP54aQjqV4bLapKQHXQ", ASSIGNMENT)
-    assert PartitionStateZNode.decode(KAFKAS_STATE, 5) == LeaderAndIsr(1, 0, (1, 0), 1, 5)
-    assert ConfigZNode.decode(KAFKAS_CONFIG) == {"retention.ms": "1000"}
-    assert ControllerZNode.decode(KAFKAS_CONTROLLER) == 0
-    assert ControllerZNode.decode(ControllerZNode.encode(3, 1)) == 3
-    assert ClusterIdZNode.decode(KAFKAS_CLUSTER_ID) == "L0We6e1dQZGI5APqeQHGzQ"
-    assert TopicZNode.decode(b'{"version":1,"partitions":{"0":[3]}}') == (None, {0: Assignment((3,))})
+@pytest.mark.parametrize(
+    ("written", "kafkas"),
+    [
+        (BrokerIdZNode.encode(BROKER, 1795239635961), KAFKAS_BROKER),
+        (TopicZNode.encode(TOPIC_ID, ASSIGNMENT), KAFKAS_TOPIC),
+        (PartitionStateZNode.encode(STATE), KAFKAS_STATE),
+        (ConfigZNode.encode({"retention.ms": "1000"}), KAFKAS_CONFIG),
+        (ClusterIdZNode.encode(CLUSTER_ID), KAFKAS_CLUSTER_ID),
+        (ControllerEpochZNode.encode(1), b"1"),
+        (ProducerIdBlockZNode.encode(1, 1000, 1999), BLOCK),
+        (IsrChangeZNode.encode([TP]), b'{"version":1,"partitions":[{"topic":"orders","partition":1}]}'),
+        (ConfigChangeZNode.encode("topics/orders"), b'{"version":2,"entity_path":"topics/orders"}'),
+        (
+            ReassignPartitionsZNode.encode({TP: (1, 2)}),
+            b'{"version":1,"partitions":[{"topic":"orders","partition":1,"replicas":[1,2]}]}',
+        ),
+    ],
+)
+def test_contents_are_kafkas(written: bytes, kafkas: bytes) -> None:
+    assert written == kafkas
+
+
+@pytest.mark.parametrize(
+    ("read", "meant"),
+    [
+        (BrokerIdZNode.decode(7, KAFKAS_BROKER, 42), BROKER),
+        (TopicZNode.decode(KAFKAS_TOPIC), (TOPIC_ID, ASSIGNMENT)),
+        (TopicZNode.decode(b'{"version":1,"partitions":{"0":[3]}}'), (None, {0: Assignment((3,))})),
+        (PartitionStateZNode.decode(KAFKAS_STATE, 5), STATE),
+        (ConfigZNode.decode(KAFKAS_CONFIG), {"retention.ms": "1000"}),
+        (ControllerZNode.decode(KAFKAS_CONTROLLER), 0),
+        (ControllerZNode.decode(ControllerZNode.encode(3, 1)), 3),
+        (ClusterIdZNode.decode(KAFKAS_CLUSTER_ID), CLUSTER_ID),
+        (ProducerIdBlockZNode.decode(BLOCK), 1999),
+        (ProducerIdBlockZNode.decode(b""), -1),
+    ],
+)
+def test_kafkas_contents_are_understood(read: object, meant: object) -> None:
+    assert read == meant
 
 
 @pytest.mark.parametrize(
@@ -120,11 +138,6 @@ replicas = st.lists(numbers, min_size=1, max_size=5, unique=True).map(tuple)
 def test_an_assignment_survives(assignment: dict[int, Assignment]) -> None:
     topic_id = topic_id_text(uuid.UUID(int=5))
     assert TopicZNode.decode(TopicZNode.encode(topic_id, assignment)) == (topic_id, assignment)
-
-
-@given(st.builds(LeaderAndIsr, st.integers(-1, 9), numbers, replicas, numbers, st.just(3)))
-def test_a_partition_state_survives(state: LeaderAndIsr) -> None:
-    assert PartitionStateZNode.decode(PartitionStateZNode.encode(state), 3) == state
 
 
 @given(st.lists(st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9_-]{1,9}", fullmatch=True), numbers), max_size=5))
@@ -185,14 +198,7 @@ FIELDS = [
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"1.5",
-        b'"x"',
-        b"\xff\xfe",
-        b"[" * 100_000,
+        *(b"", b"{", b"[]", b"null", b"1.5", b'"x"', b"\xff\xfe", b"[" * 100_000),
         b'{"partitions":5,"isr":5,"config":5,"id":""}',
     ],
 )

@@ -17,6 +17,7 @@ from protocol.zk.znodes import PartitionStateZNode, TopicZNode
 NUMBERS = st.one_of(st.integers(-3, 5), st.integers(-(10**20), 10**20))
 ODD = st.one_of(st.booleans(), st.none(), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 2), max_size=2))
 VALUES = st.one_of(NUMBERS, ODD)
+EPOCHS = st.integers(0, 2**31 - 1)
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
@@ -70,21 +71,10 @@ def test_numbers_that_json_writes_otherwise(number: str, isr: str) -> None:
     check_topic(f'{{"partitions":{{"0":[{members}]}},"topic_id":"{ID}","version":3}}'.encode())
 
 
-@given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=5),
-    st.integers(-1, 9),
-    st.integers(0, 2**31 - 1),
-    st.integers(0, 2**31 - 1),
-)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(-1, 9), EPOCHS, EPOCHS)
 def test_what_we_write_is_what_json_would_write(isr: list[int], leader: int, epoch: int, controller_epoch: int) -> None:
     state = LeaderAndIsr(leader, epoch, tuple(isr), controller_epoch, 3)
-    expected = {
-        "controller_epoch": controller_epoch,
-        "leader": leader,
-        "version": 1,
-        "leader_epoch": epoch,
-        "isr": isr,
-    }
+    expected = {"controller_epoch": controller_epoch, "leader": leader, "version": 1, "leader_epoch": epoch, "isr": isr}
     assert PartitionStateZNode.encode(state) == json.dumps(expected, separators=(",", ":")).encode()
     assert PartitionStateZNode.decode(PartitionStateZNode.encode(state), 3) == state
 
