@@ -78,10 +78,10 @@ def once_before(disk: FileSystem, name: str, action: Callable[[], object]) -> No
     """The next call of that method does `action` first."""
     original = getattr(disk, name)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **settings: Any) -> Any:
         setattr(disk, name, original)
         action()
-        return original(*arguments)
+        return original(*arguments, **settings)
 
     setattr(disk, name, call)
 

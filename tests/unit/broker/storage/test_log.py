@@ -239,22 +239,17 @@ def test_reads_outside_the_log_are_refused(log: Log) -> None:
             log.read(offset, 100, 6, True)
 
 
-def test_cold_pages_are_read_in_a_thread(disk: MemoryDisk, log: Log) -> None:
+@pytest.mark.parametrize("is_old", [False, True], ids=["pages", "indexes of old segments"])
+def test_what_is_not_in_memory_is_read_in_a_thread(disk: MemoryDisk, log: Log, is_old: bool) -> None:
     fill(log, 10)
+    run(log.flush())
     expected = bytes(log.read(3, 10_000, 20, True).records[0])
-    disk.is_cold = True
+    disk.is_cold = not is_old
+    if is_old:
+        log = reopened(log)
     with pytest.raises(WouldBlock):
         log.read(3, 10_000, 20, True)
     assert bytes(run(log.read_cold(3, 10_000, 20, True)).records[0]) == expected
-
-
-def test_indexes_of_old_segments_are_read_in_a_thread(log: Log) -> None:
-    fill(log, 10)
-    run(log.flush())
-    log = reopened(log)
-    with pytest.raises(WouldBlock):
-        log.read(3, 10_000, 20, True)
-    assert bytes(run(log.read_cold(3, 10_000, 20, True)).records[0])
     assert offsets(log, 3)[0] == 2
 
 
@@ -294,7 +289,7 @@ def test_a_deleted_log_never_uses_another_files_descriptor(log: Log, use: Callab
 # -- timestamps -------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=25), st.booleans())
+@given(st.lists(st.integers(0, 60), max_size=25), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
     log = open_at(MemoryDisk())
@@ -308,13 +303,8 @@ def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
         assert log.offset_for_timestamp(wanted, log.log_end_offset) == first
         limited = None if first is None or first[1] >= 3 else first
         assert log.offset_for_timestamp(wanted, 3) == limited
-    newest = max(stamp for stamp, _ in records)
-    assert log.max_timestamp_offset() == next((s, offset, 4) for s, offset in records if s == newest)
-
-
-def test_offsets_by_timestamp_without_records(log: Log) -> None:
-    assert log.offset_for_timestamp(0, 0) is None
-    assert log.max_timestamp_offset() is None
+    newest = max((stamp for stamp, _ in records), default=0)
+    assert log.max_timestamp_offset() == next(((s, offset, 4) for s, offset in records if s == newest), None)
 
 
 # -- cutting ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from broker.storage.compaction.log_cleaner import CleanerSettings
 from broker.storage.log import Log
 from protocol.errors import ErrorCode
-from protocol.kafka.record_batch import DELETE_HORIZON_BIT
+from protocol.kafka.record_batch import DELETE_HORIZON_BIT, Record
 from protocol.types import TopicPartition
 from tests.support.compaction import COMPACTED, CompactedLog, everything_with_holes, headers_of, records_of, table_of
 from tests.support.logs import DIRECTORY, LOG_DIR, check, failures_of, refused
@@ -178,33 +178,31 @@ def retain(it: CompactedLog) -> None:
     it.log.delete_old_segments(it.log.log_end_offset, it.time.wall_ms())
 
 
-def cleaned_while(it: CompactedLog, change: Change, slice_number: int) -> bool:
-    """False when the cleaning has fewer slices: then nothing has changed."""
+def cleaned_while(it: CompactedLog, change: Change, slice_number: int) -> list[Record] | None:
+    """The records right after the change. None when the cleaning has fewer slices: then nothing has changed."""
     look_again = it.manager.get
     left = slice_number
+    found: list[Record] | None = None
 
     def get(tp: TopicPartition) -> Log | None:
-        nonlocal left
+        nonlocal left, found
         left -= 1
         if left == 0:
             change(it)
+            found = [] if change is delete else records_of(it.log)
         return look_again(tp)
 
     it.manager.get = get  # type: ignore[method-assign]
     it.clean()
     it.manager.get = look_again  # type: ignore[method-assign]
-    return left <= 0
+    return found
 
 
 @pytest.mark.parametrize("change", [cut, delete, switch_off, retain])
 def test_what_changed_meanwhile_is_not_overwritten(change: Change) -> None:
-    slices = 0
-    while True:
+    slices = 1
+    while (found := cleaned_while(it := filled(keys=2), change, slices)) is not None:
         slices += 1
-        it = filled(keys=2)
-        before = records_of(it.log)
-        if not cleaned_while(it, change, slices):
-            break
         if change is delete:
             assert not it.disk.exists(DIRECTORY)
             continue
@@ -213,8 +211,10 @@ def test_what_changed_meanwhile_is_not_overwritten(change: Change) -> None:
             it.roll()
             it.clean()
             assert [record.value for record in records_of(it.log)] == [b"again", b"again"]
+        elif change is switch_off:
+            assert records_of(it.log) == found
         else:
-            assert set(records_of(it.log)) <= set(before)
+            assert set(records_of(it.log)) <= set(found)
         check(it.log, is_gapless=False)
     assert slices > 5
 

@@ -40,9 +40,17 @@ def kafka_renamed_the_log_file_first(disk: MemoryDisk) -> None:
         (".swap", (15, 29), None, ["10.log", "30.log"], True),
         (".swap", (), None, OLD, True),  # an empty one replaces the first; the others go with the next cleaning
         (".swap", (15, 29), index_is_lost, ["10.log", "30.log"], True),
+        (".swap", (), index_is_lost, OLD, True),
         (".swap", (15, 29), kafka_renamed_the_log_file_first, OLD, False),
     ],
-    ids=["does not count yet", "takes their place", "is empty", "without its index", "Kafka's order"],
+    ids=[
+        "does not count yet",
+        "takes their place",
+        "is empty",
+        "without its index",
+        "empty and without",
+        "Kafka's order",
+    ],
 )
 def test_the_next_start_finishes_or_drops_it(
     suffix: str, offsets: tuple[int, ...], accident: object, logs: list[str], is_swapped: bool

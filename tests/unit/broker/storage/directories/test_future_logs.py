@@ -109,6 +109,14 @@ def test_names_of_two_file_systems_may_come_back_in_any_mixture(it: Copied, b_is
     assert plain(survivor) == [f"{B}/{TP}"]
 
 
+def test_a_complete_copy_beside_its_log_is_a_copy_again(it: Copied) -> None:
+    it.manager.futures.declare_complete(it.copy)
+    again = started(it.disk.after_kill(), A, B)
+    assert log_of(again).log_dir == A
+    assert everything(copy_of(again)) == it.data
+    assert not again._filesystem.exists(f"{it.copy.directory}/{REPLACES_CURRENT}")
+
+
 def test_nothing_is_decided_or_removed_while_a_directory_is_offline(it: Copied) -> None:
     """The log is `-delete`, the complete copy on a disk that does not come back: then the log is still there."""
     it.manager.futures.declare_complete(it.copy)

@@ -27,6 +27,7 @@ from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, failures_of, open_at
 from tests.support.memory_disk import MemoryDisk, run
 
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 OPENING = {"open", "open_to_keep", "read_file", "read_end", "list", "sync_directory"}
 SEEDS = 60
 STEPS = 60
@@ -129,8 +130,9 @@ def opened(filesystem: FileSystem, path: str | Path = "/data") -> Iterator[LogMa
 
 def filled(manager: LogManager, topic: str, count: int) -> list[Log]:
     """New logs of one batch each."""
-    logs = [manager.get_or_create(TopicPartition(topic, number), None, {}) for number in range(count)]
+    logs = [manager.get_or_create(TopicPartition(topic, number), TOPIC_ID, {}) for number in range(count)]
     for log in logs:
+        assert log.topic_id == TOPIC_ID
         log.append_as_leader(batch(mark=log.topic_partition.partition), 0)
     return logs
 

@@ -16,7 +16,7 @@ from broker.storage.log import Log, LogDirFailed
 from broker.storage.producers import log_producers, producer_snapshots
 from broker.storage.producers.log_producers import LogProducers, SnapshotWrites
 from broker.storage.producers.producer_snapshots import file_name
-from broker.storage.producers.producer_state import ProducerState
+from broker.storage.producers.producer_state import SEQUENCE_MAX, ProducerState
 from protocol.errors import ErrorCode
 from protocol.kafka.record_batch import BatchHeader, patch
 from tests.support.logs import (
@@ -111,7 +111,8 @@ def test_a_snapshot_of_many_producers_is_encoded_by_the_flush(disk: MemoryDisk, 
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_cut_while_the_snapshots_are_written(disk: MemoryDisk, log: Log, goes_on: bool) -> None:
+@pytest.mark.parametrize("call", ["write_atomically", "sync_directory"])
+def test_a_cut_while_the_snapshots_are_written(disk: MemoryDisk, log: Log, call: str, goes_on: bool) -> None:
     """What the thread wrote of records that are cut must not count: also when the log grows to the same offset again."""
     send_batches(log, 30)
 
@@ -119,7 +120,7 @@ def test_a_cut_while_the_snapshots_are_written(disk: MemoryDisk, log: Log, goes_
         log.truncate_to(4)
         send_batches(log, 30 if goes_on else 0, Q)
 
-    once_before(disk, "sync_directory", cut)
+    once_before(disk, call, cut)
     run(log.flush())
     run(log.flush())
     assert snapshots(disk) == names_of(log.producers.snapshots)
@@ -346,12 +347,23 @@ class Story:
                 self.log.append_as_leader(batch(), 0)
             else:
                 entry = self.log.producers.state.producers.get(producer)
-                epoch, sequence = (entry.epoch, entry.last_sequence + 1) if entry else (0, 0)
+                first = self.random.choice([0, 5, SEQUENCE_MAX - 2])
+                epoch, last = (entry.epoch, entry.last_sequence) if entry else (0, first - 1)
+                sequence = (last + 1) % (SEQUENCE_MAX + 1)
                 if self.random.random() < 0.1:
                     epoch, sequence = epoch + 1, 0
                 send(self.log, producer, sequence, self.random.randint(1, 3), epoch=epoch)
-            result = self.log.read(start, 10_000, self.log.log_end_offset, True)
-            self.known += batches_of(b"".join(bytes(part) for part in result.records))
+            self.note_from(start)
+
+    def note_from(self, offset: int) -> None:
+        result = self.log.read(offset, 10_000, self.log.log_end_offset, True)
+        self.known += batches_of(b"".join(bytes(part) for part in result.records))
+
+    def copy(self, amount: int) -> None:
+        """A leader knows more, or has forgotten the producer: a gap, and an epoch that goes back, are taken as they are."""
+        end = self.log.log_end_offset
+        self.log.append_as_follower(memoryview(replicated(1, 50 * amount, end, epoch=self.random.randrange(3))))
+        self.note_from(end)
 
     def repeat(self, amount: int) -> None:
         """A client's retry changes nothing."""
@@ -408,7 +420,7 @@ class Story:
 
 
 OFTEN = ["append"] * 4 + ["flush"] * 2
-SELDOM = ["repeat", "truncate", "retention", "delete_records", "stop", "kill", "lose_power", "empty"]
+SELDOM = ["copy", "repeat", "truncate", "retention", "delete_records", "stop", "kill", "lose_power", "empty"]
 deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 
 
@@ -439,8 +451,8 @@ def test_a_cut_reads_about_as_much_as_it_cuts(cut: int) -> None:
     check(log)
 
 
-def replicated(producer: int, sequence: int, offset: int) -> bytes:
+def replicated(producer: int, sequence: int, offset: int, *, epoch: int = 0) -> bytes:
     """A batch of one record as a follower gets it."""
-    data = bytearray(produced(producer, sequence, 1))
+    data = bytearray(produced(producer, sequence, 1, epoch=epoch))
     patch(data, 0, offset, 0)
     return bytes(data)

@@ -6,10 +6,9 @@ import contextlib
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.producers.producer_snapshots import decode, encode
 from broker.storage.producers.producer_state import (
     BATCHES_KEPT,
     SEQUENCE_MAX,
@@ -201,92 +200,13 @@ def test_transactions() -> None:
     assert write(state, header(4)) == 6
 
 
-# -- the state is a function of the log (INV-21, BUG-24) ----------------------------------------------------------------
-
-Log = list[BatchHeader]
-"""Batches with their offsets, as they are in the log."""
-
-
-def rebuilt(batches: Log, end_offset: int, snapshot: bytes | None = None, snapshot_offset: int = 0) -> ProducerState:
-    state = decode(snapshot, snapshot_offset) if snapshot is not None else ProducerState()
-    for batch in batches:
-        if batch.base_offset >= state.end_offset:
-            state.append(batch, batch.base_offset)
-    assert state.end_offset == end_offset
-    return state
-
-
 batches_to_write = st.builds(
     header,
     sequence=st.integers(0, 6) | st.sampled_from([SEQUENCE_MAX - 1, SEQUENCE_MAX]),
     count=st.integers(1, 3),
     producer_id=st.integers(-1, 2),
     epoch=st.integers(0, 2),
-    timestamp=st.integers(0, 100),
 )
-
-
-@st.composite
-def steps(draw: st.DrawFn) -> tuple[str, BatchHeader | None, float]:
-    kind = draw(st.sampled_from(["write"] * 4 + ["next"] * 8 + ["again"] * 2 + ["copy", "cut", "snapshot", "reload"]))
-    return kind, draw(batches_to_write), draw(st.floats(0, 1))
-
-
-def _sequences(batch: BatchHeader) -> tuple[int, int, int, int]:
-    return batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
-
-
-@settings(max_examples=300)
-@given(st.lists(steps(), max_size=60))
-def test_the_state_is_that_of_a_rebuild_after_any_schedule(schedule: list[tuple[str, BatchHeader, float]]) -> None:
-    """INV-21, BUG-24: appends that are taken or refused, copies from a leader, cuts, snapshots and restarts."""
-    log: Log = []
-    state = ProducerState()
-    snapshots: dict[int, bytes] = {}
-
-    def append(batch: BatchHeader) -> None:
-        placed = batch._replace(base_offset=state.end_offset)
-        log.append(placed)
-        state.append(placed, placed.base_offset)
-
-    for kind, drawn, share in schedule:
-        batch, end = drawn, state.end_offset
-        if kind == "next" and (known := state.producers.get(drawn.producer_id)) is not None:
-            following = 0 if known.last_sequence == SEQUENCE_MAX else known.last_sequence + 1
-            batch = drawn._replace(producer_epoch=known.epoch, base_sequence=following)
-        if kind == "again" and log:
-            batch = log[-1 - int(share * min(len(log) - 1, 7))]
-        if kind in ("write", "next", "again"):
-            try:
-                duplicate = state.check(batch)
-            except KafkaError:
-                duplicate = None
-            else:
-                if duplicate is None:
-                    append(batch)
-                else:
-                    (original,) = [b for b in log if b.base_offset == duplicate.first_offset]
-                    # A copy may repeat the sequences with other records: what is compared is what the answer is for.
-                    assert _sequences(original) == _sequences(batch)
-                    assert original.last_offset == duplicate.last_offset
-        elif kind == "copy":
-            append(batch)
-        elif kind == "snapshot":
-            snapshots[end] = encode(state)
-        elif kind == "cut":
-            cut = int(share * end)
-            while log and log[-1].next_offset > cut:
-                log.pop()
-            cut = log[-1].next_offset if log else 0
-            snapshots = {offset: data for offset, data in snapshots.items() if offset <= cut}
-            if not state.truncate(cut):
-                newest = max(snapshots, default=0)
-                state = rebuilt(log, cut, snapshots.get(newest), newest)
-        else:
-            newest = max(snapshots, default=0)
-            state = rebuilt(log, end, snapshots.get(newest), newest)
-        whole = rebuilt(log, state.end_offset)
-        assert state.producers == whole.producers
 
 
 @given(st.lists(batches_to_write, max_size=40))
