@@ -1,19 +1,18 @@
-"""A log manager with one compacted log, and a cleaner, for the tests of compaction."""
+"""A log manager with one compacted log, and a cleaner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from broker.settings.config import TopicConfig
 from broker.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
-from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log import Log
-from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import BatchHeader, Record, build_batch, decode_records, iter_batches
 from tests.support.fake_time import FakeTime
-from tests.support.logs import LOG_DIR, TP, everything
+from tests.support.logs import TP, everything, started
+from tests.support.memory_disk import MemoryDisk, run
 
 COMPACTED = TopicConfig(
     cleanup_policy="compact",
@@ -34,36 +33,33 @@ def keyed(*records: Written, timestamp: int = 1_000, **options: Any) -> bytes:
 
 
 class CompactedLog:
-    """Starts on a disk; `wall_ms` of the clock is what tombstones age by."""
+    """Everything is cleanable up to `high_watermark`, or up to the log end. Tombstones age by the clock's `wall_ms`."""
 
     def __init__(
         self,
-        disk: FileSystem,
+        disk: MemoryDisk | None = None,
         time: FakeTime | None = None,
-        config: TopicConfig = COMPACTED,
         settings: CleanerSettings = SETTINGS,
     ) -> None:
-        self.disk = disk
+        self.disk = disk or MemoryDisk()
         self.time = time or FakeTime()
-        self.config = config
         self.high_watermark: int | None = None
         self.events: list[tuple[str, Mapping[str, Any]]] = []
-        self.manager = LogManager([LOG_DIR], config, disk, self.time)
+        self.manager = started(self.disk, config=COMPACTED, time=self.time)
         self.manager.high_watermark_of = lambda tp: (
             self.log.log_end_offset if self.high_watermark is None else self.high_watermark
         )
         self.cleaner = LogCleaner(
-            self.manager, disk, self.time, settings, lambda kind, **fields: self.events.append((kind, fields))
+            self.manager, self.disk, self.time, settings, lambda kind, **fields: self.events.append((kind, fields))
         )
+        self.log = self.manager.get_or_create(TP, "AAAAAAAAAAAAAAAAAAAAWA", {})
 
-    async def start(self) -> CompactedLog:
-        await self.manager.start()
-        self.log: Log = self.manager.get_or_create(TP, "AAAAAAAAAAAAAAAAAAAAWA", {})
-        return self
+    def reopened(self) -> CompactedLog:
+        """As the next process finds it after a kill."""
+        return CompactedLog(self.disk.after_kill(), self.time)
 
     def configure(self, **changes: Any) -> None:
-        self.config = replace(self.config, **changes)
-        self.log.config = self.config
+        self.log.config = replace(self.log.config, **changes)
 
     def append(self, *records: Written, epoch: int = 0, **options: Any) -> int:
         """The offset of the first record."""
@@ -75,10 +71,10 @@ class CompactedLog:
         if self.log.segments[-1].size:
             self.log._roll(self.log.log_end_offset)
 
-    async def clean(self) -> int:
-        """Until nothing is due; how often it cleaned."""
+    def clean(self) -> int:
+        """Until nothing is due. Returns how often it cleaned."""
         count = 0
-        while await self.cleaner.clean_next():
+        while run(self.cleaner.clean_next()):
             count += 1
             assert count < 1000
         return count
@@ -89,26 +85,19 @@ def headers_of(log: Log) -> list[BatchHeader]:
 
 
 def records_of(log: Log) -> list[Record]:
-    return list(_records(everything_with_holes(log)))
+    data = everything_with_holes(log)
+    return [record for position, _ in iter_batches(data) for record in decode_records(data, position)]
 
 
 def everything_with_holes(log: Log) -> bytes:
     """`everything`, also where the log ends with a hole."""
     if log.segments[-1].size:
         return everything(log)
-    data = b""
-    for segment in log.segments:
-        data += bytes(segment.read(0, segment.size, may_block=True))
-    return data
-
-
-def _records(data: bytes) -> Iterator[Record]:
-    for position, _ in iter_batches(data):
-        yield from decode_records(data, position)
+    return b"".join(bytes(segment.read(0, segment.size, may_block=True)) for segment in log.segments)
 
 
 def table_of(records: list[Record]) -> dict[bytes, bytes]:
-    """Key -> last value: what a reader of the whole topic knows in the end."""
+    """Key -> last value, as a reader of the whole topic knows it."""
     table: dict[bytes, bytes] = {}
     for record in records:
         assert record.key is not None

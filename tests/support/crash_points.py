@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -66,25 +67,15 @@ class Life:
         self.safe = {base: one for base, one in self.versions[-1].items() if parse_header(one).next_offset <= offset}
 
 
-class Promise(NamedTuple):
-    """What held of a life when the power was lost."""
-
-    life: Life
-    safe: Batches
-    start_max: int
-    high_watermark_max: int
-    may_be_gone: bool
-
-
 @dataclass(eq=False)
 class Crash:
-    """The disk that a power loss left during `step`."""
+    """The disk that a power loss left during `step`, and what held of each life then."""
 
     step: str
     point: int
     loss: Loss
     disk: MemoryDisk
-    promises: Mapping[TopicPartition, Sequence[Promise]]
+    promises: Mapping[TopicPartition, Sequence[Life]]
 
 
 class Workload:
@@ -134,12 +125,7 @@ class Workload:
 
     def _lose_power(self) -> None:
         self.points += 1
-        promises = {
-            tp: tuple(
-                Promise(life, life.safe, life.start_max, life.high_watermark_max, life.may_be_gone) for life in lives
-            )
-            for tp, lives in self.lives.items()
-        }
+        promises = {tp: [copy(life) for life in lives] for tp, lives in self.lives.items()}
         for loss in self._losses:
             disk = self.disk.after_power_loss(self.random, loss)
             self._crashes.append(Crash(self._step, self.points, loss, disk, promises))
@@ -206,7 +192,7 @@ class Workload:
         life.was_cut(log.log_end_offset)
 
     def restart_at(self, tp: TopicPartition, offset: int) -> None:
-        """All is dropped, the log goes on at `offset`: the leader's begin."""
+        """All is dropped, the log goes on at `offset`: the leader's log start."""
         life, log = self.life(tp), self.log(tp)
         life.is_cut(0)
         life.start_max = max(life.start_max, offset)
@@ -285,8 +271,8 @@ def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bo
     manager = workload.new_manager(disk)
     run(manager.start())
     assert not any(disk.exists(f"{path}/{CLEAN_SHUTDOWN}") for path in workload.log_dirs), "BUG-18"
-    for copy in manager.futures.logs():
-        _look_at_copy(copy, manager)
+    for future in manager.futures.logs():
+        _look_at_copy(future, manager)
     found = {log.topic_partition: _look(log, manager, crash.promises) for log in manager.logs()}
     for tp, promises in crash.promises.items():
         assert tp in found or promises[-1].may_be_gone, f"{tp} is gone"
@@ -299,18 +285,18 @@ def survive(workload: Workload, crash: Crash, random: Random, *, crash_again: bo
         _go_on(workload, log)
 
 
-def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Sequence[Promise]]) -> Recovered:
+def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Sequence[Life]]) -> Recovered:
     tp = log.topic_partition
-    if not promises[tp][-1].life.is_compacted:
+    if not promises[tp][-1].is_compacted:
         check(log)
     elif log.segments[-1].size:
         check(log, is_gapless=False)
     problems = []
-    for promise in promises[tp]:
+    for life in promises[tp]:
         try:
-            _compare(log, promise, manager.checkpoints.read_high_watermarks().get(tp, 0))
+            _compare(log, life, manager.checkpoints.read_high_watermarks().get(tp, 0))
         except AssertionError as error:
-            problems.append(f"{promise.life.topic_id}: {error}")
+            problems.append(f"{life.topic_id}: {error}")
         else:
             break
     else:
@@ -318,15 +304,15 @@ def _look(log: Log, manager: LogManager, promises: Mapping[TopicPartition, Seque
     return _recovered(log)
 
 
-def _look_at_copy(copy: Log, manager: LogManager) -> None:
-    """LOG-6: it is the log's begin, or a part of it: what it has, it has not from an earlier epoch."""
-    log = manager.get(copy.topic_partition)
-    if log is not None and copy.log_end_offset > log.log_start_offset:
+def _look_at_copy(future: Log, manager: LogManager) -> None:
+    """LOG-6: all that it has, the log has too: nothing is left of an earlier epoch."""
+    log = manager.get(future.topic_partition)
+    if log is not None and future.log_end_offset > log.log_start_offset:
         of_log = set(split(everything_with_holes(log)))
         of_copy = [
-            one for one in split(everything_with_holes(copy)) if parse_header(one).next_offset > log.log_start_offset
+            one for one in split(everything_with_holes(future)) if parse_header(one).next_offset > log.log_start_offset
         ]
-        assert of_log.issuperset(of_copy), f"the copy in {copy.directory} has what the log has not"
+        assert of_log.issuperset(of_copy), f"the copy in {future.directory} has what the log has not"
 
 
 def _recovered(log: Log) -> Recovered:
@@ -339,31 +325,30 @@ def _recovered(log: Log) -> Recovered:
     )
 
 
-def _compare(log: Log, promise: Promise, high_watermark: int) -> None:
-    life = promise.life
+def _compare(log: Log, life: Life, high_watermark: int) -> None:
     assert log.topic_id in (life.topic_id, None), "another topic's"
-    assert high_watermark <= promise.high_watermark_max, "a high watermark that never was"
+    assert high_watermark <= life.high_watermark_max, "a high watermark that never was"
     assert {epoch for epoch, _ in log.leader_epochs.entries} <= life.epochs
     if life.is_compacted:
-        _compare_keys(log, promise)
+        _compare_keys(log, life)
         return
     found = {parse_header(one).base_offset: one for one in split(everything(log))}
     start, end = log.log_start_offset, log.log_end_offset
     versions = [version for version in life.versions if _part(version, start, end) == found]
     assert versions, f"{sorted(found)} was never in the log like this"
-    for base, one in promise.safe.items():
+    for base, one in life.safe.items():
         if parse_header(one).next_offset > start:
             assert found.get(base) == one, f"the batch at {base} was synced, the log has {start} to {end}"
-    assert start <= promise.start_max, f"log start {start}, {promise.start_max} was the highest"
+    assert start <= life.start_max, f"log start {start}, {life.start_max} was the highest"
     assert log.producers.state.end_offset == end
     is_known = any(_has_its_producers(log, version, has_moved=life.has_moved) for version in versions)
     assert is_known, "the producer state is not that of the log"
 
 
-def _compare_keys(log: Log, promise: Promise) -> None:
+def _compare_keys(log: Log, life: Life) -> None:
     """LOG-4: the last record of each key is there, at its offset, and nothing that was never written."""
-    assert log.log_end_offset >= max((parse_header(one).next_offset for one in promise.safe.values()), default=0)
-    (version,) = promise.life.versions
+    assert log.log_end_offset >= max((parse_header(one).next_offset for one in life.safe.values()), default=0)
+    (version,) = life.versions
     written = {}
     for base, one in sorted(version.items()):
         if base < log.log_end_offset:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from broker.settings.config import TopicConfig
 from broker.storage import checkpoints
@@ -13,8 +17,11 @@ from broker.storage.log_manager import LogManager
 from broker.storage.log_types import DirectoryListener, LogListener
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery import open_log
+from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import BatchHeader, build_batch, crc_is_valid, iter_batches
 from protocol.types import TopicPartition
+from tests.support.fake_time import FakeTime
+from tests.support.memory_disk import run
 
 TP = TopicPartition("orders", 0)
 LOG_DIR = "/data"
@@ -43,6 +50,40 @@ def open_at(
         wall_ms=lambda: 1_000,
     )
     return Log(TP, LOG_DIR, DIRECTORY, config, filesystem, lambda: 1_000, parts, listener or LogListener())
+
+
+def started(
+    disk: FileSystem, *directories: str, config: TopicConfig = SMALL, time: FakeTime | None = None, **options: Any
+) -> LogManager:
+    """A log manager that has opened all logs in its directories."""
+    manager = LogManager(directories or (LOG_DIR,), config, disk, time or FakeTime(), **options)
+    run(manager.start())
+    return manager
+
+
+def log_of(manager: LogManager, tp: TopicPartition = TP) -> Log:
+    found = manager.get(tp)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def refused(code: ErrorCode) -> Iterator[None]:
+    with pytest.raises(KafkaError) as caught:
+        yield
+    assert caught.value.code is code
+
+
+def once_before(disk: FileSystem, name: str, action: Callable[[], object]) -> None:
+    """The next call of that method does `action` first."""
+    original = getattr(disk, name)
+
+    def call(*arguments: Any, **settings: Any) -> Any:
+        setattr(disk, name, original)
+        action()
+        return original(*arguments, **settings)
+
+    setattr(disk, name, call)
 
 
 class Failures(DirectoryListener):

@@ -131,10 +131,6 @@ async def restart_elsewhere(w: Workload) -> None:
     w.append(FOLLOWED, 4, epoch=8, as_follower=True)
 
 
-async def bounce(w: Workload) -> None:
-    await w.bounce()
-
-
 STEPS: list[tuple[str, Step]] = [
     ("start", start),
     ("lead", lead),
@@ -148,7 +144,7 @@ STEPS: list[tuple[str, Step]] = [
     ("truncate below the recovery point", truncate_below_the_recovery_point),
     ("delete records", delete_records),
     ("retention by size", retain_by_size),
-    ("clean stop and start", bounce),
+    ("clean stop and start", Workload.bounce),
     ("keys", fill_keys),
     ("compaction", compact),
     ("flush for compaction", flush),
@@ -159,7 +155,7 @@ STEPS: list[tuple[str, Step]] = [
     ("restart at the leader's start", restart_elsewhere),
     ("retention of everything", retain_nothing),
     ("checkpoint at the end", checkpoint),
-    ("clean stop and start at the end", bounce),
+    ("clean stop and start at the end", Workload.bounce),
 ]
 """The mixed workload: name, what is done. Each goes on with what those before it left."""
 

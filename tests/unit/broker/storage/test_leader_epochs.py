@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,28 +15,21 @@ END = 40
 
 
 @pytest.mark.parametrize(
-    ("epoch", "answer"),
+    ("entries", "epoch", "answer"),
     [
-        (-1, (-1, -1)),
-        (0, (0, 10)),
-        (1, (0, 10)),
-        (2, (2, 30)),
-        (3, (2, 30)),
-        (4, (2, 30)),
-        (5, (5, 40)),
-        (6, (-1, -1)),
+        (ENTRIES, -1, (-1, -1)),
+        (ENTRIES, 0, (0, 10)),
+        (ENTRIES, 1, (0, 10)),
+        (ENTRIES, 2, (2, 30)),
+        (ENTRIES, 4, (2, 30)),
+        (ENTRIES, 5, (5, 40)),
+        (ENTRIES, 6, (-1, -1)),
+        ([(4, 10), (6, 12)], 2, (2, 10)),  # below the first epoch: its start
+        ([], 0, (-1, -1)),
     ],
 )
-def test_end_offset_as_kafka_answers_it(epoch: int, answer: tuple[int, int]) -> None:
-    assert LeaderEpochCache(ENTRIES).end_offset_for(epoch, END) == answer
-
-
-def test_end_offset_below_the_first_epoch_is_its_start() -> None:
-    assert LeaderEpochCache([(4, 100), (6, 120)]).end_offset_for(2, 130) == (2, 100)
-
-
-def test_end_offset_without_epochs() -> None:
-    assert LeaderEpochCache().end_offset_for(0, 0) == (-1, -1)
+def test_end_offset_as_kafka_answers_it(entries: list[tuple[int, int]], epoch: int, answer: tuple[int, int]) -> None:
+    assert LeaderEpochCache(entries).end_offset_for(epoch, END) == answer
 
 
 @pytest.mark.parametrize(
@@ -55,27 +50,23 @@ def test_assign(epoch: int, start: int, entries: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "entries"), [(41, ENTRIES), (31, ENTRIES), (30, ENTRIES[:2]), (11, ENTRIES[:2]), (10, ENTRIES[:1]), (0, [])]
-)
-def test_truncate_from_end(end: int, entries: list[tuple[int, int]]) -> None:
-    cache = LeaderEpochCache(ENTRIES)
-    cache.truncate_from_end(end)
-    assert cache.entries == entries
-
-
-@pytest.mark.parametrize(
-    ("start", "entries"),
+    ("truncate", "offset", "entries"),
     [
-        (0, ENTRIES),
-        (5, [(0, 5), (2, 10), (5, 30)]),
-        (10, [(2, 10), (5, 30)]),
-        (29, [(2, 29), (5, 30)]),
-        (99, [(5, 99)]),
+        (LeaderEpochCache.truncate_from_end, 31, ENTRIES),
+        (LeaderEpochCache.truncate_from_end, 30, ENTRIES[:2]),
+        (LeaderEpochCache.truncate_from_end, 11, ENTRIES[:2]),
+        (LeaderEpochCache.truncate_from_end, 0, []),
+        (LeaderEpochCache.truncate_from_start, 0, ENTRIES),
+        (LeaderEpochCache.truncate_from_start, 5, [(0, 5), (2, 10), (5, 30)]),
+        (LeaderEpochCache.truncate_from_start, 10, [(2, 10), (5, 30)]),
+        (LeaderEpochCache.truncate_from_start, 99, [(5, 99)]),
     ],
 )
-def test_truncate_from_start(start: int, entries: list[tuple[int, int]]) -> None:
+def test_truncate(
+    truncate: Callable[[LeaderEpochCache, int], None], offset: int, entries: list[tuple[int, int]]
+) -> None:
     cache = LeaderEpochCache(ENTRIES)
-    cache.truncate_from_start(start)
+    truncate(cache, offset)
     assert cache.entries == entries
 
 

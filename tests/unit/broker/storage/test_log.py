@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.settings.config import TopicConfig
 from broker.storage.log import Log, LogDirFailed, WouldBlock
 from broker.storage.log_types import LogListener
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import SparseIndex
-from protocol.errors import ErrorCode, KafkaError
-from protocol.kafka.record_batch import build_batch, decode_records, parse_header, patch
-from tests.support.logs import DIRECTORY, SMALL, TP, batch, batches_of, check, everything, fill, open_at, split
+from protocol.errors import ErrorCode
+from protocol.kafka.record_batch import build_batch, parse_header, patch
+from tests.support.logs import (
+    DIRECTORY,
+    SMALL,
+    batch,
+    batches_of,
+    check,
+    everything,
+    fill,
+    once_before,
+    open_at,
+    refused,
+    split,
+)
 from tests.support.memory_disk import MemoryDisk, run
+
+
+class Listener(LogListener):
+    """What was reported, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def rolled(self, log: Log) -> None:
+        self.heard.append("rolled")
+
+    def was_cut(self, log: Log) -> None:
+        self.heard.append("was cut")
+
+    def failed(self, log: Log, failure: LogDirFailed) -> None:
+        self.heard.append(failure)
 
 
 @pytest.fixture
@@ -27,6 +57,13 @@ def disk() -> MemoryDisk:
 @pytest.fixture
 def log(disk: MemoryDisk) -> Log:
     return open_at(disk)
+
+
+def reopened(log: Log) -> Log:
+    """After a clean stop: nothing is known of the segments."""
+    log.segments[-1].close_time_index()
+    log.close()
+    return open_at(log._filesystem, was_clean=True, recovery_point=log.recovery_point)
 
 
 def offsets(
@@ -53,14 +90,6 @@ def test_leader_assigns_offsets_and_epoch(log: Log) -> None:
     check(log)
 
 
-def test_log_append_time() -> None:
-    log = open_at(MemoryDisk(), replace(SMALL, message_timestamp_type="LogAppendTime"))
-    info = log.append_as_leader(batch(2, timestamp=5), 0)
-    assert (info.log_append_time_ms, info.max_timestamp) == (1_000, 1_000)
-    assert {record.timestamp for record in decode_records(everything(log))} == {1_000}
-    check(log)
-
-
 @pytest.mark.parametrize(
     ("config", "code"),
     [
@@ -69,12 +98,12 @@ def test_log_append_time() -> None:
         (replace(SMALL, cleanup_policy="compact"), ErrorCode.INVALID_RECORD),
     ],
 )
-def test_refused_appends_write_nothing(disk: MemoryDisk, config: object, code: ErrorCode) -> None:
-    log = open_at(disk, config)  # type: ignore[arg-type]
+def test_refused_appends_write_nothing(disk: MemoryDisk, config: TopicConfig, code: ErrorCode) -> None:
+    log = open_at(disk, config)
     before = disk.calls
-    with pytest.raises(KafkaError) as caught:
+    with refused(code):
         log.append_as_leader(build_batch([(None, bytes(50), (), 1)]), 0)
-    assert (caught.value.code, log.log_end_offset, disk.calls) == (code, 0, before)
+    assert (log.log_end_offset, disk.calls) == (0, before)
 
 
 def test_follower_log_is_the_leaders_byte_for_byte(log: Log) -> None:
@@ -100,9 +129,8 @@ def test_follower_refuses_what_is_before_its_end_and_what_is_broken(log: Log) ->
         (_moved(records, 6)[:-1] + b"\x55", ErrorCode.CORRUPT_MESSAGE),
         (bytes(80), ErrorCode.CORRUPT_MESSAGE),
     ):
-        with pytest.raises(KafkaError) as caught:
+        with refused(code):
             follower.append_as_follower(memoryview(data))
-        assert caught.value.code == code
     assert everything(follower) == records
     check(follower)
 
@@ -123,7 +151,7 @@ def test_follower_appends_nothing_of_a_lone_partial_batch(log: Log) -> None:
     assert (info.first_offset, info.last_offset, info.size_bytes, follower.log_end_offset) == (0, -1, 0, 0)
 
 
-def test_empty_follower_whose_start_lies_inside_the_first_batch(log: Log) -> None:
+def test_empty_follower_whose_start_is_inside_the_first_batch(log: Log) -> None:
     """The leader's records were deleted up to 3, in the middle of the batch 2..3 that it sends."""
     fill(log, 4)
     follower = open_at(MemoryDisk())
@@ -147,18 +175,13 @@ def test_empty_follower_whose_start_lies_inside_the_first_batch(log: Log) -> Non
     ],
     ids=["not", "size", "time not reached twice", "time", "index"],
 )
-def test_roll(disk: MemoryDisk, config: object, timestamps: list[int], segments: int) -> None:
-    rolled: list[Log] = []
-
-    class Listener(LogListener):
-        def rolled(self, log: Log) -> None:
-            rolled.append(log)
-
-    log = open_at(disk, config, listener=Listener())  # type: ignore[arg-type]
+def test_roll(disk: MemoryDisk, config: TopicConfig, timestamps: list[int], segments: int) -> None:
+    listener = Listener()
+    log = open_at(disk, config, listener=listener)
     for timestamp in timestamps:
         log.append_as_leader(batch(1, timestamp=timestamp), 0)
-    assert next(segment.base_offset for segment in log.segments) == 0
-    assert (len(log.segments), len(rolled)) == (segments, segments - 1)
+    assert log.segments[0].base_offset == 0
+    assert (len(log.segments), listener.heard) == (segments, ["rolled"] * (segments - 1))
     check(log)
 
 
@@ -182,8 +205,7 @@ def test_read_from_any_offset_up_to_any_offset(log: Log, forgets: bool) -> None:
     """INV-15: nothing at or above the limit, whole batches, beginning with the one that holds the offset."""
     fill(log, 20)
     if forgets:
-        log.close()
-        log = open_at(log._filesystem, was_clean=True)
+        log = reopened(log)
     bases = [header.base_offset for header in check(log)]
     for limit in range(log.log_end_offset + 1):
         for offset in range(log.log_end_offset + 1):
@@ -213,102 +235,76 @@ def test_reads_outside_the_log_are_refused(log: Log) -> None:
     log.increment_log_start(2)
     assert log.read(6, 100, 6, True).size == 0
     for offset in (-1, 1, 7):
-        with pytest.raises(KafkaError) as caught:
+        with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
             log.read(offset, 100, 6, True)
-        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_cold_pages_are_read_in_a_thread(disk: MemoryDisk, log: Log) -> None:
+@pytest.mark.parametrize("is_old", [False, True], ids=["pages", "indexes of old segments"])
+def test_what_is_not_in_memory_is_read_in_a_thread(disk: MemoryDisk, log: Log, is_old: bool) -> None:
     fill(log, 10)
+    run(log.flush())
     expected = bytes(log.read(3, 10_000, 20, True).records[0])
-    disk.is_cold = True
+    disk.is_cold = not is_old
+    if is_old:
+        log = reopened(log)
     with pytest.raises(WouldBlock):
         log.read(3, 10_000, 20, True)
     assert bytes(run(log.read_cold(3, 10_000, 20, True)).records[0]) == expected
-
-
-def test_indexes_of_old_segments_are_read_in_a_thread(log: Log) -> None:
-    fill(log, 10)
-    run(log.flush())
-    log.close()
-    log = open_at(log._filesystem, was_clean=True)
-    with pytest.raises(WouldBlock):
-        log.read(3, 10_000, 20, True)
-    assert bytes(run(log.read_cold(3, 10_000, 20, True)).records[0])
     assert offsets(log, 3)[0] == 2
 
 
-def test_cold_read_looks_at_everything_anew(disk: MemoryDisk, log: Log) -> None:
+def test_cold_read_looks_at_everything_again(disk: MemoryDisk, log: Log) -> None:
     """BUG-12: the log was cut while the thread read."""
     fill(log, 10)
-
-    async def cut_meanwhile() -> None:
-        disk.is_cold = True
-        original = disk.read
-
-        def read(fd: int, size: int, position: int) -> bytes:
-            disk.read = original  # type: ignore[method-assign]
-            log.truncate_to(2)
-            return original(fd, size, position)
-
-        disk.read = read  # type: ignore[method-assign]
-        await log.read_cold(12, 10_000, 20, True)
-
-    with pytest.raises(KafkaError) as caught:
-        run(cut_meanwhile())
-    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    disk.is_cold = True
+    once_before(disk, "read", lambda: log.truncate_to(2))
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        run(log.read_cold(12, 10_000, 20, True))
 
 
-def test_a_broken_batch_in_an_old_segment_is_told_not_passed_over(disk: MemoryDisk, log: Log) -> None:
+def test_a_broken_batch_in_an_old_segment_is_reported_not_passed_over(disk: MemoryDisk, log: Log) -> None:
     fill(log, 10)
     run(log.flush())
-    log.close()
     disk.corrupt(log.segments[0].path, 16, 0x01)
-    log = open_at(disk, was_clean=True)
-    with pytest.raises(KafkaError) as caught:
-        run(log.read_cold(0, 10_000, 20, True))
-    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        run(reopened(log).read_cold(0, 10_000, 20, True))
 
 
-def test_a_deleted_log_never_reads_another_files_descriptor(log: Log) -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda log: log.read(0, 100, 6, True),
+        lambda log: log.append_as_leader(batch(), 0),
+        lambda log: log.truncate_to(0),
+    ],
+    ids=["read", "append", "truncate"],
+)
+def test_a_deleted_log_never_uses_another_files_descriptor(log: Log, use: Callable[[Log], object]) -> None:
     fill(log, 3)
     log.mark_deleted()
-    for late in (
-        lambda: log.read(0, 100, 6, True),
-        lambda: log.append_as_leader(batch(), 0),
-        lambda: log.truncate_to(0),
-    ):
-        with pytest.raises(KafkaError) as caught:
-            late()
-        assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        use(log)
 
 
 # -- timestamps -------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=25), st.booleans())
+@given(st.lists(st.integers(0, 60), max_size=25), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_offsets_by_timestamp(stamps: list[int], reopens: bool) -> None:
     log = open_at(MemoryDisk())
     for stamp in stamps:
         log.append_as_leader(batch(2, timestamp=stamp), 4)
     if reopens:
-        log.segments[-1].close_time_index()
-        log.close()
-        log = open_at(log._filesystem, was_clean=True)
+        log = reopened(log)
     records = [(stamp + number, 2 * at + number) for at, stamp in enumerate(stamps) for number in (0, 1)]
     for wanted in range(63):
         first = next(((stamp, offset, 4) for stamp, offset in records if stamp >= wanted), None)
         assert log.offset_for_timestamp(wanted, log.log_end_offset) == first
         limited = None if first is None or first[1] >= 3 else first
         assert log.offset_for_timestamp(wanted, 3) == limited
-    newest = max(stamp for stamp, _ in records)
-    assert log.max_timestamp_offset() == next((s, offset, 4) for s, offset in records if s == newest)
-
-
-def test_offsets_by_timestamp_without_records(log: Log) -> None:
-    assert log.offset_for_timestamp(0, 0) is None
-    assert log.max_timestamp_offset() is None
+    newest = max((stamp for stamp, _ in records), default=0)
+    assert log.max_timestamp_offset() == next(((s, offset, 4) for s, offset in records if s == newest), None)
 
 
 # -- cutting ----------------------------------------------------------------------------------------------------------
@@ -325,8 +321,7 @@ def test_truncate_then_append(appends: list[tuple[int, int]], offset: int, reope
         epoch += rise
         log.append_as_leader(batch(count), epoch)
     if reopens:
-        log.close()
-        log = open_at(disk, was_clean=True)
+        log = reopened(log)
     before = check(log)
     data = everything(log)
     log.truncate_to(offset)
@@ -335,45 +330,32 @@ def test_truncate_then_append(appends: list[tuple[int, int]], offset: int, reope
     assert everything(log) == data[: sum(header.size_in_bytes for header in kept)]
     fill(log, 12, epoch=epoch + 1)
     check(log)
-    log.close()
-    again = open_at(disk, was_clean=True)
-    assert everything(again) == everything(log_of(disk))
+    killed = open_at(disk.after_kill())
+    again = reopened(log)
+    assert everything(again) == everything(killed)
     check(again)
 
 
-def log_of(disk: MemoryDisk) -> Log:
-    return open_at(disk.after_kill())
-
-
-def test_truncate_below_the_log_start_moves_it_back(log: Log) -> None:
+@pytest.mark.parametrize("starts_at", [0, 12])
+def test_truncate_below_the_log_start_moves_it_back(log: Log, starts_at: int) -> None:
+    """Also before the first segment, which empties the log."""
+    log.truncate_fully_and_start_at(starts_at)
     fill(log, 10)
     log.increment_log_start(12)
     log.truncate_to(6)
     assert (log.log_start_offset, log.log_end_offset) == (6, 6)
-
-
-def test_truncate_before_the_first_segment_empties_the_log(log: Log) -> None:
-    log.truncate_fully_and_start_at(100)
-    fill(log, 10)
-    log.truncate_to(50)
-    assert (log.log_start_offset, log.log_end_offset, log.leader_epochs.entries) == (50, 50, [])
     fill(log, 2, epoch=1)
-    assert [header.base_offset for header in check(log)] == [50, 52]
+    assert check(log)[-1].base_offset == 8
 
 
-def test_truncation_moves_the_recovery_point_back_and_tells(disk: MemoryDisk) -> None:
-    told: list[Log] = []
-
-    class Listener(LogListener):
-        def was_cut(self, log: Log) -> None:
-            told.append(log)
-
-    log = open_at(disk, listener=Listener())
+def test_truncation_moves_the_recovery_point_back_and_reports_it(disk: MemoryDisk) -> None:
+    listener = Listener()
+    log = open_at(disk, listener=listener)
     fill(log, 10)
     run(log.flush())
     assert log.recovery_point == 20
     log.truncate_to(8)
-    assert (log.recovery_point, told) == (8, [log])
+    assert (log.recovery_point, listener.heard) == (8, ["rolled", "rolled", "was cut"])
 
 
 def test_retention_keeps_what_is_above_the_high_watermark(disk: MemoryDisk) -> None:
@@ -402,90 +384,71 @@ def test_log_start_hides_records_and_retention_drops_their_segments(log: Log) ->
 # -- the disk ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_write_fails_the_directory_and_is_not_tried_again(disk: MemoryDisk, log: Log) -> None:
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failure_fails_the_directory_and_nothing_is_tried_again(disk: MemoryDisk, operation: str) -> None:
+    """FLT-29: the kernel drops the dirty pages of a failed fsync, so that the next one lies.
+
+    It is reported once, before it is raised: whoever catches it finds the partition offline already.
+    """
+    listener = Listener()
+    log = open_at(disk, listener=listener)
     fill(log, 2)
-    disk.fail("write")
-    with pytest.raises(LogDirFailed) as caught:
-        fill(log, 1)
-    assert (caught.value.directory, log.log_end_offset) == ("/data", 4)
+    disk.fail(operation)
+    with pytest.raises(LogDirFailed) as raised:
+        append_and_flush(log, listener)
+    assert (listener.heard, raised.value.directory) == ([raised.value], "/data")
+    assert (raised.value.code, raised.value.message) == (ErrorCode.KAFKA_STORAGE_ERROR, ""), "no path goes to a client"
     disk.failures.clear()
     calls = disk.calls
     with pytest.raises(LogDirFailed):
         fill(log, 1)
+    with pytest.raises(LogDirFailed):
+        run(log.flush())
     assert disk.calls == calls
-
-
-@pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failure_is_reported_once_and_before_it_is_raised(disk: MemoryDisk, operation: str) -> None:
-    """Whoever catches it finds the partition offline already."""
-    reported: list[LogDirFailed] = []
-
-    class Listener(LogListener):
-        def failed(self, log: Log, failure: LogDirFailed) -> None:
-            reported.append(failure)
-
-    heard_before: list[list[LogDirFailed]] = []
-
-    def append_and_flush(log: Log) -> None:
-        try:
-            fill(log, 1)
-            run(log.flush())
-        finally:
-            heard_before.append(list(reported))
-
-    log = open_at(disk, listener=Listener())
-    disk.fail(operation)
-    with pytest.raises(KafkaError) as raised:
-        append_and_flush(log)
-    assert heard_before == [[raised.value]]
-    assert (raised.value.code, raised.value.message) == (ErrorCode.KAFKA_STORAGE_ERROR, ""), "no path goes to a client"
-
-
-def test_a_failed_fsync_never_counts_later(disk: MemoryDisk, log: Log) -> None:
-    """FLT-29: the kernel drops the dirty pages of a failed fsync, so that the next one lies."""
-    fill(log, 2)
-    disk.fail("sync")
-    with pytest.raises(LogDirFailed):
-        run(log.flush())
-    disk.failures.clear()
-    with pytest.raises(LogDirFailed):
-        run(log.flush())
     assert log.recovery_point == 0
+
+
+def append_and_flush(log: Log, listener: Listener) -> None:
+    try:
+        fill(log, 1)
+        run(log.flush())
+    finally:
+        assert len(listener.heard) == 1
 
 
 def test_flush_does_not_count_what_was_cut_and_written_again_meanwhile(disk: MemoryDisk, log: Log) -> None:
     fill(log, 5)
-    original = disk.sync_directory
 
-    def cut_meanwhile(path: str) -> None:
-        disk.sync_directory = original  # type: ignore[method-assign]
+    def cut() -> None:
         log.truncate_to(4)
         fill(log, 10, epoch=1)
-        original(path)
 
-    disk.sync_directory = cut_meanwhile  # type: ignore[method-assign]
+    once_before(disk, "sync_directory", cut)
     run(log.flush())
     assert log.recovery_point == 0
     run(log.flush())
     assert log.recovery_point == log.log_end_offset
 
 
+def rest(disk: MemoryDisk) -> None:
+    """What nobody used between two looks is closed."""
+    disk.in_use.close_idle()
+    disk.in_use.close_idle()
+
+
 def test_a_log_at_rest_holds_no_file(disk: MemoryDisk, log: Log) -> None:
     """Ten thousand of them are more than a process may have open. What is not synced stays open: its error must be heard (FLT-29)."""
     fill(log, 20)
     data = everything(log)
-    for _ in range(2):
-        disk.in_use.close_idle()
+    rest(disk)
     assert disk.open_files() == len(log.segments)
     run(log.flush())
-    for _ in range(2):
-        disk.in_use.close_idle()
+    rest(disk)
     assert (disk.open_files(), len(disk.in_use)) == (0, 0)
     assert everything(log) == data
     disk.in_use.close_idle()
     assert disk.open_files() == len(log.segments)
-    for _ in range(2):
-        disk.in_use.close_idle()
+    rest(disk)
     fill(log, 1)
     assert disk.open_files() == 1
     log.truncate_to(15)
@@ -500,8 +463,7 @@ def test_only_the_segment_that_is_appended_to_remembers_its_newest_batches(disk:
     fill(log, 20)
     assert [segment._recent_ends is None for segment in log.segments] == [*[True] * (len(log.segments) - 1), False]
     run(log.flush())
-    for _ in range(2):
-        disk.in_use.close_idle()
+    rest(disk)
     assert log.segments[-1]._recent_ends is None
     assert offsets(log, 39) == [38]
 
@@ -510,8 +472,7 @@ def test_a_file_that_a_thread_uses_stays_open(disk: MemoryDisk, log: Log) -> Non
     fill(log, 20)
     run(log.flush())
     log.segments[0].pin()
-    for _ in range(2):
-        disk.in_use.close_idle()
+    rest(disk)
     assert disk.open_files() == 1
     log.close()
     assert disk.open_files() == 1
@@ -531,8 +492,13 @@ def test_retention_looks_at_the_oldest_segments_only(monkeypatch: pytest.MonkeyP
     segments = list(log.segments)
     looked_at: list[int] = []
     newest = Segment.newest_timestamp
+
+    def look(segment: Segment) -> int:
+        looked_at.append(segment.base_offset)
+        return newest(segment)
+
     monkeypatch.setattr(SparseIndex, "load", lambda index: pytest.fail("an index is loaded"))
-    monkeypatch.setattr(Segment, "newest_timestamp", lambda one: (looked_at.append(one.base_offset), newest(one))[1])
+    monkeypatch.setattr(Segment, "newest_timestamp", look)
     now = segments[2].base_offset * 5 + 2_000 if is_old else 1_500
     gone = log.delete_old_segments(120, now)
     assert gone == (2 if is_old else 0)
@@ -574,12 +540,3 @@ def test_kafkas_lists_of_aborted_transactions_go_with_their_records(disk: Memory
     assert not any(".deleted" in name for name in disk.list(DIRECTORY))
     if end == "cut inside":
         assert len(disk.content(f"{DIRECTORY}/{bases[2]:020d}.txnindex")) == 34
-
-
-def test_no_file_stays_open(disk: MemoryDisk, log: Log) -> None:
-    fill(log, 20)
-    assert disk.open_files() <= len(log.segments) + 2
-    log.truncate_to(10)
-    log.close()
-    assert disk.open_files() == 0
-    assert str(TP) == "orders-0"

@@ -8,8 +8,6 @@ import errno
 import os
 import random
 import threading
-import time
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import pytest
 
 from broker.process.clock import SystemClock
-from broker.settings.config import TopicConfig
 from broker.storage import recovery
 from broker.storage.directories.log_directory import LogDirectory, LogDirectoryError
 from broker.storage.disk.filesystem import FileSystem
@@ -27,26 +24,24 @@ from broker.storage.log_types import LogParts
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, check, everything, failures_of, fill
+from tests.support.logs import SMALL, batch, check, everything, failures_of, fill, log_of, started
 from tests.support.memory_disk import MemoryDisk, run
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 OTHER_ID = "BBBBBBBBBBBBBBBBBBBBBA"
 ORDERS = TopicPartition("orders", 0)
+MARKER = ".kafka_cleanshutdown"
 
 
-def manager_of(disk: FileSystem, *directories: str, config: TopicConfig = SMALL) -> LogManager:
-    return LogManager(directories or ("/data",), config, disk, FakeTime())
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
 
 
-def started(disk: FileSystem, *directories: str) -> LogManager:
-    manager = manager_of(disk, *directories)
-    run(manager.start())
-    return manager
+# -- start and stop ---------------------------------------------------------------------------------------------------
 
 
-def test_everything_comes_back_after_a_clean_stop_and_after_a_kill() -> None:
-    disk = MemoryDisk()
+def test_everything_comes_back_after_a_clean_stop_and_after_a_kill(disk: MemoryDisk) -> None:
     manager = started(disk)
     log = manager.get_or_create(ORDERS, TOPIC_ID, {})
     fill(log, 20, epoch=3)
@@ -56,68 +51,29 @@ def test_everything_comes_back_after_a_clean_stop_and_after_a_kill() -> None:
     killed = disk.after_kill()
     run(manager.shutdown())
     assert disk.open_files() == 0
-    assert disk.exists("/data/.kafka_cleanshutdown")
+    assert disk.exists(f"/data/{MARKER}")
     assert disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 40\n"
     assert disk.content("/data/log-start-offset-checkpoint") == b"0\n1\norders 0 5\n"
     for found, log_start in ((disk, 5), (killed, 0)):
         again = started(found)
-        log = again.get(ORDERS)  # type: ignore[assignment]
+        if found is disk:
+            assert disk.open_files() == 1, "only the lock: ten thousand logs are more than a process may have open"
+        log = log_of(again)
         assert (log.topic_id, log.log_start_offset, log.log_end_offset) == (TOPIC_ID, log_start, 40)
         assert everything(log).endswith(data)
         assert again.checkpoints.read_high_watermarks() == {ORDERS: 17}
-        assert not found.exists("/data/.kafka_cleanshutdown")
+        assert not found.exists(f"/data/{MARKER}")
         check(log)
 
 
-def test_a_start_leaves_no_log_file_open() -> None:
-    """Ten thousand logs and their clients' connections are more than a process may have open."""
-    disk = MemoryDisk()
-    manager = started(disk)
-    for number in range(20):
-        fill(manager.get_or_create(TopicPartition("t", number), None, {}), 3)
-    run(manager.shutdown())
-    again = started(disk)
-    assert disk.open_files() == 1  # the lock
-    for log in again.logs():
-        fill(log, 2)
-        check(log)
-    run(again.shutdown())
-
-
-def test_the_marker_is_gone_before_anything_is_loaded() -> None:
+def test_the_marker_is_removed_before_anything_is_loaded(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """BUG-18: a crash while loading must not look like a clean stop."""
-    disk = MemoryDisk()
-    manager = started(disk)
-    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 3)
-    run(manager.shutdown())
+    run(started(disk).shutdown())
     calls: list[tuple[str, str]] = []
-    for name in ("remove", "open", "read_file", "sync_directory"):
-        _note(disk, name, calls)
+    monkeypatch.setattr(disk, "_call", lambda operation, path: calls.append((operation, path)))
     started(disk)
-    names = [call for call in calls if ".lock" not in call[1]]
-    assert names[:2] == [("remove", "/data/.kafka_cleanshutdown"), ("sync_directory", "/data")]
-
-
-def _note(disk: MemoryDisk, name: str, calls: list[tuple[str, str]]) -> None:
-    original: Callable[[str], object] = getattr(disk, name)
-
-    def noted(path: str) -> object:
-        calls.append((name, path))
-        return original(path)
-
-    setattr(disk, name, noted)
-
-
-def test_a_directory_in_use_is_refused_and_the_other_is_let_go(tmp_path: Path) -> None:
-    one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    running = started(FileSystem(), two)
-    second = manager_of(FileSystem(), one, two)
-    with pytest.raises(LogDirectoryError, match=f"{two} is in use by a running broker"):
-        run(second.start())
-    third = started(FileSystem(), one)
-    run(third.shutdown())
-    run(running.shutdown())
-    run(started(FileSystem(), two).shutdown())
+    after_the_lock = [call for call in calls if call[0] != "list" and ".lock" not in call[1]]
+    assert after_the_lock[:2] == [("remove", f"/data/{MARKER}"), ("sync_directory", "/data")]
 
 
 def _contents(*directories: str) -> dict[str, bytes]:
@@ -129,30 +85,30 @@ def _contents(*directories: str) -> dict[str, bytes]:
 def test_a_refused_start_leaves_every_directory_as_it_is(tmp_path: Path) -> None:
     """BUG-18: neither the live broker's directory nor the other one gets a clean-shutdown marker or other checkpoints."""
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    for path in (one, two):
+    for number, path in enumerate((one, two)):
         killed = started(FileSystem(), path)
-        fill(killed.get_or_create(TopicPartition("orders", int(path == two)), None, {}), 3)
+        fill(killed.get_or_create(TopicPartition("orders", number), None, {}), 3)
         run(killed.checkpoints.write_recovery_points())
         next(iter(killed.log_directories)).release()  # as a kill does
     running = started(FileSystem(), two)
     run(running.checkpoints.write_recovery_points())
     before = _contents(one, two)
-    refused = manager_of(FileSystem(), one, two)
-    with pytest.raises(LogDirectoryError, match="in use by a running broker"):
+    refused = LogManager([one, two], SMALL, FileSystem(), FakeTime())
+    with pytest.raises(LogDirectoryError, match=f"{two} is in use by a running broker"):
         run(refused.start())
     run(refused.shutdown())
     assert _contents(one, two) == before
     run(running.shutdown())
     assert not next(iter(started(FileSystem(), one).log_directories)).was_clean
+    run(started(FileSystem(), two).shutdown())
 
 
 @pytest.mark.parametrize("broken", ["/one", "/two"])
 @pytest.mark.parametrize("error", [ValueError, MemoryError, OSError])
 def test_a_start_that_breaks_off_is_no_clean_stop(
-    monkeypatch: pytest.MonkeyPatch, broken: str, error: type[Exception]
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, broken: str, error: type[Exception]
 ) -> None:
     """An exception while logs are opened: that directory is recovered by the next start, all of it."""
-    disk = MemoryDisk()
     manager = started(disk, "/one", "/two")
     for number in range(4):
         fill(manager.get_or_create(TopicPartition("t", number), None, {}), 3)
@@ -167,61 +123,90 @@ def test_a_start_that_breaks_off_is_no_clean_stop(
         return opens(filesystem, directory, *args, **kwargs)
 
     monkeypatch.setattr(recovery, "open_log", breaks)
-    failing = manager_of(disk, "/one", "/two")
+    failing = LogManager(["/one", "/two"], SMALL, disk, FakeTime())
     with contextlib.suppress(ValueError, MemoryError):
         run(failing.start())
     run(failing.shutdown())
     assert disk.open_files() == 0
-    assert not disk.exists(f"{broken}/.kafka_cleanshutdown")
+    assert not disk.exists(f"{broken}/{MARKER}")
     assert disk.content(f"{broken}/recovery-point-offset-checkpoint") == points
     assert len(list(started(disk, "/one", "/two").logs())) == 4
+
+
+def test_a_start_that_is_cancelled_while_logs_are_repaired_is_no_clean_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread still writes there: the lock stays until the process ends, and no marker is written."""
+    (tmp_path / "orders-0").mkdir()
+    repairing, goes_on = threading.Event(), threading.Event()
+    whole = recovery.open_log
+
+    def slow(*arguments: Any, **settings: Any) -> LogParts:
+        repairing.set()
+        assert goes_on.wait(60)
+        return whole(*arguments, **settings)
+
+    monkeypatch.setattr(recovery, "open_log", slow)
+
+    async def play() -> None:
+        manager = LogManager([str(tmp_path)], SMALL, FileSystem(), FakeTime())
+        starting = asyncio.create_task(manager.start())
+        assert await asyncio.to_thread(repairing.wait, 60)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await manager.shutdown()
+        assert manager.is_loading
+        with pytest.raises(BlockingIOError):
+            FileSystem().lock(str(tmp_path / ".lock"))
+        assert not (tmp_path / MARKER).exists()
+        goes_on.set()
+
+    asyncio.run(play())
+
+
+def test_a_stop_that_cannot_sync_leaves_no_marker(disk: MemoryDisk) -> None:
+    manager = started(disk)
+    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 3)
+    disk.fail("sync")
+    run(manager.shutdown())
+    assert not disk.exists(f"/data/{MARKER}")
+    assert disk.open_files() == 0
+
+
+# -- what is in a directory -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("broker", "cluster", "message"),
     [(1, "c", ""), (2, "c", "broker.id is 1, this broker's is 2"), (1, "d", "cluster.id is c, this broker's is d")],
 )
-def test_meta_properties(broker: int, cluster: str, message: str) -> None:
-    disk = MemoryDisk()
-    manager = started(disk)
-    manager.log_directories.ensure_meta(1, "c")
-    text = disk.content("/data/meta.properties").decode()
-    assert {"version=0", "broker.id=1", "cluster.id=c"} <= set(text.splitlines())
-    if message:
-        with pytest.raises(LogDirectoryError, match=message):
-            manager.log_directories.ensure_meta(broker, cluster)
-    else:
-        manager.log_directories.ensure_meta(broker, cluster)
-    assert disk.content("/data/meta.properties").decode() == text
+def test_meta_properties(disk: MemoryDisk, broker: int, cluster: str, message: str) -> None:
+    directories = started(disk).log_directories
+    directories.check_meta(2, "x")
+    assert not disk.exists("/data/meta.properties"), "a check writes nothing"
+    directories.ensure_meta(1, "c")
+    text = disk.content("/data/meta.properties")
+    assert {b"version=0", b"broker.id=1", b"cluster.id=c"} <= set(text.splitlines())
+    for look in (directories.ensure_meta, directories.check_meta):
+        with pytest.raises(LogDirectoryError, match=message) if message else contextlib.nullcontext():
+            look(broker, cluster)
+    assert disk.content("/data/meta.properties") == text
 
 
-def test_a_check_of_meta_properties_writes_nothing() -> None:
-    disk = MemoryDisk()
-    manager = started(disk)
-    manager.log_directories.check_meta(2, "c")
-    assert not disk.exists("/data/meta.properties")
-    manager.log_directories.ensure_meta(1, "c")
-    with pytest.raises(LogDirectoryError, match="belongs to another broker"):
-        manager.log_directories.check_meta(2, "c")
-
-
-def test_meta_properties_of_kraft_are_refused() -> None:
-    disk = MemoryDisk()
+def test_meta_properties_of_kraft_are_refused(disk: MemoryDisk) -> None:
     manager = started(disk)
     disk.write_atomically("/data/meta.properties", b"version=1\nnode.id=1\ncluster.id=c\n")
     with pytest.raises(LogDirectoryError, match="version is 1"):
         manager.log_directories.ensure_meta(1, "c")
 
 
-def test_no_directory_can_be_used() -> None:
-    disk = MemoryDisk()
+def test_no_directory_can_be_used(disk: MemoryDisk) -> None:
     disk.fail("open", errno.EACCES)
     with pytest.raises(LogDirectoryError, match=r"no log directory can be used: /data: .*set log\.dirs"):
         started(disk)
 
 
-def test_only_directories_that_are_logs_are_opened() -> None:
-    disk = MemoryDisk()
+def test_only_directories_that_are_logs_are_opened(disk: MemoryDisk) -> None:
     for name in ("a-b-3", "x-01", "x-1.0a-delete", "no_number", "-1", "x-²", "lost+found", "x-1.ab-future"):
         disk.make_directory(f"/data/{name}")
     disk.write_atomically("/data/x-7", b"a file")
@@ -231,52 +216,14 @@ def test_only_directories_that_are_logs_are_opened() -> None:
     assert disk.exists("/data/x-1.ab-future")
 
 
-def test_new_logs_go_where_the_fewest_are() -> None:
-    manager = started(MemoryDisk(), "/one", "/two")
-    logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(4)]
-    assert [log.log_dir for log in logs] == ["/one", "/two", "/one", "/two"]
-    assert manager.get_or_create(TopicPartition("t", 0), None, {}) is logs[0]
-
-
-def test_one_partition_in_two_directories_is_refused() -> None:
-    disk = MemoryDisk()
+def test_one_partition_in_two_directories_is_refused(disk: MemoryDisk) -> None:
     for path in ("/one/t-0", "/two/t-0"):
         disk.make_directory(path)
     with pytest.raises(LogDirectoryError, match="t-0 is in /one/t-0 and /two/t-0"):
         started(disk, "/one", "/two")
 
 
-def test_topic_configs() -> None:
-    manager = started(MemoryDisk())
-    log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "no.such": "x", "segment.bytes": "-1"})
-    assert log.config == replace(SMALL, retention_ms=5)
-    manager.update_topic_configs({"orders": {"max.message.bytes": "100"}})
-    assert log.config == replace(SMALL, max_message_bytes=100)
-
-
-def test_a_bad_value_leaves_the_topics_earlier_one() -> None:
-    manager = started(MemoryDisk())
-    log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "flush.ms": "7"})
-    manager.update_topic_configs({"orders": {"retention.ms": "soon", "flush.ms": "8"}, "elsewhere": {"flush.ms": "9"}})
-    assert log.config == replace(SMALL, retention_ms=5, flush_ms=8)
-
-
-def test_other_defaults_count_where_a_topic_has_no_setting_of_its_own() -> None:
-    """Also for logs that are opened afterwards."""
-    manager = started(MemoryDisk())
-    with_own = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5"})
-    without = manager.get_or_create(TopicPartition("plain", 0), None, {})
-    manager.update_defaults(replace(SMALL, retention_ms=9, flush_ms=8))
-    assert with_own.config == replace(SMALL, retention_ms=5, flush_ms=8)
-    assert without.config == replace(SMALL, retention_ms=9, flush_ms=8)
-    later = manager.get_or_create(TopicPartition("later", 0), None, {})
-    assert later.config == replace(SMALL, retention_ms=9, flush_ms=8)
-    manager.update_topic_configs({"orders": {}})
-    assert with_own.config == replace(SMALL, retention_ms=9, flush_ms=8)
-
-
-def test_a_log_without_an_id_takes_one() -> None:
-    disk = MemoryDisk()
+def test_a_log_without_an_id_takes_one(disk: MemoryDisk) -> None:
     manager = started(disk)
     assert manager.get_or_create(ORDERS, None, {}).topic_id is None
     assert manager.get_or_create(ORDERS, TOPIC_ID, {}).topic_id == TOPIC_ID
@@ -287,21 +234,16 @@ def test_a_log_without_an_id_takes_one() -> None:
 
 
 @pytest.mark.parametrize("crashes_between", [False, True], ids=["at once", "after a crash"])
-def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(crashes_between: bool) -> None:
+def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(disk: MemoryDisk, crashes_between: bool) -> None:
     """FLT-36 within one broker: deleted, made again under the same name, then a crash before any checkpoint was due."""
-    disk = MemoryDisk()
     manager = started(disk)
     old = manager.get_or_create(ORDERS, TOPIC_ID, {})
     fill(old, 20)
     old.increment_log_start(30)
-
-    async def checkpointed() -> None:
-        await old.flush()
-        await manager.checkpoints.write_recovery_points()
-        await manager.checkpoints.write_log_starts()
-        await manager.checkpoints.write_high_watermarks({ORDERS: 40})
-
-    run(checkpointed())
+    run(old.flush())
+    run(manager.checkpoints.write_recovery_points())
+    run(manager.checkpoints.write_log_starts())
+    run(manager.checkpoints.write_high_watermarks({ORDERS: 40}))
     manager.delete(ORDERS)
     assert manager.get(ORDERS) is None
     assert [name for name in disk.list("/data") if name.startswith("orders")] == []
@@ -310,14 +252,12 @@ def test_a_log_made_again_does_not_take_the_deleted_ones_offsets(crashes_between
         manager = started(disk)
     fill(manager.get_or_create(ORDERS, OTHER_ID, {}), 3)
     manager = started(disk.after_kill())
-    log = manager.get(ORDERS)
-    assert log is not None
+    log = log_of(manager)
     assert (log.topic_id, log.log_start_offset, log.log_end_offset, log.recovery_point) == (OTHER_ID, 0, 6, 0)
     assert manager.checkpoints.read_high_watermarks() == {}
 
 
-def test_a_failed_directory_takes_its_own_logs_only() -> None:
-    disk = MemoryDisk()
+def test_a_failed_directory_takes_its_own_logs_only(disk: MemoryDisk) -> None:
     manager = started(disk, "/one", "/two")
     logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(2)]
     manager.fail_directory("/one")
@@ -328,77 +268,69 @@ def test_a_failed_directory_takes_its_own_logs_only() -> None:
         manager.get_or_create(logs[0].topic_partition, None, {})
     assert manager.get_or_create(TopicPartition("new", 0), None, {}).log_dir == "/two"
     run(manager.shutdown())
-    assert not disk.exists("/one/.kafka_cleanshutdown")
-    assert disk.exists("/two/.kafka_cleanshutdown")
+    assert not disk.exists(f"/one/{MARKER}")
+    assert disk.exists(f"/two/{MARKER}")
 
 
-def test_a_stop_that_cannot_sync_leaves_no_marker() -> None:
-    disk = MemoryDisk()
+def test_topic_configs(disk: MemoryDisk) -> None:
+    """A topic's own valid values, else its earlier ones, else the defaults: also for logs that are opened later."""
     manager = started(disk)
-    fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 3)
-    disk.fail("sync")
-    run(manager.shutdown())
-    assert not disk.exists("/data/.kafka_cleanshutdown")
-    assert disk.open_files() == 0
+    log = manager.get_or_create(ORDERS, TOPIC_ID, {"retention.ms": "5", "no.such": "x", "segment.bytes": "-1"})
+    plain = manager.get_or_create(TopicPartition("plain", 0), None, {})
+    assert log.config == replace(SMALL, retention_ms=5)
+    manager.update_topic_configs({"orders": {"retention.ms": "soon", "flush.ms": "8"}, "elsewhere": {"flush.ms": "9"}})
+    assert log.config == replace(SMALL, retention_ms=5, flush_ms=8)
+    defaults = replace(SMALL, retention_ms=9, flush_ms=10)
+    manager.update_defaults(defaults)
+    assert log.config == replace(defaults, retention_ms=5, flush_ms=8)
+    assert plain.config == defaults
+    assert manager.get_or_create(TopicPartition("later", 0), None, {}).config == defaults
+    manager.update_topic_configs({"orders": {}})
+    assert log.config == defaults
 
 
 # -- in the background ------------------------------------------------------------------------------------------------
 
 
-class Ticks:
-    """Lets `run` do its duties a number of times, each after a second of the fake clock."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: FakeTime, ticks: int) -> None:
-        self.left = ticks
-        self.clock = clock
-        monkeypatch.setattr(asyncio, "sleep", self.sleep)
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds:
-            if self.left == 0:
-                raise asyncio.CancelledError
-            self.left -= 1
-            self.clock.advance(seconds)
-
-
 def tick(monkeypatch: pytest.MonkeyPatch, manager: LogManager, clock: FakeTime, ticks: int = 1) -> None:
-    Ticks(monkeypatch, clock, ticks)
+    """Lets `run` do its duties a number of times, each after a second of the clock."""
+    left = ticks
+
+    async def sleep(seconds: float) -> None:
+        nonlocal left
+        if seconds:
+            if left == 0:
+                raise asyncio.CancelledError
+            left -= 1
+            clock.advance(seconds)
+
+    async def upkeep() -> None:
+        await manager.upkeep.run()
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        run(_plain(manager.upkeep.run()))
+        run(upkeep())
 
 
-def test_retention_takes_the_last_segment_too() -> None:
+def test_retention_takes_the_last_segment_too(disk: MemoryDisk) -> None:
     """As Kafka's: it ends, and goes once its successor is safe."""
-    disk, clock = MemoryDisk(), FakeTime()
-    manager = LogManager(["/data"], replace(SMALL, retention_ms=1000), disk, clock)
-    manager.high_watermark_of = lambda tp: 5
-    run(manager.start())
+    clock = FakeTime()
+    manager = started(disk, config=replace(SMALL, retention_ms=1000), time=clock)
     log = manager.get_or_create(ORDERS, TOPIC_ID, {})
     fill(log, 3)
     clock.now += 2
-    run(manager.upkeep.delete_old_segments())
-    assert (log.log_start_offset, log.log_end_offset) == (0, 6), "not past the high watermark"
-    manager.high_watermark_of = lambda tp: 6
-    run(manager.upkeep.delete_old_segments())
-    assert (log.log_start_offset, log.log_end_offset, log.size, len(log.segments)) == (6, 6, 0, 1)
-    run(manager.upkeep.delete_old_segments())
-    assert len(log.segments) == 1
-    after = LogManager(["/data"], SMALL, disk.after_power_loss(random.Random(1)), clock)
-    run(after.start())
-    found = after.get(ORDERS)
-    assert found is not None
-    assert found.log_end_offset == 6, "where it went on"
+    for high_watermark, log_start, segments in ((5, 0, 1), (6, 6, 1), (6, 6, 1)):
+        manager.high_watermark_of = lambda tp, mark=high_watermark: mark  # type: ignore[misc]
+        run(manager.upkeep.delete_old_segments())
+        assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (log_start, 6, segments)
+    assert log.size == 0
+    assert log_of(started(disk.after_power_loss(random.Random(1)))).log_end_offset == 6
 
 
-async def _plain(work: Coroutine[Any, Any, None]) -> None:
-    await work
-
-
-def test_epochs_that_changed_are_written_without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_that_changed_are_written_without_a_flush(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the failover that changed them, but soon after it; those of a log that was deleted meanwhile are not."""
-    disk, clock = MemoryDisk(), FakeTime()
-    manager = LogManager(["/data"], SMALL, disk, clock)
-    run(manager.start())
+    clock = FakeTime()
+    manager = started(disk, time=clock)
     for partition in range(3):
         manager.get_or_create(TopicPartition("orders", partition), TOPIC_ID, {}).leader_epochs.assign(4, 0)
     path = "/data/orders-{}/leader-epoch-checkpoint"
@@ -409,11 +341,10 @@ def test_epochs_that_changed_are_written_without_a_flush(monkeypatch: pytest.Mon
     assert disk.content(path.format(0)) == b"0\n1\n4 0\n"
 
 
-def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, clock = MemoryDisk(), FakeTime()
-    manager = LogManager(["/data"], SMALL, disk, clock, schedule=LogSchedule(retention_s=30, recovery_points_s=10))
+def test_background(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    manager = started(disk, time=clock, schedule=LogSchedule(retention_s=30, recovery_points_s=10))
     manager.high_watermark_of = lambda tp: 20
-    run(manager.start())
     log = manager.get_or_create(ORDERS, TOPIC_ID, {})
     fill(log, 2)
     tick(monkeypatch, manager, clock)
@@ -427,41 +358,36 @@ def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.recovery_point == 10
     tick(monkeypatch, manager, clock, 2)
     assert log.recovery_point == 12
-    assert not disk.exists("/data/recovery-point-offset-checkpoint")
+    points = "/data/recovery-point-offset-checkpoint"
+    assert not disk.exists(points)
     tick(monkeypatch, manager, clock, 6)
-    assert disk.content("/data/recovery-point-offset-checkpoint").endswith(b"orders 0 12\n")
+    assert disk.content(points).endswith(b"orders 0 12\n")
     log.truncate_to(6)
-    # Before the cut, and to the begin of a segment: what is verified after a crash.
-    assert disk.content("/data/recovery-point-offset-checkpoint").endswith(b"orders 0 0\n")
+    # Before the cut, and to the base of a segment: what is verified after a crash.
+    assert disk.content(points).endswith(b"orders 0 0\n")
     tick(monkeypatch, manager, clock)
     fill(log, 12)
     manager.update_topic_configs({"orders": {"retention.ms": "0"}})
     tick(monkeypatch, manager, clock, 30)
-    assert log.log_start_offset == max(s for s in range(21) if s in {seg.base_offset for seg in log.segments})
-    assert log.log_start_offset > 0
+    assert log.log_start_offset == max(base for s in log.segments if (base := s.base_offset) <= 20) > 0
 
 
-def test_background_reports_a_failed_directory_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, clock = MemoryDisk(), FakeTime()
-    manager = LogManager(["/data"], replace(SMALL, flush_messages=1), disk, clock)
+def test_background_reports_a_failed_directory_and_goes_on(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    manager = started(disk, config=replace(SMALL, flush_messages=1), time=clock)
     failed = failures_of(manager)
-    run(manager.start())
     fill(manager.get_or_create(ORDERS, TOPIC_ID, {}), 1)
     disk.fail("sync")
     tick(monkeypatch, manager, clock, 3)
     assert failed == ["/data"]
 
 
-def test_an_older_checkpoint_never_overwrites_a_newer_one() -> None:
-    disk = MemoryDisk()
+def test_an_older_checkpoint_never_overwrites_a_newer_one(disk: MemoryDisk) -> None:
     directory = LogDirectory(disk, "/data")
     disk.make_directory("/data")
     directory.write_offsets("c", {ORDERS: 2}, 2)
     directory.write_offsets("c", {ORDERS: 1}, 1)
     assert directory.read_offsets("c") == {ORDERS: 2}
-
-
-# -- the real disk ----------------------------------------------------------------------------------------------------
 
 
 def test_on_the_real_disk_with_real_threads(tmp_path: Path) -> None:
@@ -481,8 +407,7 @@ def test_on_the_real_disk_with_real_threads(tmp_path: Path) -> None:
         reading = asyncio.ensure_future(gone.read_cold(0, 100, 18, True))
         manager.delete(TopicPartition("gone", 0))
         await asyncio.gather(reading, return_exceptions=True)
-        data = await log.read_cold(0, 2**20, log.log_end_offset, True)
-        assert data.size
+        assert (await log.read_cold(0, 2**20, log.log_end_offset, True)).size
         check(log)
         content = everything(log)
         await manager.shutdown()
@@ -495,53 +420,3 @@ def test_on_the_real_disk_with_real_threads(tmp_path: Path) -> None:
         "orders-0",
         "recovery-point-offset-checkpoint",
     ]
-
-
-def test_many_clean_logs_open_quickly(tmp_path: Path) -> None:
-    """300 of the 1,000 that must take less than a second; the limit leaves room for a busy machine."""
-    path = str(tmp_path / "data")
-
-    async def life(makes: bool) -> float:
-        manager = LogManager([path], TopicConfig(), FileSystem(), SystemClock())
-        began = time.perf_counter()
-        await manager.start()
-        took = time.perf_counter() - began
-        for number in range(300 if makes else 0):
-            manager.get_or_create(TopicPartition("t", number), TOPIC_ID, {}).append_as_leader(batch(), 0)
-        assert len(list(manager.logs())) == 300
-        await manager.shutdown()
-        return took
-
-    asyncio.run(life(True))
-    assert asyncio.run(life(False)) < 2.0
-
-
-def test_a_start_that_is_cancelled_while_logs_are_repaired_is_no_clean_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread still writes there: the lock stays until the process ends, and there is no marker that says that all is well."""
-    (tmp_path / "orders-0").mkdir()
-    repairing, goes_on = threading.Event(), threading.Event()
-    whole = recovery.open_log
-
-    def slow(*arguments: Any, **settings: Any) -> LogParts:
-        repairing.set()
-        assert goes_on.wait(60)
-        return whole(*arguments, **settings)
-
-    monkeypatch.setattr(recovery, "open_log", slow)
-
-    async def play() -> None:
-        manager = manager_of(FileSystem(), str(tmp_path))
-        starting = asyncio.create_task(manager.start())
-        assert await asyncio.to_thread(repairing.wait, 60)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        await manager.shutdown()
-        assert manager.is_loading
-        with pytest.raises(BlockingIOError):
-            FileSystem().lock(str(tmp_path / ".lock"))
-        assert not (tmp_path / ".kafka_cleanshutdown").exists()
-        goes_on.set()
-
-    asyncio.run(play())

@@ -11,10 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.storage.log import Log
-from broker.storage.log_manager import LogManager
 from protocol.kafka.record_batch import parse_header
-from tests.support.fake_time import FakeTime
-from tests.support.logs import DIRECTORY, LOG_DIR, SMALL, TP, batch, check, everything, split
+from tests.support.logs import TP, batch, check, everything, split, started
 from tests.support.memory_disk import MemoryDisk, PowerLost, run
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -38,18 +36,13 @@ class Machine:
         self.mark = 0
         self.appended: set[tuple[int, bytes]] = set()
         self.safe: Batches = {}
-        self.manager = self._new_manager()
 
-    def _new_manager(self) -> LogManager:
-        manager = LogManager([LOG_DIR], SMALL, self.disk, FakeTime())
-        manager.high_watermark_of = lambda tp: self.log.log_end_offset
-        return manager
-
-    async def start(self) -> None:
-        self.manager = self._new_manager()
-        await self.manager.start()
+    def start(self) -> None:
+        self.manager = started(self.disk)
+        self.manager.high_watermark_of = lambda tp: self.log.log_end_offset
         self.log = self.manager.get_or_create(TP, TOPIC_ID, {})
         self.epoch = max(self.epoch, self.log.leader_epochs.latest_epoch()) + 1
+        self.look()
 
     def look(self) -> None:
         """What must be there is there, what is there was written, and everything agrees. Loses no power itself."""
@@ -60,11 +53,11 @@ class Machine:
             if base >= self.log.log_start_offset:
                 assert found.get(base) == one, f"the batch at {base} was synced"
         assert set(found.items()) <= self.appended
-        assert self.log.topic_id in (TOPIC_ID, None)
+        assert self.log.topic_id == TOPIC_ID
         self.safe |= by_offset(self.log, self.log.recovery_point)
         self.disk.calls_left = calls_left
 
-    async def do(self, kind: str, amount: int) -> None:
+    def do(self, kind: str, amount: int) -> None:
         log = self.log
         match kind:
             case "lead":
@@ -79,56 +72,42 @@ class Machine:
                     self.appended.add((base, stored))
                     log.append_as_leader(sent, self.epoch)
             case "flush":
-                await log.flush()
+                run(log.flush())
             case "checkpoint":
-                await self.manager.checkpoints.write_recovery_points()
-                await self.manager.checkpoints.write_log_starts()
+                run(self.manager.checkpoints.write_recovery_points())
+                run(self.manager.checkpoints.write_log_starts())
             case "truncate":
                 target = max(log.log_end_offset - amount, log.log_start_offset)
                 self.safe = {base: one for base, one in self.safe.items() if parse_header(one).next_offset <= target}
                 log.truncate_to(target)
                 # As the manager's `run` does at its next tick.
-                await self.manager.checkpoints.write_recovery_points()
+                run(self.manager.checkpoints.write_recovery_points())
             case "delete records":
                 log.increment_log_start(min(log.log_start_offset + amount, log.log_end_offset))
             case "retention":
-                await self.manager.upkeep.delete_old_segments()
+                run(self.manager.upkeep.delete_old_segments())
             case "restart":
-                await self.manager.shutdown()
-                await self.start()
+                run(self.manager.shutdown())
+                self.start()
         self.look()
 
-    async def live(self, deeds: list[tuple[str, int]], calls: int) -> None:
-        """Starts, looks, works, and stops at the latest after `calls` calls to the disk."""
+    def live(self, deeds: list[tuple[str, int]], calls: int) -> None:
+        """Starts, works, and stops at the latest after `calls` calls to the disk."""
         self.disk.calls_left = calls
         try:
-            await self.start()
-            self.look()
+            self.start()
             for kind, amount in deeds:
-                await self.do(kind, amount)
+                self.do(kind, amount)
         except PowerLost:
             pass
         self.disk = self.disk.after_power_loss(self.random)
 
 
-deeds = st.tuples(
-    st.sampled_from(
-        [
-            "append",
-            "append",
-            "append",
-            "flush",
-            "checkpoint",
-            "lead",
-            "truncate",
-            "restart",
-            "delete records",
-            "retention",
-        ]
-    ),
-    st.integers(1, 9),
-)
+OFTEN = ["append"] * 3
+SELDOM = ["flush", "checkpoint", "lead", "truncate", "restart", "delete records", "retention"]
+deeds = st.tuples(st.sampled_from(OFTEN + SELDOM), st.integers(1, 9))
 lives = st.lists(st.tuples(st.lists(deeds, max_size=12), st.integers(0, 400)), min_size=1, max_size=4)
+FLUSHED = [("append", 3), ("lead", 0), ("append", 20), ("flush", 0), ("checkpoint", 0)]
 
 
 @given(lives, st.integers(0, 2**32))
@@ -137,31 +116,19 @@ def test_what_was_synced_survives_and_the_rest_is_a_valid_prefix(
     lives: list[tuple[list[tuple[str, int]], int]], seed: int
 ) -> None:
     machine = Machine(Random(seed))
-
-    async def all_lives() -> None:
-        for deeds, calls in lives:
-            await machine.live(deeds, calls)
-        await machine.start()
-        machine.look()
-
-    run(all_lives())
+    for deeds, calls in lives:
+        machine.live(deeds, calls)
+    machine.start()
 
 
-def test_the_epochs_below_the_recovery_point_are_those_of_the_log() -> None:
+def test_the_epochs_and_the_topic_id_below_the_recovery_point_are_those_of_the_log() -> None:
     """The checkpoint was renamed into place but never synced: a flush must do that before it moves the recovery point."""
     for seed in range(30):
         machine = Machine(Random(seed))
-
-        async def story(machine: Machine = machine) -> None:
-            await machine.start()
-            for kind, amount in [("append", 3), ("lead", 0), ("append", 20), ("flush", 0), ("checkpoint", 0)]:
-                await machine.do(kind, amount)
-            epochs = machine.log.leader_epochs.entries
-            metadata = machine.disk.content(f"{DIRECTORY}/partition.metadata")
-            machine.disk = machine.disk.after_power_loss(machine.random)
-            assert machine.disk.content(f"{DIRECTORY}/partition.metadata") == metadata
-            await machine.start()
-            machine.look()
-            assert machine.log.leader_epochs.entries == epochs
-
-        run(story())
+        machine.start()
+        for kind, amount in FLUSHED:
+            machine.do(kind, amount)
+        epochs = machine.log.leader_epochs.entries
+        after = started(machine.disk.after_power_loss(machine.random)).get(TP)
+        assert after is not None
+        assert (after.topic_id, after.leader_epochs.entries) == (TOPIC_ID, epochs)

@@ -14,18 +14,10 @@ from tests.support.memory_disk import MemoryDisk
 BASE = 1_000
 
 
-def offset_index(data: bytes = b"") -> OffsetIndex:
+def loaded(kind: type[OffsetIndex] | type[TimeIndex], data: bytes = b"") -> OffsetIndex | TimeIndex:
     disk = MemoryDisk()
-    disk.write_atomically("/x.index", data)
-    index = OffsetIndex(disk, "/x.index", BASE)
-    index.load()
-    return index
-
-
-def time_index(data: bytes = b"") -> TimeIndex:
-    disk = MemoryDisk()
-    disk.write_atomically("/x.timeindex", data)
-    index = TimeIndex(disk, "/x.timeindex", BASE)
+    disk.write_atomically("/x", data)
+    index = kind(disk, "/x", BASE)
     index.load()
     return index
 
@@ -44,36 +36,31 @@ def test_bytes_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "entry"),
+    ("kind", "key", "expected"),
     [
-        (BASE, None),
-        (BASE + 9, None),
-        (BASE + 10, (BASE + 10, 100)),
-        (BASE + 11, (BASE + 10, 100)),
-        (BASE + 20, (BASE + 20, 200)),
-        (BASE + 10**12, (BASE + 20, 200)),
-        (0, None),
+        (OffsetIndex, 0, None),
+        (OffsetIndex, BASE + 9, None),
+        (OffsetIndex, BASE + 10, 0),
+        (OffsetIndex, BASE + 11, 0),
+        (OffsetIndex, BASE + 20, 1),
+        (OffsetIndex, BASE + 10**12, 1),
+        (TimeIndex, 500, None),
+        (TimeIndex, 501, 0),
+        (TimeIndex, 600, 0),
+        (TimeIndex, 601, 1),
     ],
 )
-def test_offset_look_up(offset: int, entry: tuple[int, int] | None) -> None:
-    index = offset_index()
-    index.append(BASE + 10, 100)
-    index.append(BASE + 20, 200)
-    assert index.entry_before(offset) == entry
-
-
-@pytest.mark.parametrize(
-    ("timestamp", "entry"), [(500, None), (501, (500, BASE + 3)), (600, (500, BASE + 3)), (601, (600, BASE + 9))]
-)
-def test_time_look_up_is_below_the_timestamp(timestamp: int, entry: tuple[int, int] | None) -> None:
-    index = time_index()
-    index.append(500, BASE + 3)
-    index.append(600, BASE + 9)
-    assert index.entry_before(timestamp) == entry
+def test_look_up(kind: type[OffsetIndex] | type[TimeIndex], key: int, expected: int | None) -> None:
+    """At or below an offset; below a timestamp."""
+    entries = [(BASE + 10, 100), (BASE + 20, 200)] if kind is OffsetIndex else [(500, BASE + 3), (600, BASE + 9)]
+    index = loaded(kind)
+    for entry in entries:
+        index.append(*entry)
+    assert index.entry_before(key) == (None if expected is None else entries[expected])
 
 
 def test_entries_that_do_not_rise_are_left_out() -> None:
-    offsets, times = offset_index(), time_index()
+    offsets, times = loaded(OffsetIndex), loaded(TimeIndex)
     for offset in (BASE + 5, BASE + 5, BASE + 4):
         offsets.append(offset, 10)
     for timestamp in (50, 50, 40, -1):
@@ -91,18 +78,22 @@ def test_entries_that_do_not_rise_are_left_out() -> None:
         bytes.fromhex("00000005 00000009 00000006 00000002"),
         bytes.fromhex("ffffffff 00000000"),
         bytes.fromhex("00000001 ffffffff"),
+        bytes(8),  # what a power loss may leave of the first one (FLT-27); found by test_power_loss.py, seed 167418961
     ],
-    ids=["one byte", "torn entry", "zeroes", "keys go back", "values go back", "negative key", "negative value"],
+    ids=[
+        "one byte",
+        "torn entry",
+        "zeroes",
+        "keys go back",
+        "values go back",
+        "negative key",
+        "negative value",
+        "an empty entry",
+    ],
 )
 def test_what_is_no_index_is_refused(data: bytes) -> None:
     with pytest.raises(IndexCorrupt):
-        offset_index(data)
-
-
-def test_an_empty_entry_is_refused() -> None:
-    """What a power loss may leave of the first one (FLT-27); found by the test of power losses, seed 167418961."""
-    with pytest.raises(IndexCorrupt):
-        offset_index(bytes(8))
+        loaded(OffsetIndex, data)
 
 
 def test_a_missing_file_is_refused() -> None:

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from tests.support.compaction import CompactedLog, Written, headers_of, records_of
-from tests.support.compaction import keyed as batch_of
-from tests.support.memory_disk import MemoryDisk, run
+from protocol.kafka.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from tests.support.compaction import CompactedLog, Written, headers_of, keyed, records_of
 
 ABORT, COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
 MARKER_VALUE = bytes(6)
-TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
-async def new() -> CompactedLog:
-    return await CompactedLog(MemoryDisk()).start()
-
-
-def write(it: CompactedLog, *records: Written, producer: int, attributes: int = TRANSACTIONAL) -> None:
-    log = it.log
-    data = batch_of(
+def write(it: CompactedLog, *records: Written, producer: int, attributes: int = TRANSACTIONAL_BIT) -> None:
+    offset = it.log.log_end_offset
+    data = keyed(
         *records,
         timestamp=it.time.wall_ms(),
-        base_offset=log.log_end_offset,
+        base_offset=offset,
         leader_epoch=0,
         producer_id=producer,
         producer_epoch=0,
-        base_sequence=-1 if attributes & CONTROL else log.log_end_offset,
+        base_sequence=-1 if attributes & CONTROL_BIT else offset,
         attributes=attributes,
     )
-    log.append_as_follower(memoryview(data))
+    it.log.append_as_follower(memoryview(data))
 
 
 def end(it: CompactedLog, kind: bytes, producer: int) -> None:
-    write(it, (kind, MARKER_VALUE), producer=producer, attributes=TRANSACTIONAL | CONTROL)
-
-
-def data_of(it: CompactedLog) -> list[tuple[int, int]]:
-    """(base offset, records) of each batch that is no marker."""
-    return [(h.base_offset, h.record_count) for h in headers_of(it.log) if not h.is_control]
+    write(it, (kind, MARKER_VALUE), producer=producer, attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
 
 
 def values_of(it: CompactedLog) -> list[tuple[int, bytes | None]]:
@@ -44,63 +33,54 @@ def values_of(it: CompactedLog) -> list[tuple[int, bytes | None]]:
 
 
 def test_an_aborted_transaction_replaces_nothing_and_goes_with_its_marker() -> None:
-    async def scenario() -> None:
-        it = await new()
-        write(it, (b"a", b"good"), producer=1)
-        end(it, COMMIT, 1)
-        write(it, (b"a", b"bad"), (b"b", b"bad"), producer=2)
-        write(it, (b"c", b"good"), producer=1)
-        end(it, ABORT, 2)
-        end(it, COMMIT, 1)
-        write(it, (b"open", b"1"), producer=3)
-        it.roll()
-        assert await it.clean() == 0, "the first open transaction begins in the first segment"
-        end(it, COMMIT, 3)
-        it.roll()
-        assert await it.clean() == 1
-        assert data_of(it) == [(0, 1), (2, 0), (4, 1), (7, 1)], "the aborted producer's last batch keeps its header"
-        assert [h.base_offset for h in headers_of(it.log) if h.is_control] == [1, 5, 6, 8]
-
-    run(scenario())
+    it = CompactedLog()
+    write(it, (b"a", b"good"), producer=1)
+    end(it, COMMIT, 1)
+    write(it, (b"a", b"bad"), (b"b", b"bad"), producer=2)
+    write(it, (b"c", b"good"), producer=1)
+    end(it, ABORT, 2)
+    end(it, COMMIT, 1)
+    write(it, (b"open", b"1"), producer=3)
+    it.roll()
+    assert it.clean() == 0, "the first open transaction starts in the first segment"
+    end(it, COMMIT, 3)
+    it.roll()
+    assert it.clean() == 1
+    headers = headers_of(it.log)
+    data = [(h.base_offset, h.record_count) for h in headers if not h.is_control]
+    assert data == [(0, 1), (2, 0), (4, 1), (7, 1)], "the aborted producer's last batch keeps its header"
+    assert [h.base_offset for h in headers if h.is_control] == [1, 5, 6, 8]
 
 
 def test_a_transaction_that_was_aborted_behind_what_is_cleaned_replaces_nothing() -> None:
     """Its marker is in the active segment: by the markers of the cleaned part alone it would count as committed."""
-
-    async def scenario() -> None:
-        it = await new()
-        it.append((b"a", b"good"))
-        write(it, (b"a", b"bad"), producer=2)
-        it.roll()
-        end(it, ABORT, 2)
-        assert await it.clean() == 1
-        assert values_of(it) == [(0, b"good")]
-
-    run(scenario())
+    it = CompactedLog()
+    it.append((b"a", b"good"))
+    write(it, (b"a", b"bad"), producer=2)
+    it.roll()
+    end(it, ABORT, 2)
+    assert it.clean() == 1
+    assert values_of(it) == [(0, b"good")]
 
 
 def test_a_transaction_whose_end_is_not_replicated_is_left_alone() -> None:
     """The marker beyond the high watermark may be cut off again, and another one come."""
+    it = CompactedLog()
+    it.append((b"a", b"old"))
+    it.append((b"a", b"good"))
+    it.roll()
+    write(it, (b"a", b"bad"), producer=2)
+    it.roll()
+    it.append((b"x", b"x"))
+    it.roll()
+    end(it, COMMIT, 2)
+    it.high_watermark = it.log.log_end_offset - 1
+    assert it.clean() == 1
+    assert it.log.cleaned_up_to == 2
+    assert values_of(it) == [(1, b"good"), (2, b"bad"), (3, b"x")]
 
-    async def scenario() -> None:
-        it = await new()
-        it.append((b"a", b"old"))
-        it.append((b"a", b"good"))
-        it.roll()
-        write(it, (b"a", b"bad"), producer=2)
-        it.roll()
-        it.append((b"x", b"x"))
-        it.roll()
-        end(it, COMMIT, 2)
-        it.high_watermark = it.log.log_end_offset - 1
-        assert await it.clean() == 1
-        assert it.log.cleaned_up_to == 2
-        assert values_of(it) == [(1, b"good"), (2, b"bad"), (3, b"x")]
-
-        it.log.truncate_to(it.high_watermark)
-        end(it, ABORT, 2)
-        it.high_watermark = None
-        assert await it.clean() == 1
-        assert values_of(it) == [(1, b"good"), (3, b"x")]
-
-    run(scenario())
+    it.log.truncate_to(it.high_watermark)
+    end(it, ABORT, 2)
+    it.high_watermark = None
+    assert it.clean() == 1
+    assert values_of(it) == [(1, b"good"), (3, b"x")]

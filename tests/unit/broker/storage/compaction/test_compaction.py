@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,15 +14,8 @@ SEGMENTS = [
     SegmentFacts(20, 300, 1, first_ms=3000, newest_ms=3500),
     SegmentFacts(30, 50, 1, first_ms=4000, newest_ms=4500),
 ]
-DEFAULTS: dict[str, Any] = {
-    "cleaned_up_to": 0,
-    "log_start_offset": 0,
-    "log_end_offset": 35,
-    "stable_offset": 35,
-    "min_lag_ms": 0,
-    "max_lag_ms": 10**9,
-    "now_ms": 5000,
-}
+OFFSETS = {"cleaned_up_to": 0, "log_start_offset": 0, "log_end_offset": 35, "stable_offset": 35}
+TIMES = {"min_lag_ms": 0, "max_lag_ms": 10**9, "now_ms": 5000}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
     ],
 )
 def test_what_can_be_cleaned(changed: dict[str, int], expected: Cleanable) -> None:
-    assert cleanable(SEGMENTS, **(DEFAULTS | changed)) == expected
+    assert cleanable(SEGMENTS, **(OFFSETS | TIMES | changed)) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from protocol.kafka.record_batch import build_batch, parse_header
 from tests.support.logs import DIRECTORY
 from tests.support.memory_disk import MemoryDisk
 
+NEW = f"{DIRECTORY}/{10:020d}"
+OLD = ["10.log", "20.log", "30.log"]
+
 
 def segment(disk: MemoryDisk, base: int, *offsets: int, suffix: str = "") -> None:
     made = Segment(disk, DIRECTORY, base, index_interval_bytes=1, created_ms=0, suffix=suffix, is_new=True)
@@ -21,54 +24,51 @@ def segment(disk: MemoryDisk, base: int, *offsets: int, suffix: str = "") -> Non
     made.close()
 
 
-def left(disk: MemoryDisk) -> list[str]:
-    return sorted(name.lstrip("0") for name in disk.list(DIRECTORY) if name.endswith((".log", ".swap", ".cleaned")))
+def index_is_lost(disk: MemoryDisk) -> None:
+    disk.remove(f"{NEW}.index.swap")
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
+def kafka_renamed_the_log_file_first(disk: MemoryDisk) -> None:
+    """While an index is still .cleaned, all old segments are there. Kafka's LogLoader drops the new one, so do we."""
+    disk.rename(f"{NEW}.index.swap", f"{NEW}.index.cleaned")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "offsets", "accident", "logs", "is_swapped"),
+    [
+        (".cleaned", (15, 29), None, OLD, False),
+        (".swap", (15, 29), None, ["10.log", "30.log"], True),
+        (".swap", (), None, OLD, True),  # an empty one replaces the first; the others go with the next cleaning
+        (".swap", (15, 29), index_is_lost, ["10.log", "30.log"], True),
+        (".swap", (), index_is_lost, OLD, True),
+        (".swap", (15, 29), kafka_renamed_the_log_file_first, OLD, False),
+    ],
+    ids=[
+        "does not count yet",
+        "takes their place",
+        "is empty",
+        "without its index",
+        "empty and without",
+        "Kafka's order",
+    ],
+)
+def test_the_next_start_finishes_or_drops_it(
+    suffix: str, offsets: tuple[int, ...], accident: object, logs: list[str], is_swapped: bool
+) -> None:
     disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
     for base in (10, 20, 30):
         segment(disk, base, *range(base, base + 10))
-    return disk
-
-
-def test_before_the_new_one_counts_the_old_ones_stay(disk: MemoryDisk) -> None:
-    segment(disk, 10, 15, 29, suffix=".cleaned")
-    names = left(disk)
+    old = disk.content(f"{NEW}.log")
+    segment(disk, 10, *offsets, suffix=suffix)
+    if callable(accident):
+        accident(disk)
+    new = {kind: disk.read_file(f"{NEW}.{kind}{suffix}") for kind in ("log", "index")}
     finish_swaps(disk, DIRECTORY, 1)
-    assert left(disk) == names
-
-
-def test_from_then_on_it_takes_their_place(disk: MemoryDisk) -> None:
-    segment(disk, 10, 15, 29, suffix=".swap")
-    swapped = disk.content(f"{DIRECTORY}/00000000000000000010.log.swap")
-    index = disk.content(f"{DIRECTORY}/00000000000000000010.index.swap")
-    finish_swaps(disk, DIRECTORY, 1)
-    assert left(disk) == ["10.log", "30.log"]
-    assert disk.content(f"{DIRECTORY}/00000000000000000010.log") == swapped
-    assert disk.content(f"{DIRECTORY}/00000000000000000010.index") == index
-
-
-def test_an_empty_one_replaces_the_first(disk: MemoryDisk) -> None:
-    """The others have nothing that is needed, and go with the next cleaning."""
-    segment(disk, 10, suffix=".swap")
-    finish_swaps(disk, DIRECTORY, 1)
-    assert left(disk) == ["10.log", "20.log", "30.log"]
-    assert disk.content(f"{DIRECTORY}/00000000000000000010.log") == b""
-
-
-def test_an_index_of_the_old_one_is_not_taken_for_the_new_ones(disk: MemoryDisk) -> None:
-    segment(disk, 10, 15, 29, suffix=".swap")
-    disk.remove(f"{DIRECTORY}/00000000000000000010.index.swap")
-    finish_swaps(disk, DIRECTORY, 1)
-    assert not disk.exists(f"{DIRECTORY}/00000000000000000010.index")
-
-
-def test_kafka_renames_the_log_file_first(disk: MemoryDisk) -> None:
-    """While an index is still .cleaned, all old segments are there: Kafka's LogLoader drops the new one, so do we."""
-    segment(disk, 10, 15, 29, suffix=".swap")
-    disk.rename(f"{DIRECTORY}/00000000000000000010.index.swap", f"{DIRECTORY}/00000000000000000010.index.cleaned")
-    finish_swaps(disk, DIRECTORY, 1)
-    assert [name for name in left(disk) if name.endswith(".log")] == ["10.log", "20.log", "30.log"]
+    names = disk.list(DIRECTORY)
+    assert sorted(name.lstrip("0") for name in names if name.endswith(".log")) == logs
+    if is_swapped:
+        assert not [name for name in names if name.endswith(".swap")]
+        assert {kind: disk.read_file(f"{NEW}.{kind}") for kind in new} == new
+    else:
+        assert disk.content(f"{NEW}.log") == old

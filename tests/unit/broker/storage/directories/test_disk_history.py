@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from broker.settings.config import TopicConfig
 from broker.storage.checkpoints import HIGH_WATERMARKS, encode_offsets
 from broker.storage.directories import disk_history
 from broker.storage.directories.disk_history import DiskHistory
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log_manager import LogManager
-from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
-from tests.support.fake_time import FakeTime
+from tests.support.logs import fill, started
+from tests.support.memory_disk import run
 
 TP = TopicPartition("t", 0)
 
 
 def live(paths: Sequence[Path], epoch: int, *, makes_log: bool = False, is_refused: bool = False) -> int:
     """One life of a broker on these directories. Returns since when its disks have been there."""
-
-    async def run() -> int:
-        manager = LogManager([str(path) for path in paths], TopicConfig(), FileSystem(), FakeTime())
-        await manager.start()
-        manager.note_disks(epoch)
-        if not is_refused:
-            manager.log_directories.ensure_meta(1, "c")
-        if makes_log:
-            made = manager.get_or_create(TP, None, {})
-            made.append_as_leader(memoryview(build_batch([(None, b"x", (), 1000)])), 0)
-            await manager.checkpoints.write_high_watermarks({TP: 1})
-        since = manager.disks_since
-        await manager.shutdown()
-        return since
-
-    return asyncio.run(run())
+    manager = started(FileSystem(), *map(str, paths))
+    manager.note_disks(epoch)
+    if not is_refused:
+        manager.log_directories.ensure_meta(1, "c")
+    if makes_log:
+        fill(manager.get_or_create(TP, None, {}), 1)
+        run(manager.checkpoints.write_high_watermarks({TP: 1}))
+    since = manager.disks_since
+    run(manager.shutdown())
+    return since
 
 
 def test_a_disk_is_as_old_as_the_first_life_that_had_it(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from broker.storage.checkpoints import RECOVERY_POINTS, decode_offsets
 from broker.storage.log import Log
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
-from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, failures_of, fill
-from tests.support.memory_disk import MemoryDisk
+from tests.support.logs import failures_of, fill, started
+from tests.support.memory_disk import MemoryDisk, run
 
 LOGS = 50
 
@@ -30,21 +29,20 @@ class CountingDisk(MemoryDisk):
 
 def play(scenario: Callable[[CountingDisk, LogManager, list[Log]], Awaitable[None]]) -> None:
     """With logs of 40 records each, all synced, and a checkpoint that says so."""
+    disk = CountingDisk()
+    manager = started(disk)
+    logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(LOGS)]
+    for log in logs:
+        fill(log, 20)
+        run(log.flush())
+    run(manager.checkpoints.write_recovery_points())
+    disk.syncs = 0
 
-    async def run() -> None:
-        disk = CountingDisk()
-        manager = LogManager(["/data"], SMALL, disk, FakeTime())
-        await manager.start()
-        logs = [manager.get_or_create(TopicPartition("t", number), None, {}) for number in range(LOGS)]
-        for log in logs:
-            fill(log, 20)
-            await log.flush()
-        await manager.checkpoints.write_recovery_points()
-        disk.syncs = 0
+    async def scenario_and_stop() -> None:
         await scenario(disk, manager, logs)
         await manager.shutdown()
 
-    asyncio.run(run())
+    asyncio.run(scenario_and_stop())
 
 
 def points(disk: MemoryDisk) -> list[int]:

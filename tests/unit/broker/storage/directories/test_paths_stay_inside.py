@@ -8,11 +8,9 @@ import pytest
 
 from broker.storage.directories.log_directory import LogDirectory, path_of, path_of_renamed
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log_manager import LogManager
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
-from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL
+from tests.support.logs import started
 from tests.support.memory_disk import run
 
 OUTSIDE = [
@@ -32,14 +30,13 @@ OUTSIDE = [
 @pytest.mark.parametrize("tp", OUTSIDE, ids=ascii)
 def test_nothing_is_made_or_renamed_outside(tp: TopicPartition, tmp_path: Path) -> None:
     data = tmp_path / "a" / "b" / "data"
-    manager = LogManager((str(data),), SMALL, FileSystem(), FakeTime())
-    run(manager.start())
+    manager = started(FileSystem(), str(data))
     try:
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(KafkaError) as refused:
+        with pytest.raises(KafkaError) as caught:
             manager.get_or_create(tp, None, {})
-        assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert str(refused.value).isprintable()
+        assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert str(caught.value).isprintable()
         found = manager.get_or_create(TopicPartition("t", 0), None, {})
         found.topic_partition = tp
         manager._logs[tp] = found

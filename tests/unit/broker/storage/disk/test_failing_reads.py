@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,9 @@ from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep import LogSchedule
 from protocol.types import TopicPartition
+from tests.support import logs
 from tests.support.fake_time import FakeTime
-from tests.support.logs import SMALL, batch, everything, failures_of, fill
+from tests.support.logs import SMALL, batch, everything, failures_of, fill, log_of
 from tests.support.memory_disk import MemoryDisk, run
 
 TOPIC_ID = "qK2jlmhTQcuDVtQ7zJ_nNw"
@@ -26,8 +25,8 @@ OLD = 10**9
 """ms; retention is about to look at the segments' times."""
 
 
-def manager_of(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
-    manager = LogManager([A, B], config, disk, FakeTime(), schedule=LogSchedule(retention_s=0))
+def started(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
+    manager = logs.started(disk, A, B, config=config, schedule=LogSchedule(retention_s=0))
     failures_of(manager)
     return manager
 
@@ -35,63 +34,37 @@ def manager_of(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
 def filled(*, is_clean: bool = False) -> tuple[MemoryDisk, dict[TopicPartition, bytes]]:
     """A log in each directory, several segments, and what is in them."""
     disk = MemoryDisk()
-    manager = manager_of(disk)
+    manager = started(disk)
     data = {}
-
-    async def scenario() -> None:
-        await manager.start()
-        for tp in (IN_A, IN_B):
-            log = manager.get_or_create(tp, TOPIC_ID, {})
-            fill(log, 20)
-            await log.flush()
-            data[tp] = everything(log)
-        assert manager.get(IN_A).log_dir == A  # type: ignore[union-attr]
-        await manager.checkpoints.write_high_watermarks({IN_A: 40, IN_B: 40})
-        if is_clean:
-            await manager.shutdown()
-
-    run(scenario())
+    for tp, directory in ((IN_A, A), (IN_B, B)):
+        log = manager.get_or_create(tp, TOPIC_ID, {})
+        assert log.log_dir == directory
+        fill(log, 20)
+        run(log.flush())
+        data[tp] = everything(log)
+    run(manager.checkpoints.write_high_watermarks({IN_A: 40, IN_B: 40}))
+    if is_clean:
+        run(manager.shutdown())
     return disk.after_kill(), data
 
 
-def started(disk: MemoryDisk, config: TopicConfig = SMALL) -> LogManager:
-    manager = manager_of(disk, config)
-    run(manager.start())
-    return manager
-
-
-def log_of(manager: LogManager, tp: TopicPartition) -> Log:
-    found = manager.get(tp)
-    assert found is not None
-    return found
-
-
-async def _read_cold(log: Log) -> None:
-    await log.read_cold(0, 1000, log.log_end_offset, True)
-
-
-async def _find_time(log: Log) -> None:
-    log.offset_for_timestamp(1_020, log.log_end_offset)
-
-
-async def _find_newest(log: Log) -> None:
-    log.max_timestamp_offset()
-
-
-async def _truncate(log: Log) -> None:
-    log.truncate_to(3)
-
-
-async def _retain(log: Log) -> None:
+def retain(log: Log) -> None:
     log.config = replace(log.config, retention_ms=OLD)
     log.delete_old_segments(log.log_end_offset, OLD)
 
 
-@pytest.mark.parametrize("use", [_read_cold, _find_time, _find_newest, _truncate, _retain])
+USES: dict[str, Callable[[Log], object]] = {
+    "read": lambda log: run(log.read_cold(0, 1000, log.log_end_offset, True)),
+    "find a time": lambda log: log.offset_for_timestamp(1_020, log.log_end_offset),
+    "find the newest": lambda log: log.max_timestamp_offset(),
+    "truncate": lambda log: log.truncate_to(3),
+    "retain": retain,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
 @pytest.mark.parametrize("is_cold", [False, True])
-def test_whatever_reads_tells_that_the_disk_failed(
-    use: Callable[[Log], Coroutine[Any, Any, None]], is_cold: bool
-) -> None:
+def test_whatever_reads_reports_that_the_disk_failed(use: Callable[[Log], object], is_cold: bool) -> None:
     """And the disk is not asked again, though it is well again: a log with a hole in time is none."""
     disk, data = filled(is_clean=True)
     manager = started(disk)
@@ -99,7 +72,7 @@ def test_whatever_reads_tells_that_the_disk_failed(
     disk.is_cold = is_cold
     log = log_of(manager, IN_A)
     with pytest.raises(LogDirFailed) as failed:
-        run(use(log))
+        use(log)
     assert failed.value.directory == A
     disk.failures.clear()
     disk.is_cold = False
@@ -111,7 +84,7 @@ def test_whatever_reads_tells_that_the_disk_failed(
 def test_retention_reports_the_directory_and_goes_on_with_the_other() -> None:
     """It is one task for all logs of the broker."""
     disk, _ = filled(is_clean=True)
-    manager = started(disk, TopicConfig(segment_bytes=480, index_interval_bytes=150, retention_bytes=480))
+    manager = started(disk, replace(SMALL, retention_ms=OLD, retention_bytes=480))
     disk.fail("read", below=A)
     run(manager.upkeep._retention_due(manager._clock.monotonic()))
     assert manager.offline_dirs == (A,)
@@ -121,17 +94,10 @@ def test_retention_reports_the_directory_and_goes_on_with_the_other() -> None:
 
 def test_the_cleaner_reports_the_directory_and_goes_on_with_the_other() -> None:
     disk, _ = filled(is_clean=True)
-    config = TopicConfig(
-        segment_bytes=480, index_interval_bytes=150, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01
-    )
-    manager = started(disk, config)
+    manager = started(disk, replace(SMALL, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01))
     disk.fail("read", below=A)
     cleaner = LogCleaner(manager, disk, FakeTime(), CleanerSettings(dedupe_bytes=1024**2), lambda kind, **fields: None)
-
-    async def clean() -> list[bool]:
-        return [await cleaner.clean_next() for _ in range(3)]
-
-    assert True in run(clean())
+    assert True in [run(cleaner.clean_next()) for _ in range(3)]
     assert manager.offline_dirs == (A,)
     assert log_of(manager, IN_B).cleaned_up_to > 0
     assert not cleaner.uncleanable, "it is the disk, not the log"
@@ -202,14 +168,9 @@ def test_a_log_is_made_in_the_directory_that_is_well() -> None:
     """An earlier log of that name has left its offsets in the checkpoints of one that cannot be read (BUG-24)."""
     disk, _ = filled()
     manager = started(disk)
-
-    async def scenario() -> None:
-        manager.delete(IN_A)
-        await asyncio.sleep(0)
-        disk.fail("read_file", below=f"{A}/replication-offset")
-        assert manager.get_or_create(IN_A, TOPIC_ID, {}).log_dir == B
-
-    run(scenario())
+    manager.delete(IN_A)
+    disk.fail("read_file", below=f"{A}/replication-offset")
+    assert manager.get_or_create(IN_A, TOPIC_ID, {}).log_dir == B
     assert manager.offline_dirs == (A,)
     assert log_of(manager, IN_A).log_end_offset == 0
     assert manager.get_or_create(LATE, TOPIC_ID, {}).log_dir == B

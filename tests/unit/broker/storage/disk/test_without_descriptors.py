@@ -27,7 +27,7 @@ from tests.support.fake_time import FakeTime
 from tests.support.logs import SMALL, batch, check, everything, failures_of, open_at
 from tests.support.memory_disk import MemoryDisk, run
 
-ORDERS = TopicPartition("orders", 0)
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
 OPENING = {"open", "open_to_keep", "read_file", "read_end", "list", "sync_directory"}
 SEEDS = 60
 STEPS = 60
@@ -50,40 +50,34 @@ class ScarceDisk(MemoryDisk):
 
 def step(log: Log, luck: random.Random, records: dict[int, int]) -> None:
     """One thing that happens to a log. `records`: offset -> mark of each batch that was acknowledged and not cut."""
-    action = luck.choice(
-        ("append", "append", "append", "append", "cut", "restart", "read", "time", "flush", "rest", "retention")
-    )
-    if action == "append":
-        mark = luck.getrandbits(40)
-        info = log.append_as_leader(batch(1, mark=mark, timestamp=1000 + len(records)), 0)
-        records[info.first_offset] = mark
-    elif action == "cut" and luck.random() < 0.3:
-        offset = luck.randint(log.log_start_offset, log.log_end_offset)
-        log.truncate_to(offset)
-        for gone in [at for at in records if at >= offset]:
-            del records[gone]
-    elif action == "restart" and luck.random() < 0.1:
-        log.truncate_fully_and_start_at(log.log_end_offset + 5)
-        records.clear()
-    elif action == "read":
-        log.read(luck.randint(log.log_start_offset, log.log_end_offset), 1000, log.log_end_offset, True)
-    elif action == "time":
-        log.offset_for_timestamp(luck.randint(1000, 1000 + len(records)), log.log_end_offset)
-    elif action == "flush":
-        run(log.flush())
-    elif action == "rest":
-        for segment in log.segments:
-            segment.rest()
-        for segment in log.segments[:-1]:
-            with_disk_of(log, segment.forget_indexes)
-    elif action == "retention":
-        log.roll_if_old(log.log_end_offset, 10_000)
-
-
-def with_disk_of(log: Log, work: object) -> None:
-    with log._using_disk():
-        assert callable(work)
-        work()
+    end = log.log_end_offset
+    some_offset = luck.randint(log.log_start_offset, end)
+    match luck.choice(("append",) * 4 + ("cut", "restart", "read", "time", "flush", "rest", "retention")):
+        case "append":
+            mark = luck.getrandbits(40)
+            info = log.append_as_leader(batch(1, mark=mark, timestamp=1000 + len(records)), 0)
+            records[info.first_offset] = mark
+        case "cut" if luck.random() < 0.3:
+            log.truncate_to(some_offset)
+            for offset in range(some_offset, end):
+                records.pop(offset, None)
+        case "restart" if luck.random() < 0.1:
+            log.truncate_fully_and_start_at(end + 5)
+            records.clear()
+        case "read":
+            log.read(some_offset, 1000, end, True)
+        case "time":
+            log.offset_for_timestamp(luck.randint(1000, 1000 + len(records)), end)
+        case "flush":
+            run(log.flush())
+        case "rest":
+            for segment in log.segments:
+                segment.rest()
+            with log._using_disk():
+                for segment in log.segments[:-1]:
+                    segment.forget_indexes()
+        case "retention":
+            log.roll_if_old(end, 10_000)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -113,26 +107,34 @@ def test_whatever_cannot_be_opened_nothing_acknowledged_is_lost(seed: int) -> No
     assert refusals or seed
 
 
-@pytest.mark.parametrize(
-    ("number", "is_of_disk"),
-    [
-        *((number, False) for number in disk_errors.PASSING | disk_errors.OF_ONE_PATH),
-        *(
-            (number, True)
-            for number in (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.ENOENT)
-        ),
-    ],
-)
-def test_which_errors_are_the_disks(number: int, is_of_disk: bool) -> None:
+THE_DISKS = {errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.ENOENT}
+
+
+@pytest.mark.parametrize("number", sorted(THE_DISKS | disk_errors.PASSING | disk_errors.OF_ONE_PATH))
+def test_which_errors_are_the_disks(number: int) -> None:
     failure = failure_of("/data", OSError(number, os.strerror(number)))
-    assert isinstance(failure, LogUnavailable) is not is_of_disk
+    assert isinstance(failure, LogUnavailable) == (number not in THE_DISKS)
 
 
-def manager_of(filesystem: FileSystem, path: str) -> tuple[LogManager, list[str]]:
-    manager = LogManager((path,), SMALL, filesystem, FakeTime())
+@contextmanager
+def opened(filesystem: FileSystem, path: str | Path = "/data") -> Iterator[LogManager]:
+    """A manager that stops in order at the end: no directory has failed."""
+    manager = LogManager((str(path),), SMALL, filesystem, FakeTime())
     failed = failures_of(manager)
     run(manager.start())
-    return manager, failed
+    yield manager
+    run(manager.shutdown())
+    assert (failed, manager.offline_dirs) == ([], ())
+    assert filesystem.exists(f"{path}/.kafka_cleanshutdown")
+
+
+def filled(manager: LogManager, topic: str, count: int) -> list[Log]:
+    """New logs of one batch each."""
+    logs = [manager.get_or_create(TopicPartition(topic, number), TOPIC_ID, {}) for number in range(count)]
+    for log in logs:
+        assert log.topic_id == TOPIC_ID
+        log.append_as_leader(batch(mark=log.topic_partition.partition), 0)
+    return logs
 
 
 @pytest.mark.parametrize("number", sorted(disk_errors.PASSING | disk_errors.OF_ONE_PATH))
@@ -140,61 +142,46 @@ def manager_of(filesystem: FileSystem, path: str) -> tuple[LogManager, list[str]
 def test_a_log_that_cannot_be_made_costs_no_directory(operation: str, number: int) -> None:
     """It is made once that is possible again."""
     disk = MemoryDisk()
-    manager, failed = manager_of(disk, "/data")
-    first = manager.get_or_create(ORDERS, None, {})
-    first.append_as_leader(batch(), 0)
-    other = TopicPartition("other", 1)
-    disk.fail(operation, number, below=f"/data/{other}" if number in disk_errors.OF_ONE_PATH else "/")
-    if operation != "rename":
-        with pytest.raises(LogUnavailable):
-            manager.get_or_create(other, "AAAAAAAAAAAAAAAAAAAAWA", {})
-    run(_duties(manager))
-    assert failed == []
-    assert manager.offline_dirs == ()
-    disk.failures.clear()
-    made = manager.get_or_create(other, "AAAAAAAAAAAAAAAAAAAAWA", {})
-    made.append_as_leader(batch(), 0)
-    first.append_as_leader(batch(), 0)
-    run(manager.shutdown())
-    assert disk.exists("/data/.kafka_cleanshutdown")
+    with opened(disk) as manager:
+        (first,) = filled(manager, "orders", 1)
+        disk.fail(operation, number, below="/data/other-0" if number in disk_errors.OF_ONE_PATH else "/")
+        if operation != "rename":
+            with pytest.raises(LogUnavailable):
+                filled(manager, "other", 1)
+        run(_duties(manager))
+        disk.failures.clear()
+        filled(manager, "other", 1)
+        first.append_as_leader(batch(), 0)
 
 
 async def _duties(manager: LogManager) -> None:
     """All that the background does, at once."""
+    upkeep = manager.upkeep
     for found in list(manager.logs()):
         found.leader_epochs.assign(found.leader_epochs.latest_epoch() + 1, found.log_end_offset)
-        manager.upkeep._flushes.rolled(found)
+        upkeep._flushes.rolled(found)
     manager.checkpoints.are_behind = True
-    for duty in (
-        manager.upkeep._flush_due,
-        manager.upkeep._epochs_due,
-        manager.upkeep._checkpoint_due,
-        manager.upkeep._retention_due,
-    ):
+    for duty in (upkeep._flush_due, upkeep._epochs_due, upkeep._checkpoint_due, upkeep._retention_due):
         with contextlib.suppress(LogDirFailed):
             await duty(1e9)
 
 
 def test_what_the_background_could_not_do_it_does_later() -> None:
     disk = MemoryDisk()
-    manager, failed = manager_of(disk, "/data")
-    found = manager.get_or_create(ORDERS, None, {})
-    found.append_as_leader(batch(), 0)
-    for operation in ("open", "open_to_keep", "sync_directory", "list"):
-        disk.fail(operation, errno.EMFILE)
-    run(_duties(manager))
-    manager.delete(ORDERS)
-    other = manager.get_or_create
-    disk.failures.clear()
-    assert failed == []
-    run(_retried(manager))
-    assert [name for name in disk.list("/data") if name.endswith("-delete")] == []
-    log = other(ORDERS, None, {})
-    log.append_as_leader(batch(), 3)
-    run(_duties(manager))
-    assert log.recovery_point == log.log_end_offset
-    assert disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 2\n"
-    assert disk.exists("/data/orders-0/leader-epoch-checkpoint")
+    with opened(disk) as manager:
+        filled(manager, "orders", 1)
+        for operation in ("open", "open_to_keep", "sync_directory", "list"):
+            disk.fail(operation, errno.EMFILE)
+        run(_duties(manager))
+        manager.delete(TopicPartition("orders", 0))
+        disk.failures.clear()
+        run(_retried(manager))
+        assert [name for name in disk.list("/data") if name.endswith("-delete")] == []
+        (log,) = filled(manager, "orders", 1)
+        run(_duties(manager))
+        assert log.recovery_point == log.log_end_offset
+        assert disk.content("/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 2\n"
+        assert disk.exists("/data/orders-0/leader-epoch-checkpoint")
 
 
 async def _retried(manager: LogManager) -> None:
@@ -222,18 +209,11 @@ def limited_descriptors(count: int) -> Iterator[None]:
 @contextmanager
 def all_descriptors_taken() -> Iterator[None]:
     """Of a limit that is lowered for it."""
-    taken = []
-    with limited_descriptors(20):
-        try:
+    with limited_descriptors(20), contextlib.ExitStack() as taken:
+        with contextlib.suppress(OSError):
             while True:
-                try:
-                    taken.append(os.open(os.devnull, os.O_RDONLY))
-                except OSError:
-                    break
-            yield
-        finally:
-            for fd in taken:
-                os.close(fd)
+                taken.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        yield
 
 
 def test_spare_descriptors_open_what_is_closed_again(tmp_path: Path) -> None:
@@ -241,99 +221,76 @@ def test_spare_descriptors_open_what_is_closed_again(tmp_path: Path) -> None:
     disk.spare.keep(4)
     (tmp_path / "tree" / "below").mkdir(parents=True)
     (tmp_path / "tree" / "file").write_text("x")
-    try:
-        with all_descriptors_taken():
-            for number in range(20):
-                disk.write_atomically(f"{tmp_path}/checkpoint", str(number).encode())
-                disk.sync_path(f"{tmp_path}/checkpoint")
-                assert disk.read_file(f"{tmp_path}/checkpoint") == str(number).encode()
-                assert sorted(disk.list(str(tmp_path)))[0] == "checkpoint"
-            assert len(disk.spare) == 4, "each was given back"
-            disk.remove_tree(f"{tmp_path}/tree")
-            assert not (tmp_path / "tree").exists()
-            kept = [disk.open_to_keep(f"{tmp_path}/{name}") for name in "ab"]
-            with pytest.raises(OSError, match="Too many open files"):
-                disk.open_to_keep(f"{tmp_path}/c")
-            disk.write_atomically(f"{tmp_path}/checkpoint", b"last")
-            for fd in kept:
-                disk.close(fd)
-            disk.spare.fill()
-            assert len(disk.spare) == 4
-    finally:
-        disk.spare.close()
+    with contextlib.closing(disk.spare), all_descriptors_taken():
+        for number in range(20):
+            disk.write_atomically(f"{tmp_path}/checkpoint", str(number).encode())
+            disk.sync_path(f"{tmp_path}/checkpoint")
+            assert disk.read_file(f"{tmp_path}/checkpoint") == str(number).encode()
+            assert sorted(disk.list(str(tmp_path)))[0] == "checkpoint"
+        assert len(disk.spare) == 4, "each was given back"
+        disk.remove_tree(f"{tmp_path}/tree")
+        assert not (tmp_path / "tree").exists()
+        kept = [disk.open_to_keep(f"{tmp_path}/{name}") for name in "ab"]
+        with pytest.raises(OSError, match="Too many open files"):
+            disk.open_to_keep(f"{tmp_path}/c")
+        disk.write_atomically(f"{tmp_path}/checkpoint", b"last")
+        for fd in kept:
+            disk.close(fd)
+        disk.spare.fill()
+        assert len(disk.spare) == 4
 
 
 def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
     disk = FileSystem()
-    manager, failed = manager_of(disk, str(tmp_path))
-    logs = [manager.get_or_create(TopicPartition("orders", number), None, {}) for number in range(3)]
-    with all_descriptors_taken():
-        late = [manager.get_or_create(TopicPartition("late", number), None, {}) for number in range(3)]
-        late[2].append_as_leader(batch(mark=7), 0)
-        assert everything(late[2])
-        assert logs[0].segments[-1]._fd is None
-        assert len(disk.in_use) == 3
-    logs[0].append_as_leader(batch(), 0)
-    run(manager.shutdown())
-    assert failed == []
+    with opened(disk, tmp_path) as manager:
+        logs = [manager.get_or_create(TopicPartition("orders", number), None, {}) for number in range(3)]
+        with all_descriptors_taken():
+            assert everything(filled(manager, "late", 3)[2])
+            assert logs[0].segments[-1]._fd is None
+            assert len(disk.in_use) == 3
+        logs[0].append_as_leader(batch(), 0)
 
 
 def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) -> None:
     """What is recovered is not synced, and would stay open: with too many it is synced at once."""
-    manager, _ = manager_of(FileSystem(), str(tmp_path / "killed"))
-    for number in range(60):
-        manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
-    shutil.copytree(tmp_path / "killed", tmp_path / "data")
-    run(manager.shutdown())
+    with opened(FileSystem(), tmp_path / "killed") as manager:
+        filled(manager, "orders", 60)
+        shutil.copytree(tmp_path / "killed", tmp_path / "data")
     disk = FileSystem()
     disk.in_use.share = 10
-    with limited_descriptors(40):
-        again, failed = manager_of(disk, str(tmp_path / "data"))
-        assert len(list(again.logs())) == 60
-        assert all(log.log_end_offset == 2 for log in again.logs())
-        for log in again.logs():
-            assert everything(log)
-    run(again.shutdown())
-    assert failed == []
-    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    with contextlib.ExitStack() as stack, limited_descriptors(40):
+        again = stack.enter_context(opened(disk, tmp_path / "data"))
+        assert [log.log_end_offset for log in again.logs()] == [2] * 60
+        assert all(everything(log) for log in again.logs())
 
 
 def test_logs_that_are_not_synced_are_synced_to_close_their_files(tmp_path: Path) -> None:
     """A client that writes to very many partitions must not take the descriptors of all others."""
     disk = FileSystem()
-    manager, failed = manager_of(disk, str(tmp_path))
     disk.in_use.share = 10
-    for number in range(30):
-        manager.get_or_create(TopicPartition("orders", number), None, {}).append_as_leader(batch(), 0)
-    assert len(disk.in_use) == 30
-    run(manager.upkeep._files_due(manager._clock.monotonic()))
-    assert len(disk.in_use) <= 10
-    assert sum(log.recovery_point == 2 for log in manager.logs()) >= 20
-    for log in manager.logs():
-        log.append_as_leader(batch(), 0)
-    run(manager.shutdown())
-    assert failed == []
+    with opened(disk, tmp_path) as manager:
+        logs = filled(manager, "orders", 30)
+        assert len(disk.in_use) == 30
+        run(manager.upkeep._files_due(manager._clock.monotonic()))
+        assert len(disk.in_use) <= 10
+        assert sum(log.recovery_point == 2 for log in logs) >= 20
+        for log in logs:
+            log.append_as_leader(batch(), 0)
 
 
 def test_one_log_whose_path_is_refused_costs_no_start(tmp_path: Path) -> None:
-    manager, _ = manager_of(FileSystem(), str(tmp_path))
-    manager.get_or_create(ORDERS, None, {}).append_as_leader(batch(), 0)
-    run(manager.shutdown())
+    with opened(FileSystem(), tmp_path) as manager:
+        filled(manager, "orders", 1)
     (tmp_path / "loop-0").mkdir()
     (tmp_path / "loop-0" / f"{0:020d}.log").symlink_to(f"{0:020d}.log")
-    again, failed = manager_of(FileSystem(), str(tmp_path))
-    assert [log.topic_partition for log in again.logs()] == [ORDERS]
-    run(again.shutdown())
-    assert failed == []
+    with opened(FileSystem(), tmp_path) as again:
+        assert [log.topic_partition for log in again.logs()] == [TopicPartition("orders", 0)]
 
 
-def test_spare_descriptors_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_spare_descriptors_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     spare = SpareDescriptors()
     spare.keep(2)
-    assert spare.give_up_one(is_kept=True)
-    assert not spare.give_up_one(is_kept=True)
-    assert spare.give_up_one(is_kept=False)
-    assert not spare.give_up_one(is_kept=False)
+    assert [spare.give_up_one(is_kept=is_kept) for is_kept in (True, True, False, False)] == [True, False, True, False]
     spare.close()
     assert len(caplog.records) == 1
     assert "ulimit -n" in caplog.text
