@@ -48,9 +48,8 @@ def set_configs(bootstrap_servers: str, kind: ResourceType, name: str, values: M
         ConfigEntry(key, value, incremental_operation=set_or_reset[value is None]) for key, value in values.items()
     ]
     resource = ConfigResource(kind, name, incremental_configs=entries)
-    AdminClient({"bootstrap.servers": bootstrap_servers}).incremental_alter_configs([resource])[resource].result(
-        TIMEOUT_S
-    )
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 def produce_body(topic: str, batch: bytes | None, acks: int = -1) -> dict[str, Any]:
