@@ -6,26 +6,32 @@ import uuid
 from functools import partial
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from protocol.errors import ErrorCode
+from protocol.kafka.api_keys import ApiKey
 from tests.support.cli import OURS_AND_KAFKAS, Cli
 from tests.support.invariants import eventually
+from tests.support.wire import Wire
 
 pytestmark = pytest.mark.integration
 
 
 def create(cli: Cli, name: str, *arguments: str) -> str:
-    """Creates the topic and waits until every broker has a leader for all of it: they hear of it some milliseconds later."""
+    """Creates the topic and waits until every broker knows it: they hear of it some milliseconds later."""
     said = cli.output("topic", "create", name, *arguments)
-    for server in cli.bootstrap_servers.split(","):
-        asked = Cli(server, cli.broker_ids)
-        eventually(partial(is_served, asked, name), f"topic {name} known at {server}")
+    brokers = AdminClient({"bootstrap.servers": cli.bootstrap_servers}).list_topics(timeout=20).brokers
+    for broker in brokers.values():
+        eventually(partial(knows, broker.port, name), f"topic {name} known to broker {broker.id}")
     return said
 
 
-def is_served(cli: Cli, name: str) -> bool:
-    return name in cli.output("topic", "list").splitlines() and all(
-        partition["leader"] is not None for partition in cli.json("topic", "describe", name)[0]["partitions"]
-    )
+def knows(port: int, topic: str) -> bool:
+    """True when the broker there names a leader for every partition of the topic."""
+    with Wire(port) as wire:
+        answer = wire.call(ApiKey.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+    (found,) = answer.topics
+    return found.error_code == ErrorCode.NONE and all(p.leader_id >= 0 for p in found.partitions)
 
 
 @OURS_AND_KAFKAS
