@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.error import KafkaError
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.errors import InvalidPartitionsError, NoReassignmentInProgressError, UnknownTopicOrPartitionError
 
 from tests.support.invariants import eventually
+from tests.support.topics import new_topic
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -34,19 +34,14 @@ def python(shared_cluster: LocalCluster) -> Iterator[KafkaAdminClient]:
 
 
 @pytest.fixture
-def topic(confluent: AdminClient) -> str:
+def topic(shared_cluster: LocalCluster) -> str:
     """Two partitions, on brokers 1, 2 and 2, 3, with ten records in partition 0."""
-    name = f"clients-{uuid.uuid4().hex[:8]}"
-    made = confluent.create_topics([NewTopic(name, 2, replica_assignment=[[1, 2], [2, 3]])])
-    made[name].result(TIMEOUT_S)
-    return name
-
-
-def fill(cluster: LocalCluster, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    name = new_topic(shared_cluster.bootstrap_servers, assignment=[[1, 2], [2, 3]])
+    producer = Producer({"bootstrap.servers": shared_cluster.bootstrap_servers, "acks": "all"})
     for number in range(10):
-        producer.produce(topic, b"record %d" % number, partition=0)
+        producer.produce(name, b"record %d" % number, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
+    return name
 
 
 def replicas(confluent: AdminClient, topic: str) -> dict[int, list[int]]:
@@ -58,8 +53,7 @@ def leader(confluent: AdminClient, topic: str) -> int:
     return int(confluent.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0].leader)
 
 
-def test_confluent(shared_cluster: LocalCluster, confluent: AdminClient, topic: str) -> None:
-    fill(shared_cluster, topic)
+def test_confluent(confluent: AdminClient, topic: str) -> None:
     grown = confluent.create_partitions([NewPartitions(topic, 4, replica_assignment=[[3, 1], [1, 3]])])
     grown[topic].result(TIMEOUT_S)
     eventually(lambda: replicas(confluent, topic) == {0: [1, 2], 1: [2, 3], 2: [3, 1], 3: [1, 3]}, "four partitions")
@@ -84,10 +78,7 @@ def test_confluent(shared_cluster: LocalCluster, confluent: AdminClient, topic: 
     assert raised.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_kafka_python(
-    shared_cluster: LocalCluster, python: KafkaAdminClient, confluent: AdminClient, topic: str
-) -> None:
-    fill(shared_cluster, topic)
+def test_kafka_python(python: KafkaAdminClient, confluent: AdminClient, topic: str) -> None:
     first = PythonTopicPartition(topic, 0)
     python.create_partitions({topic: 3})
     eventually(lambda: sorted(replicas(confluent, topic)) == [0, 1, 2], "three partitions")

@@ -9,21 +9,22 @@ import asyncio
 import json
 import shutil
 import subprocess
-import uuid
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as AioTopicPartition
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.support.invariants import eventually, metadata_of
+from tests.support.load import read_everything
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
@@ -32,7 +33,10 @@ pytestmark = pytest.mark.integration
 PARTITIONS = 3
 RECORDS_PER_PARTITION = 20
 FIRST_TIMESTAMP_MS = 1_357_000_000_123
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+IDEMPOTENT = "idempotent"
+"""acks=all with `enable.idempotence`, which is the default of kafka-python and of the Java producer (LOG-5)."""
+WAYS = [("all", compression) for compression in ("none", "gzip", "snappy", "lz4", "zstd")]
+WAYS += [("1", "none"), ("0", "none"), ("1", "zstd"), ("0", "lz4"), (IDEMPOTENT, "none"), (IDEMPOTENT, "zstd")]
 
 
 class Sent(NamedTuple):
@@ -46,181 +50,181 @@ class Sent(NamedTuple):
     timestamp_ms: int
 
 
-def records() -> Iterator[Sent]:
+def all_records() -> Iterator[Sent]:
     """Records that cover empty, missing and large keys and values, binary data and doubled header names."""
     for number in range(RECORDS_PER_PARTITION):
         for partition in range(PARTITIONS):
-            value: bytes | None = b"value %d " % number + bytes(range(256)) * (number * 3)
-            key: bytes | None = b"key-%d" % number
-            if number == 3:
-                key = None
-            elif number == 4:
-                value = b""
+            value = b"" if number == 4 else b"value %d " % number + bytes(range(256)) * (number * 3)
+            key = None if number == 3 else b"key-%d" % number
             headers = (("trace", b"%d" % number), ("trace", b"\x00\xff"), ("empty", b"")) if number % 2 else ()
             yield Sent(partition, number, key, value, headers, FIRST_TIMESTAMP_MS + 1000 * number + partition)
 
 
-EXPECTED = sorted(records())
+RECORDS = list(all_records())
 
 
-def new_topic(cluster: LocalCluster) -> str:
-    name = f"clients-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})]).values():
-        future.result(30)
-    # The controller answers when it knows the topic itself: the others may hear of it a moment later, as with Kafka.
-    for broker in cluster.broker_ids:
-        eventually(
-            lambda asked=broker: len(metadata_of(cluster, name, asked)[2]) == PARTITIONS, f"{broker} knows {name}"
+class Way(NamedTuple):
+    """To whom and how a client writes."""
+
+    servers: str
+    topic: str
+    acks: str | int
+    is_idempotent: bool
+    compression: str
+
+
+class Confluent:
+    def write(self, way: Way) -> None:
+        metadata = AdminClient({"bootstrap.servers": way.servers}).list_topics(way.topic, timeout=10)
+        assert sorted(metadata.brokers) == [1, 2, 3]
+        assert sorted(metadata.topics[way.topic].partitions) == list(range(PARTITIONS))
+        producer = Producer(
+            {
+                "bootstrap.servers": way.servers,
+                "acks": way.acks,
+                "enable.idempotence": way.is_idempotent,
+                "compression.type": way.compression,
+                "linger.ms": 5,
+            }
         )
-    return name
+        errors: list[object] = []
+        for r in RECORDS:
+            producer.produce(
+                way.topic,
+                r.value,
+                r.key,
+                r.partition,
+                timestamp=r.timestamp_ms,
+                headers=list(r.headers),
+                on_delivery=lambda error, _: errors.append(error) if error else None,
+            )
+        assert producer.flush(30) == 0
+        assert errors == []
+
+    def read(self, servers: str, topic: str) -> list[Sent]:
+        def all_are_below_the_high_watermark() -> list[Any]:
+            found = read_everything(servers, topic, PARTITIONS)
+            return found if len(found) >= len(RECORDS) else []
+
+        return [
+            Sent(m.partition(), m.offset(), m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1])
+            for m in eventually(all_are_below_the_high_watermark, "all records")
+        ]
 
 
-ACKS_AND_COMPRESSION = [("all", c) for c in COMPRESSIONS] + [("1", "none"), ("0", "none"), ("1", "zstd"), ("0", "lz4")]
-IDEMPOTENT = "idempotent"
-"""acks=all with `enable.idempotence`, which is the default of kafka-python and of the Java producer (LOG-5)."""
-ACKS_AND_COMPRESSION += [(IDEMPOTENT, "none"), (IDEMPOTENT, "zstd")]
-
-
-def acks_of(acks: str) -> str | int:
-    return "all" if acks in ("all", IDEMPOTENT) else int(acks)
-
-
-@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
-def test_confluent_kafka(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
-    topic = new_topic(shared_cluster)
-    metadata = AdminClient({"bootstrap.servers": shared_cluster.bootstrap_servers}).list_topics(topic, timeout=10)
-    assert sorted(metadata.brokers) == sorted(shared_cluster.broker_ids)
-    assert sorted(metadata.topics[topic].partitions) == list(range(PARTITIONS))
-
-    producer = Producer(
-        {
-            "bootstrap.servers": shared_cluster.bootstrap_servers,
-            "acks": acks_of(acks),
-            "enable.idempotence": acks == IDEMPOTENT,
-            "compression.type": compression,
-            "linger.ms": 5,
-        }
-    )
-    errors: list[object] = []
-    for r in records():
-        producer.produce(
-            topic,
-            r.value,
-            r.key,
-            r.partition,
-            timestamp=r.timestamp_ms,
-            headers=list(r.headers),
-            on_delivery=lambda error, _: errors.append(error) if error else None,
-        )
-    assert producer.flush(30) == 0
-    assert errors == []
-    assert read_with_confluent(shared_cluster, topic) == EXPECTED
-
-
-def read_with_confluent(cluster: LocalCluster, topic: str) -> list[Sent]:
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-        found: list[Sent] = []
-        while len(found) < len(EXPECTED):
-            batch = consumer.consume(len(EXPECTED) - len(found), timeout=20)
-            assert batch, f"only {len(found)} of {len(EXPECTED)} records came"
-            for m in batch:
-                assert m.error() is None, m.error()
-                found.append(
-                    Sent(m.partition(), m.offset(), m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1])
-                )
-        return sorted(found)
-    finally:
-        consumer.close()
-
-
-@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
-def test_kafka_python(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
-    topic = new_topic(shared_cluster)
-    servers = shared_cluster.bootstrap_servers.split(",")
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    assert topic in admin.list_topics()
-    admin.close()
-    producer = KafkaProducer(
-        bootstrap_servers=servers,
-        acks=acks_of(acks),
-        compression_type=None if compression == "none" else compression,
-        enable_idempotence=acks == IDEMPOTENT,
-        linger_ms=5,
-    )
-    futures = [
-        producer.send(topic, r.value, r.key, list(r.headers), r.partition, timestamp_ms=r.timestamp_ms)
-        for r in records()
-    ]
-    producer.flush(30)
-    for future in futures:
-        future.get(30)
-    producer.close()
-
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=20000,
-    )
-    consumer.assign([PythonTopicPartition(topic, p) for p in range(PARTITIONS)])
-    found = []
-    for m in consumer:
-        found.append(Sent(m.partition, m.offset, m.key, m.value, tuple(tuple(h) for h in m.headers), m.timestamp))
-        if len(found) == len(EXPECTED):
-            break
-    consumer.close()
-    assert sorted(found) == EXPECTED
-
-
-@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
-def test_aiokafka(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
-    topic = new_topic(shared_cluster)
-
-    async def produce_and_read() -> list[Sent]:
-        async with AIOKafkaProducer(
-            bootstrap_servers=shared_cluster.bootstrap_servers,
-            acks=acks_of(acks),
-            compression_type=None if compression == "none" else compression,
-            enable_idempotence=acks == IDEMPOTENT,
+class KafkaPython:
+    def write(self, way: Way) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=way.servers.split(","))
+        assert way.topic in admin.list_topics()
+        admin.close()
+        producer = KafkaProducer(
+            bootstrap_servers=way.servers.split(","),
+            acks=way.acks,
+            compression_type=None if way.compression == "none" else way.compression,
+            enable_idempotence=way.is_idempotent,
             linger_ms=5,
-        ) as producer:
-            assert await producer.partitions_for(topic) == set(range(PARTITIONS))
-            deliveries = [
-                await producer.send(
-                    topic, r.value, r.key, r.partition, timestamp_ms=r.timestamp_ms, headers=list(r.headers)
-                )
-                for r in records()
-            ]
-            await producer.flush()
-            await asyncio.gather(*deliveries)
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=shared_cluster.bootstrap_servers,
+        )
+        futures = [
+            producer.send(way.topic, r.value, r.key, list(r.headers), r.partition, timestamp_ms=r.timestamp_ms)
+            for r in RECORDS
+        ]
+        producer.flush(30)
+        for future in futures:
+            future.get(30)
+        producer.close()
+
+    def read(self, servers: str, topic: str) -> list[Sent]:
+        consumer = KafkaConsumer(
+            bootstrap_servers=servers.split(","),
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
+            consumer_timeout_ms=20000,
         )
-        await consumer.start()
-        try:
+        consumer.assign([PythonTopicPartition(topic, p) for p in range(PARTITIONS)])
+        found = [next(consumer) for _ in RECORDS]
+        consumer.close()
+        return [
+            Sent(m.partition, m.offset, m.key, m.value, tuple(tuple(h) for h in m.headers), m.timestamp) for m in found
+        ]
+
+
+class Aiokafka:
+    def write(self, way: Way) -> None:
+        asyncio.run(self._write(way))
+
+    def read(self, servers: str, topic: str) -> list[Sent]:
+        return asyncio.run(self._read(servers, topic))
+
+    async def _write(self, way: Way) -> None:
+        async with AIOKafkaProducer(
+            bootstrap_servers=way.servers,
+            acks=way.acks,
+            compression_type=None if way.compression == "none" else way.compression,
+            enable_idempotence=way.is_idempotent,
+            linger_ms=5,
+        ) as producer:
+            assert await producer.partitions_for(way.topic) == set(range(PARTITIONS))
+            deliveries = [
+                await producer.send(
+                    way.topic, r.value, r.key, r.partition, timestamp_ms=r.timestamp_ms, headers=list(r.headers)
+                )
+                for r in RECORDS
+            ]
+            await producer.flush()
+            await asyncio.gather(*deliveries)
+
+    async def _read(self, servers: str, topic: str) -> list[Sent]:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=servers, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        async with asyncio.timeout(60), consumer:
             consumer.assign([AioTopicPartition(topic, p) for p in range(PARTITIONS)])
-            found = []
-            async with asyncio.timeout(30):
-                while len(found) < len(EXPECTED):
-                    m = await consumer.getone()
-                    found.append(Sent(m.partition, m.offset, m.key, m.value, tuple(m.headers), m.timestamp))
-            return sorted(found)
-        finally:
-            await consumer.stop()
-
-    assert asyncio.run(produce_and_read()) == EXPECTED
+            found = [await consumer.getone() for _ in RECORDS]
+        return [Sent(m.partition, m.offset, m.key, m.value, tuple(m.headers), m.timestamp) for m in found]
 
 
-needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
+def topic_known_everywhere(cluster: LocalCluster) -> str:
+    """The controller answers when it knows the topic itself: the others may hear of it a moment later, as with Kafka."""
+    topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
+    for broker in cluster.broker_ids:
+        eventually(lambda asked=broker: len(metadata_of(cluster, topic, asked)[2]) == PARTITIONS, f"{broker} knows it")
+    return topic
+
+
+def way_of(cluster: LocalCluster, acks: str, compression: str) -> Way:
+    number = "all" if acks in ("all", IDEMPOTENT) else int(acks)
+    topic = topic_known_everywhere(cluster)
+    return Way(cluster.bootstrap_servers, topic, number, acks == IDEMPOTENT, compression)
+
+
+@pytest.mark.parametrize(("acks", "compression"), WAYS)
+@pytest.mark.parametrize("client", [Confluent(), KafkaPython(), Aiokafka()], ids=lambda client: type(client).__name__)
+def test_records_come_back(
+    shared_cluster: LocalCluster, client: Confluent | KafkaPython | Aiokafka, acks: str, compression: str
+) -> None:
+    way = way_of(shared_cluster, acks, compression)
+    client.write(way)
+    assert sorted(client.read(way.servers, way.topic)) == sorted(RECORDS)
+    last_sequences = [RECORDS_PER_PARTITION - 1] * PARTITIONS if way.is_idempotent else []
+    assert producers_known_to_leaders(shared_cluster, way.topic) == last_sequences
+
+
+def producers_known_to_leaders(cluster: LocalCluster, topic: str) -> Sequence[int]:
+    """LOG-5, KIP-664: the last sequences of all partitions' producers. Only a leader tells of them."""
+    found = []
+    leaders = 0
+    for broker in cluster.broker_ids:
+        with Wire(cluster.port(broker)) as wire:
+            body = {"topics": [{"name": topic, "partition_indexes": range(PARTITIONS)}]}
+            (answer,) = wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
+        for partition in answer.partitions:
+            assert partition.error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            leaders += partition.error_code == ErrorCode.NONE
+            assert all(producer.producer_epoch == 0 for producer in partition.active_producers)
+            found += [producer.last_sequence for producer in partition.active_producers]
+    assert leaders == PARTITIONS
+    return found
 
 
 def kcat(*arguments: str, stdin: bytes | None = None) -> str:
@@ -229,68 +233,20 @@ def kcat(*arguments: str, stdin: bytes | None = None) -> str:
     return done.stdout.decode()
 
 
-@needs_kcat
-@pytest.mark.parametrize(("acks", "compression"), ACKS_AND_COMPRESSION)
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
+@pytest.mark.parametrize(("acks", "compression"), WAYS)
 def test_kcat(shared_cluster: LocalCluster, acks: str, compression: str) -> None:
-    topic = new_topic(shared_cluster)
-    servers = shared_cluster.bootstrap_servers
-    listing = json.loads(kcat("-b", servers, "-L", "-J", "-t", topic))
+    way = way_of(shared_cluster, acks, compression)
+    here = ["-b", way.servers, "-t", way.topic]
+    listing = json.loads(kcat(*here, "-L", "-J"))
     assert sorted(b["id"] for b in listing["brokers"]) == sorted(shared_cluster.broker_ids)
     assert len(listing["topics"][0]["partitions"]) == PARTITIONS
-
+    options = ["-X", f"acks={way.acks}", "-X", f"enable.idempotence={str(way.is_idempotent).lower()}"]
     for partition in range(PARTITIONS):
         lines = "".join(f"k{n}:v{n} of {partition}\n" for n in range(RECORDS_PER_PARTITION))
-        # fmt: off
-        kcat("-b", servers, "-P", "-t", topic, "-p", str(partition), "-K:", "-z", compression, "-H", "origin=EWR",
-             "-X", f"acks={acks_of(acks)}", "-X", f"enable.idempotence={str(acks == IDEMPOTENT).lower()}",
-             stdin=lines.encode())
-        # fmt: on
-    for partition in range(PARTITIONS):
-        printed = kcat(
-            "-b", servers, "-C", "-t", topic, "-p", str(partition), "-o", "beginning", "-e", "-q", "-f", "%o %k %s %h\n"
-        )
+        place = ["-p", str(partition)]
+        kcat(*here, *place, "-P", "-K:", "-z", compression, "-H", "origin=EWR", *options, stdin=lines.encode())
+        printed = kcat(*here, *place, "-C", "-o", "beginning", "-e", "-q", "-f", "%o %k %s %h\n")
         assert printed.splitlines() == [
             f"{n} k{n} v{n} of {partition} origin=EWR" for n in range(RECORDS_PER_PARTITION)
         ]
-
-
-@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
-def test_producers_that_are_idempotent_by_choice_or_default_are_known_to_the_leader(
-    shared_cluster: LocalCluster, client: str
-) -> None:
-    """LOG-5, KIP-664: the batches carried an id and sequences, and DescribeProducers tells of them."""
-    topic = new_topic(shared_cluster)
-    servers = shared_cluster.bootstrap_servers
-    match client:
-        case "confluent-kafka":
-            librdkafka = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
-            for _ in range(7):
-                librdkafka.produce(topic, b"v", partition=1)
-            assert librdkafka.flush(30) == 0
-        case "kafka-python":
-            python = KafkaProducer(bootstrap_servers=servers.split(","))
-            for _ in range(7):
-                python.send(topic, b"v", partition=1)
-            python.flush(30)
-            python.close()
-        case _:
-
-            async def produce() -> None:
-                async with AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True) as producer:
-                    await asyncio.gather(*[await producer.send(topic, b"v", partition=1) for _ in range(7)])
-
-            asyncio.run(produce())
-    metadata = AdminClient({"bootstrap.servers": servers}).list_topics(topic, timeout=10)
-    body = {"topics": [{"name": topic, "partition_indexes": (0, 1, 2)}]}
-    known = {}
-    for broker in shared_cluster.broker_ids:
-        with Wire(shared_cluster.port(broker)) as wire:
-            answer = wire.call(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics[0]
-        for partition in answer.partitions:
-            leads = metadata.topics[topic].partitions[partition.partition_index].leader == broker
-            assert partition.error_code == (ErrorCode.NONE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if leads:
-                known[partition.partition_index] = [
-                    (p.producer_epoch, p.last_sequence) for p in partition.active_producers
-                ]
-    assert known == {0: [], 1: [(0, 6)], 2: []}

@@ -6,28 +6,28 @@ replicas come back by themselves.
 
 from __future__ import annotations
 
-import itertools
-import uuid
+import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from tests.support.faulty_disks import FailingCalls, small_volume, why_no_mounts
 from tests.support.invariants import ZooKeeperView, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer
+from tests.support.topics import assert_all_read_back, new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 6
+ALL = set(range(PARTITIONS))
 VICTIM = 2
-VOLUME_BYTES = 8 << 20
-PADDING = b"x" * 2000
+DISKS = ("disk-a", "disk-b")
 
 
 @pytest.fixture
@@ -37,14 +37,16 @@ def faults(tmp_path: Path) -> FailingCalls:
 
 @pytest.fixture
 def cluster(tmp_path: Path, faults: FailingCalls, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """Three brokers; the victim has two log directories, `disk-a` and `disk-b`, the first a small volume of its own."""
+    """Three brokers; the victim has two log directories, the first is a small volume of its own."""
     for reason in (why_no_mounts(tmp_path), faults.why_not()):
         if reason is not None:
             pytest.skip(reason)
     running = LocalCluster(tmp_path / "cluster")
     running.create(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-    give_two_directories(running, VICTIM)
-    with small_volume(directories_of(running, VICTIM)[0], size_bytes=VOLUME_BYTES):
+    home = running.broker_directory(VICTIM)
+    with (home / "server.properties").open("a") as file:
+        file.write(f"log.dirs={home}/{DISKS[0]},{home}/{DISKS[1]}\n")  # the last line of a key counts
+    with small_volume(home / DISKS[0], size_bytes=8 << 20):
         try:
             for name, value in faults.environment.items():
                 monkeypatch.setenv(name, value)
@@ -55,207 +57,131 @@ def cluster(tmp_path: Path, faults: FailingCalls, monkeypatch: pytest.MonkeyPatc
             running.destroy()
 
 
-def directories_of(cluster: LocalCluster, broker: int) -> list[Path]:
-    return [cluster.broker_directory(broker) / name for name in ("disk-a", "disk-b")]
+class Disks:
+    """The victim's two directories: `bad`, which fails, and `good`, and what a topic has in them."""
+
+    def __init__(self, cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
+        self.cluster = cluster
+        self.zk = zk
+        self.topic = topic
+        self.bad, self.good = (cluster.broker_directory(VICTIM) / name for name in DISKS)
+        self.lost = self.partitions_in(self.bad)
+        assert 0 < len(self.lost) < PARTITIONS, "the emptiest directory gets the next replica: some here, some there"
+
+    def partitions_in(self, directory: Path) -> set[int]:
+        found = (path.name.rpartition("-")[2] for path in directory.glob(f"{self.topic}-*"))
+        return {int(number) for number in found if number.isdigit()}
+
+    def described(self, directory: Path) -> tuple[int, set[int]]:
+        """(error, partitions), as DescribeLogDirs answers."""
+        with Wire(self.cluster.port(VICTIM)) as wire:
+            answer = wire.call(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})
+        (row,) = [row for row in answer.results if row.log_dir == str(directory)]
+        return row.error_code, {p.partition_index for topic in row.topics for p in topic.partitions}
+
+    def offline_replicas(self, asked: int) -> dict[int, list[int]]:
+        with Wire(self.cluster.port(asked)) as wire:
+            body = {"topics": [{"name": self.topic}], "allow_auto_topic_creation": False}
+            (topic,) = wire.call(ApiKey.METADATA, 9, body).topics
+        return {p.partition_index: sorted(p.offline_replicas) for p in topic.partitions}
+
+    def wait_for_failure(self) -> None:
+        eventually(lambda: self.described(self.bad)[0] == ErrorCode.KAFKA_STORAGE_ERROR, "the directory has failed")
+
+    def assert_only_the_bad_one_is_offline(self) -> None:
+        """Its replicas are offline and out of every ISR; the victim's other replicas and its process are not."""
+
+        def has_left_the_isr() -> bool:
+            states = self.zk.states(self.topic).items()
+            return all((VICTIM in state.isr) == (number not in self.lost) for number, state in states)
+
+        eventually(has_left_the_isr, f"the victim in the ISR of all but {sorted(self.lost)}")
+        assert all(self.zk.state(self.topic, number).leader not in (-1, VICTIM) for number in self.lost)
+        wanted = {number: [VICTIM] if number in self.lost else [] for number in ALL}
+        for asked in self.cluster.broker_ids:
+            eventually(lambda a=asked: self.offline_replicas(a) == wanted, f"broker {asked} knows it")
+        assert self.cluster.pid(VICTIM) is not None
+        assert self.described(self.bad) == (ErrorCode.KAFKA_STORAGE_ERROR, set())
+        assert self.described(self.good) == (ErrorCode.NONE, ALL - self.lost)
+        assert not self.zk.client.get_children("/log_dir_event_notification")
+
+    def assert_healed(self) -> None:
+        def all_in_sync() -> bool:
+            return all(len(state.isr) == 3 for state in self.zk.states(self.topic).values())
+
+        eventually(all_in_sync, "every replica in sync again")
+        for asked in self.cluster.broker_ids:
+            eventually(lambda a=asked: not any(self.offline_replicas(a).values()), f"broker {asked} knows it")
+        assert self.partitions_in(self.bad) == self.lost
 
 
-def give_two_directories(cluster: LocalCluster, broker: int) -> None:
-    """Writes `log.dirs` anew, before the broker is started."""
-    file = cluster.broker_directory(broker) / "server.properties"
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("log.dirs=")]
-    directories = ",".join(map(str, directories_of(cluster, broker)))
-    file.write_text("\n".join([*lines, f"log.dirs={directories}", ""]))
-
-
-def make_topic(cluster: LocalCluster, *, leader: int | None = None, **config: str) -> str:
-    """`leader` leads all partitions; None: each broker leads some."""
-    name = f"disks-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    settings = {"min.insync.replicas": "2", **config}
-    if leader is None:
-        new = NewTopic(name, PARTITIONS, 3, config=settings)
-    else:
-        replicas = sorted(cluster.broker_ids, key=lambda broker: broker != leader)
-        new = NewTopic(name, PARTITIONS, replica_assignment=[replicas] * PARTITIONS, config=settings)
-    for future in admin.create_topics([new]).values():
-        future.result(30)
-    return name
-
-
-def partitions_in(directory: Path, topic: str) -> set[int]:
-    return {int(path.name.rpartition("-")[2]) for path in directory.glob(f"{topic}-*") if path.name[-1].isdigit()}
-
-
-def describe(cluster: LocalCluster, broker: int) -> dict[str, tuple[int, set[tuple[str, int]]]]:
-    """Directory -> (error, replicas), as DescribeLogDirs answers."""
-    with Wire(cluster.port(broker)) as wire:
-        answer = wire.call(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})
-    return {
-        row.log_dir: (row.error_code, {(t.name, p.partition_index) for t in row.topics for p in t.partitions})
-        for row in answer.results
-    }
-
-
-def offline_replicas(cluster: LocalCluster, asked: int, topic: str) -> dict[int, list[int]]:
-    with Wire(cluster.port(asked)) as wire:
-        answer = wire.call(ApiKey.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
-    return {p.partition_index: sorted(p.offline_replicas) for p in answer.topics[0].partitions}
-
-
-def assert_only_that_disk_is_gone(cluster: LocalCluster, zk: ZooKeeperView, topic: str, lost: set[int]) -> None:
-    """Its replicas are offline and out of every ISR, the victim's others and its process are not."""
-    disk, other = directories_of(cluster, VICTIM)
-
-    def is_told() -> bool:
-        states = zk.states(topic)
-        return all((VICTIM in state.isr) == (number not in lost) for number, state in states.items())
-
-    eventually(is_told, f"the victim in the ISR of all but {sorted(lost)}: {zk.states(topic)}")
-    assert all(state.leader not in (-1, VICTIM) for number, state in zk.states(topic).items() if number in lost)
-    for asked in cluster.broker_ids:
-        wanted = {number: [VICTIM] if number in lost else [] for number in range(PARTITIONS)}
-        eventually(lambda a=asked, w=wanted: offline_replicas(cluster, a, topic) == w, f"broker {asked} knows it")
-    assert cluster.pid(VICTIM) is not None
-    described = describe(cluster, VICTIM)
-    assert described[str(disk)] == (ErrorCode.KAFKA_STORAGE_ERROR, set())
-    assert described[str(other)] == (ErrorCode.NONE, {(topic, number) for number in set(range(PARTITIONS)) - lost})
-    assert not zk.client.get_children("/log_dir_event_notification")
-
-
-def assert_healed(cluster: LocalCluster, zk: ZooKeeperView, topic: str) -> None:
-    eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "every replica in sync again")
-    for asked in cluster.broker_ids:
-        eventually(lambda a=asked: not any(offline_replicas(cluster, a, topic).values()), f"broker {asked} knows it")
-
-
-def test_flt_28_a_full_volume(cluster: LocalCluster, zk: ZooKeeperView, capsys: pytest.CaptureFixture[str]) -> None:
-    """ENOSPC from a real file system, in the midst of acks=all load; then room is made and the broker restarted."""
-    disk = directories_of(cluster, VICTIM)[0]
-    topic = make_topic(cluster)
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, PADDING) as producer:
-        producer.wait_for_acks(500)
-        lost = partitions_in(disk, topic)
-        assert 0 < len(lost) < PARTITIONS, "the emptiest directory gets the next replica: some here, some there"
-        fill(disk)
-        eventually(lambda: describe(cluster, VICTIM)[str(disk)][0] == ErrorCode.KAFKA_STORAGE_ERROR, "it is full")
-        producer.wait_for_acks(500)
-        assert_only_that_disk_is_gone(cluster, zk, topic, lost)
-        producer.wait_for_acks(500)
-        acknowledged = producer.stop()
-    assert acknowledged.failed == []
-
-    cluster.stop_broker(VICTIM)
-    (disk / "ballast").unlink()
-    remount_larger(disk)
+def start(cluster: LocalCluster) -> None:
     cluster.start_broker(VICTIM)
     cluster.wait_ready()
-    assert_healed(cluster, zk, topic)
-    doubled = assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
-    with capsys.disabled():
-        print(
-            f"\n  FLT-28: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
-            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
-        )
 
 
-def fill(disk: Path) -> None:
-    with (disk / "ballast").open("wb", buffering=0) as ballast:
-        try:
-            for _ in itertools.repeat(None):
-                ballast.write(b"\0" * 4096)
-        except OSError:
-            return
+@pytest.mark.parametrize("what", ["full", "write", "fsync", "read"])
+def test_a_disk_fails_under_load(cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls, what: str) -> None:
+    """FLT-28 (full), FLT-29 (EIO).
 
-
-def remount_larger(disk: Path) -> None:
-    import subprocess
-
-    subprocess.run(["mount", "-o", f"remount,size={64 << 20}", str(disk)], check=True, capture_output=True)
-
-
-@pytest.mark.parametrize("what", ["write", "fsync"])
-def test_flt_29_eio(
-    cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """EIO below one directory. After a failed fsync nothing more is written or synced there, though the disk is well again."""
-    disk, other = directories_of(cluster, VICTIM)
-    settings = {"flush.messages": "50"} if what == "fsync" else {}
-    topic = make_topic(cluster, **settings)
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
-        producer.wait_for_acks(500)
-        lost = partitions_in(disk, topic)
-        assert 0 < len(lost) < PARTITIONS
-        faults.begin(what, disk)
-        eventually(lambda: describe(cluster, VICTIM)[str(disk)][0] == ErrorCode.KAFKA_STORAGE_ERROR, "it has failed")
-        faults.end()
-        sizes = {path: path.stat().st_size for path in disk.rglob("*") if path.is_file()}
-        producer.wait_for_acks(500)
-        assert_only_that_disk_is_gone(cluster, zk, topic, lost)
-        assert {path: path.stat().st_size for path in disk.rglob("*") if path.is_file()} == sizes, "left alone"
-        acknowledged = producer.stop()
-    assert acknowledged.failed == []
-
-    cluster.stop_broker(VICTIM)
-    assert not (disk / ".kafka_cleanshutdown").exists()
-    assert (other / ".kafka_cleanshutdown").exists()
-    cluster.start_broker(VICTIM)
-    cluster.wait_ready()
-    assert_healed(cluster, zk, topic)
-    doubled = assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
-    with capsys.disabled():
-        print(
-            f"\n  FLT-29, {what}: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
-            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
-        )
-
-
-def test_flt_29_eio_on_read(
-    cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A leader's disk that cannot be read any more: by followers and consumers, and then by the recovery after a crash.
-
-    What cannot be read is no torn tail: nothing of it is cut, and once the disk is well again it is all there.
+    After a failed fsync nothing more is written or synced there, though the disk is well again. A leader's disk that cannot be
+    read fails followers, consumers, and the recovery after a crash. What cannot be read is no torn tail: nothing of it is cut.
     """
-    disk, other = directories_of(cluster, VICTIM)
-    topic = make_topic(cluster, leader=VICTIM)
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+    servers = cluster.bootstrap_servers
+    config = {"min_insync_replicas": "2"} | ({"flush_messages": "50"} if what == "fsync" else {})
+    leaders_first = [[VICTIM, 1, 3]] * PARTITIONS if what == "read" else None
+    topic = new_topic(servers, PARTITIONS, 3, assignment=leaders_first, **config)
+    padding = b"x" * 2000 if what == "full" else b""
+    with BackgroundProducer(servers, topic, PARTITIONS, padding) as producer:
         producer.wait_for_acks(500)
-        lost = partitions_in(disk, topic)
-        assert 0 < len(lost) < PARTITIONS
-        faults.begin("read", disk)
-        eventually(lambda: describe(cluster, VICTIM)[str(disk)][0] == ErrorCode.KAFKA_STORAGE_ERROR, "it has failed")
+        disks = Disks(cluster, zk, topic)
+        if what == "full":
+            fill(disks.bad)
+        else:
+            faults.begin(what, disks.bad)
+        disks.wait_for_failure()
+        if what != "read":
+            faults.end()
+        pattern = "*.log" if what == "read" else "*"  # a restart writes no segment, but other files
+        sizes = sizes_below(disks.bad, pattern)
         producer.wait_for_acks(500)
-        assert_only_that_disk_is_gone(cluster, zk, topic, lost)
-        cluster.kill(VICTIM)
-        logs = {path: path.stat().st_size for path in disk.rglob("*.log")}
-        cluster.start_broker(VICTIM)
-        cluster.wait_ready()
-        assert_only_that_disk_is_gone(cluster, zk, topic, lost)
-        assert {path: path.stat().st_size for path in disk.rglob("*.log")} == logs, "left alone"
-        assert partitions_in(other, topic) == set(range(PARTITIONS)) - lost
-        producer.wait_for_acks(200)
+        disks.assert_only_the_bad_one_is_offline()
+        if what == "read":
+            cluster.kill(VICTIM)
+            start(cluster)
+            disks.assert_only_the_bad_one_is_offline()
+            assert disks.partitions_in(disks.good) == ALL - disks.lost, "no replica of the failed one is made there"
+        assert sizes_below(disks.bad, pattern) == sizes, "left alone"
+        producer.wait_for_acks(500)
         acknowledged = producer.stop()
-    assert acknowledged.failed == []
 
     faults.end()
     cluster.stop_broker(VICTIM)
-    cluster.start_broker(VICTIM)
-    cluster.wait_ready()
-    assert_healed(cluster, zk, topic)
-    assert partitions_in(disk, topic) == lost
-    doubled = assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
-    with capsys.disabled():
-        print(
-            f"\n  FLT-29, read: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
-            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
-        )
+    assert not (disks.bad / ".kafka_cleanshutdown").exists()
+    assert (disks.good / ".kafka_cleanshutdown").exists()
+    if what == "full":
+        (disks.bad / "ballast").unlink()
+        subprocess.run(["mount", "-o", f"remount,size={64 << 20}", str(disks.bad)], check=True, capture_output=True)
+    start(cluster)
+    disks.assert_healed()
+    assert_all_read_back(servers, topic, PARTITIONS, acknowledged)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(b"\0" * 4096)
+
+
+def sizes_below(directory: Path, pattern: str) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in directory.rglob(pattern) if path.is_file()}
 
 
 def test_a_broker_without_any_directory_left_stops_and_says_why(
     cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls
 ) -> None:
     """LOG-6: it could serve nothing any more; others lead at once, since its session ends."""
-    topic = make_topic(cluster)
+    topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(200)
         faults.begin("write", cluster.broker_directory(VICTIM) / "disk-")  # both, and not its own log
@@ -263,36 +189,31 @@ def test_a_broker_without_any_directory_left_stops_and_says_why(
         faults.end()
         producer.wait_for_acks(300)
         acknowledged = producer.stop()
-    assert acknowledged.failed == []
     words = (cluster.broker_directory(VICTIM) / "server.log").read_text().splitlines()[-1]
     assert words.startswith("ottla broker: all log directories have failed (")
     assert all(state.leader not in (-1, VICTIM) for state in zk.states(topic).values())
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
 
 
 def test_a_directory_that_is_missing_at_start(cluster: LocalCluster, zk: ZooKeeperView, faults: FailingCalls) -> None:
-    """KIP-112: the broker starts with the rest, and makes nothing anew of what lies in the missing one."""
-    disk, other = directories_of(cluster, VICTIM)
-    topic = make_topic(cluster)
+    """KIP-112: the broker starts with the rest, and makes no second replica of what is in the missing one."""
+    topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
         producer.wait_for_acks(300)
         acknowledged = producer.stop()
-    eventually(lambda: all(len(s.isr) == 3 for s in zk.states(topic).values()), "all in sync")
-    lost = partitions_in(disk, topic)
+    disks = Disks(cluster, zk, topic)
+    disks.assert_healed()
     cluster.stop_broker(VICTIM)
-    faults.begin("write", disk)  # it cannot be written: the meta data and the checkpoints neither
-    lock = disk / ".lock"
+    faults.begin("write", disks.bad)  # it cannot be written: the meta data and the checkpoints neither
+    lock = disks.bad / ".lock"
     lock.unlink()
     lock.mkdir()  # nor can it be locked
-    cluster.start_broker(VICTIM)
-    cluster.wait_ready()
-    assert_only_that_disk_is_gone(cluster, zk, topic, lost)
-    assert partitions_in(other, topic) == set(range(PARTITIONS)) - lost
+    start(cluster)
+    disks.assert_only_the_bad_one_is_offline()
+    assert disks.partitions_in(disks.good) == ALL - disks.lost
     cluster.stop_broker(VICTIM)
     lock.rmdir()
     faults.end()
-    cluster.start_broker(VICTIM)
-    cluster.wait_ready()
-    assert_healed(cluster, zk, topic)
-    assert partitions_in(disk, topic) == lost
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
+    start(cluster)
+    disks.assert_healed()
+    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)

@@ -1,11 +1,13 @@
-"""`ottla produce` and `ottla consume` against ottla, and the same against a real Kafka (CLI-1, CLI-2)."""
+"""`ottla produce` and `ottla consume` against ottla, and the same against a real Kafka (CLI-1, CLI-2).
+
+The unit tests in tests/unit/tools/clients have what needs no broker: options, formats, lines that cannot be read.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
 import subprocess
-import time
 import uuid
 from pathlib import Path
 
@@ -13,27 +15,12 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import ClusterFactory
+from tests.integration.conftest import cli_of
 from tests.support.cli import OURS_AND_KAFKAS, Cli
 from tests.support.invariants import eventually
-from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def ottla(shared_cluster: LocalCluster) -> Cli:
-    return Cli(shared_cluster.bootstrap_servers, list(shared_cluster.broker_ids))
-
-
-@pytest.fixture
-def kafka(shared_kafka: Cli) -> Cli:
-    return shared_kafka
-
-
-@pytest.fixture
-def cli(request: pytest.FixtureRequest) -> Cli:
-    found: Cli = request.getfixturevalue(getattr(request, "param", "ottla"))
-    return found
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def new_topic(cli: Cli, partitions: int = 1) -> str:
@@ -48,6 +35,11 @@ def consumed(cli: Cli, *arguments: str) -> str:
     return done.stdout
 
 
+def lag_and_members(cli: Cli, group: str) -> tuple[list[int], list[object]]:
+    (described,) = cli.json("group", "describe", group)
+    return [row["lag"] for row in described["offsets"]], described["members"]
+
+
 def everything(cli: Cli, topic: str, template: str) -> str:
     return consumed(cli, topic, "--from-beginning", "--exit-at-end", "--format", template)
 
@@ -56,6 +48,8 @@ def test_lines_come_back(cli: Cli) -> None:
     topic = new_topic(cli)
     assert cli.output("produce", topic, stdin="one\n\nthree ä\nlast") == f"Produced 4 records to {topic}.\n"
     assert everything(cli, topic, "%o:%s\\n") == "0:one\n1:\n2:three ä\n3:last\n"
+    said = cli.output("produce", topic, "--acks", "0", stdin="a\nb\n")
+    assert said == f"Sent 2 records to {topic}; with --acks 0 it is unknown whether they were written.\n"
 
 
 @OURS_AND_KAFKAS
@@ -77,12 +71,8 @@ def test_keys_go_where_javas_producers_put_them(cli: Cli) -> None:
     for key in keys:
         reference.produce(topic, b"w", key.encode())
     assert reference.flush(20) == 0
-    places: dict[str, set[str]] = {}
-    for line in everything(cli, topic, "%k %p\\n").splitlines():
-        key, partition = line.split()
-        places.setdefault(key, set()).add(partition)
-    assert {len(found) for found in places.values()} == {1}
-    assert sorted(places) == sorted(keys)
+    places = {tuple(line.split()) for line in everything(cli, topic, "%k %p\\n").splitlines()}
+    assert sorted(key for key, _ in places) == sorted(keys), "each key has one partition"
 
 
 def test_json_goes_round(cli: Cli, tmp_path: Path) -> None:
@@ -135,12 +125,6 @@ def test_a_refusal_of_the_broker_is_a_lines_error(cli: Cli) -> None:
     assert done.stderr.endswith("Error: 1 of 1 lines were not acknowledged: 1 refused\n")
 
 
-def test_nothing_is_claimed_without_acknowledgements(cli: Cli) -> None:
-    topic = new_topic(cli)
-    said = cli.output("produce", topic, "--acks", "0", stdin="a\nb\n")
-    assert said == f"Sent 2 records to {topic}; with --acks 0 it is unknown whether they were written.\n"
-
-
 @OURS_AND_KAFKAS
 def test_starts(cli: Cli) -> None:
     topic = new_topic(cli)
@@ -166,34 +150,27 @@ def test_starts(cli: Cli) -> None:
 
 def test_refusals_are_one_line(cli: Cli) -> None:
     topic = new_topic(cli)
-    for arguments, says in (
-        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; create it with"),
-        (["produce", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
-        (["produce", topic, "--file", "no-such-file"], "no-such-file: No such file or directory"),
-        (["consume", "no-such-topic"], "topic 'no-such-topic' does not exist"),
-        (["consume", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
-        (["consume", topic, "--offset", "1"], "has no offset 1, only 0 to 0 (the end)"),
+    nobody = Cli("127.0.0.1:1", [])
+    for asked, arguments, says in (
+        (cli, ["produce", "no-such-topic"], "topic 'no-such-topic' does not exist; create it with"),
+        (cli, ["produce", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
+        (cli, ["produce", topic, "--file", "no-such-file"], "no-such-file: No such file or directory"),
+        (cli, ["consume", "no-such-topic"], "topic 'no-such-topic' does not exist"),
+        (cli, ["consume", topic, "--partition", "1"], "has no partition 1, only 0 to 0"),
+        (cli, ["consume", topic, "--offset", "1"], "has no offset 1, only 0 to 0 (the end)"),
+        (nobody, ["produce", "orders"], "no broker answers at 127.0.0.1:1"),
+        (nobody, ["consume", "orders"], "no broker answers at 127.0.0.1:1"),
     ):
-        assert says in cli.failure(*arguments, stdin="x\n")
+        assert says in asked.failure(*arguments, stdin="x\n")
     missing = cli.run("consume", topic, "--max-messages", "2", "--timeout-ms", "300")
     assert missing.returncode == 1
     assert "Error: received only 0 of 2 messages, then none for 300 ms" in missing.stderr
 
 
-def test_nobody_answers() -> None:
-    for command in ("produce", "consume"):
-        assert "no broker answers at 127.0.0.1:1" in Cli("127.0.0.1:1", []).failure(command, "orders", stdin="x\n")
-
-
 def test_a_reader_that_has_seen_enough(cli: Cli) -> None:
     topic = new_topic(cli)
     cli.output("produce", topic, stdin="line\n" * 20_000)
-    consumer = subprocess.Popen(
-        cli.command("consume", topic, "--from-beginning"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    with consumer:
-        assert consumer.stdout is not None
-        assert consumer.stderr is not None
+    with subprocess.Popen(cli.command("consume", topic, "--from-beginning"), **PIPES) as consumer:
         assert consumer.stdout.readline() == "line\n"
         consumer.stdout.close()
         assert consumer.wait(30) == 0
@@ -202,68 +179,50 @@ def test_a_reader_that_has_seen_enough(cli: Cli) -> None:
 
 @OURS_AND_KAFKAS
 def test_groups_go_on_where_they_were(cli: Cli) -> None:
+    """Also after Ctrl-C, which commits."""
     topic, group = new_topic(cli), f"group-{uuid.uuid4().hex[:8]}"
     cli.output("produce", topic, stdin="a\nb\nc\nd\n")
     options = ["--group", group, "--from-beginning", "--format", "%s"]
     assert consumed(cli, topic, *options, "--max-messages", "2") == "ab"
-    (described,) = cli.json("group", "describe", group)
-    assert [row["current_offset"] for row in described["offsets"]] == [2]
+    assert lag_and_members(cli, group) == ([2], [])
     assert consumed(cli, topic, *options, "--exit-at-end") == "cd"
     assert consumed(cli, topic, *options, "--timeout-ms", "500") == ""
-    (described,) = cli.json("group", "describe", group)
-    assert ([row["lag"] for row in described["offsets"]], described["state"]) == ([0], "Empty")
-
-
-def test_ctrl_c_ends_a_consumer_that_has_committed(cli: Cli) -> None:
-    topic, group = new_topic(cli), f"group-{uuid.uuid4().hex[:8]}"
-    cli.output("produce", topic, stdin="a\nb\n")
-    consumer = subprocess.Popen(
-        cli.command("consume", topic, "--group", group, "--from-beginning"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with consumer:
-        assert consumer.stdout is not None
-        assert [consumer.stdout.readline() for _ in range(2)] == ["a\n", "b\n"]
+    cli.output("produce", topic, stdin="e\nf\n")
+    with subprocess.Popen(cli.command("consume", topic, "--group", group), **PIPES) as consumer:
+        assert [consumer.stdout.readline() for _ in range(2)] == ["e\n", "f\n"]
         consumer.send_signal(signal.SIGINT)
         _, said = consumer.communicate(timeout=30)
     assert (consumer.returncode, said) == (130, "Processed a total of 2 messages\n")
-    (described,) = cli.json("group", "describe", group)
-    assert ([row["lag"] for row in described["offsets"]], described["members"]) == ([0], [])
+    assert lag_and_members(cli, group) == ([0], [])
 
 
 def test_what_is_not_acknowledged_is_called_unknown(new_cluster: ClusterFactory) -> None:
     """Ctrl-C waits for the acknowledgements; a second one says how many lines may have been written."""
     cluster = new_cluster(brokers=1)
-    (broker,) = cluster.broker_ids
-    cli = Cli(cluster.bootstrap_servers, [broker])
+    cli = cli_of(cluster)
     topic = new_topic(cli)
-    producer = subprocess.Popen(
-        cli.command("produce", topic, "--verbose"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with producer:
-        assert producer.stdin is not None
-        assert producer.stderr is not None
+    with subprocess.Popen(cli.command("produce", topic, "--verbose"), **PIPES) as producer:
         producer.stdin.write("first\n")
         producer.stdin.flush()
         assert producer.stderr.readline() == f"line 1: {topic}-0@0\n"
-        cluster.pause(broker)
+        cluster.pause(1)
         try:
             producer.stdin.write("second\nthird\n")
             producer.stdin.flush()
-            time.sleep(1.0)  # they have to have left: only a paused broker's silence tells
+            eventually(lambda: unread_bytes(cluster.port(1)) > 0, "the lines have reached the paused broker's socket")
             producer.send_signal(signal.SIGINT)
             assert producer.stderr.readline().startswith("Waiting for 2 acknowledgements; Ctrl-C stops waiting.")
             producer.send_signal(signal.SIGINT)
             out, said = producer.communicate(timeout=30)
         finally:
-            cluster.resume(broker)
+            cluster.resume(1)
     assert producer.returncode == 130
     assert out == f"Produced 1 record to {topic}.\n"
     assert "Error: 2 of 3 lines were not acknowledged: 2 unknown (may have been written)" in said
     eventually(lambda: everything(cli, topic, "%s ").startswith("first "), "the first line is there")
+
+
+def unread_bytes(port: int) -> int:
+    """What lies in the receive queues of the connections to a port of this machine."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(row[4].partition(":")[2], 16) for row in rows if int(row[1].rpartition(":")[2], 16) == port)

@@ -1,0 +1,69 @@
+"""What nearly every test of a running cluster does: it makes a topic, changes settings, writes one batch, reads all back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from protocol.kafka.api_keys import ApiKey
+from tests.support.load import Acknowledged, assert_nothing_lost, read_everything
+from tests.support.wire import Wire
+
+TIMEOUT_S = 30.0
+
+
+def create_topics(bootstrap_servers: str, *topics: NewTopic) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    for made in admin.create_topics(list(topics)).values():
+        made.result(TIMEOUT_S)
+
+
+def new_topic(
+    bootstrap_servers: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    *,
+    assignment: Sequence[Sequence[int]] | None = None,
+    **config: str,
+) -> str:
+    """A topic with a name of its own; with `assignment`, the replicas of each partition are these. `_` stands for `.`."""
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    if assignment is None:
+        topic = NewTopic(name, partitions, replicas, config=settings)
+    else:
+        rows = [list(row) for row in assignment]
+        topic = NewTopic(name, len(rows), replica_assignment=rows, config=settings)
+    create_topics(bootstrap_servers, topic)
+    return name
+
+
+def set_configs(bootstrap_servers: str, kind: ResourceType, name: str, values: Mapping[str, str | None]) -> None:
+    """Sets settings of a topic or a broker; None resets one."""
+    set_or_reset = {False: AlterConfigOpType.SET, True: AlterConfigOpType.DELETE}
+    entries = [
+        ConfigEntry(key, value, incremental_operation=set_or_reset[value is None]) for key, value in values.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
+def produce_body(topic: str, batch: bytes | None, acks: int = -1) -> dict[str, Any]:
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    return {"transactional_id": None, "acks": acks, "timeout": 20_000, "topic_data": data}
+
+
+def produce_batch(wire: Wire, topic: str, batch: bytes | None, acks: int = -1, version: int = 9) -> Any:
+    """The answer for partition 0, to which the batch is sent."""
+    answer = wire.call(ApiKey.PRODUCE, version, produce_body(topic, batch, acks))
+    return answer.responses[0].partition_responses[0]
+
+
+def assert_all_read_back(bootstrap_servers: str, topic: str, partitions: int, acknowledged: Acknowledged) -> None:
+    """No record was refused, and every acknowledged one is there."""
+    assert acknowledged.failed == []
+    assert_nothing_lost(acknowledged, read_everything(bootstrap_servers, topic, partitions))
