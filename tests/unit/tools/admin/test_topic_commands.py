@@ -46,8 +46,16 @@ def test_parse_configs() -> None:
         (["create", "t", "--replication-factor", "x"], USAGE, "--replication-factor"),
         (["create", "t", "--replica-assignment", "1:2", "--partitions", "1"], USAGE, "cannot be combined"),
         (["create", "t", "--config", "x"], USAGE, "KEY=VALUE"),
-        (["describe", "--under-replicated-partitions", "--unavailable-partitions"], USAGE, "one filter"),
-        (["describe", "--at-min-isr-partitions", "--topics-with-overrides"], USAGE, "one filter"),
+        (
+            ["describe", "--under-replicated-partitions", "--unavailable-partitions"],
+            USAGE,
+            "use only one of --under-replicated-partitions, ",
+        ),
+        (
+            ["describe", "--at-min-isr-partitions", "--topics-with-overrides"],
+            USAGE,
+            "use only one of --under-replicated-partitions, ",
+        ),
         (["describe", "["], USAGE, "not a regular expression"),
         (["list", "--format", "xml"], USAGE, "--format"),
         (["alter", "--partitions", "3"], USAGE, "missing topic name"),
