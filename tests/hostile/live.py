@@ -310,7 +310,7 @@ def main() -> int:
     return 1 if harmed else 0
 
 
-def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[Verdict]:
+def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[AttackReport]:
     """On one cluster, until a process of it died."""
     with (
         tempfile.TemporaryDirectory(prefix="ottla-hostile-") as directory,
