@@ -1,4 +1,4 @@
-"""Something runs out: connections, memory. The canary and replication go on, and the operator is told in plain words.
+"""Something runs out: connections, memory. The canary and replication go on, and the log says why in plain words.
 
 Descriptors: test_descriptors.py. A full disk: tests/integration/test_failed_disks.py.
 """

@@ -26,7 +26,10 @@ from tests.support.turns import Turns
 LIMITS = Limits(frame_bytes_max=200_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
 _LENGTH = struct.Struct(">i")
 PIECES_MAX = 64
-"""Of a stream, and one more for each byte of the input. A piece costs 30 lines, and nine bytes can stand for 120,000 (`_inflated`)."""
+"""A stream comes in so many pieces, and one more for each byte of the input. A piece costs 30 lines of Python.
+
+Nine bytes of input can stand for a stream of 120,000 (`_inflated`).
+"""
 
 
 def decoders() -> list[Decoder]:

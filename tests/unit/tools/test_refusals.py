@@ -101,7 +101,7 @@ TYPED_WRONGLY = [
 
 
 @pytest.mark.parametrize(("line", "says"), TYPED_WRONGLY, ids=[line for line, _ in TYPED_WRONGLY])
-def test_what_is_typed_wrongly(fake: FakeCluster, line: str, says: str) -> None:
+def test_a_command_that_is_typed_wrongly(fake: FakeCluster, line: str, says: str) -> None:
     result = ottla(line, "{}")
     assert result.exit_code == 2
     assert says in result.output
@@ -125,7 +125,7 @@ def test_what_is_typed_wrongly(fake: FakeCluster, line: str, says: str) -> None:
         ("topic alter orders --partitions 9 --config x.y=1", "Unknown topic config name: x.y"),
     ],
 )
-def test_what_the_cluster_does_not_allow(fake: FakeCluster, line: str, says: str) -> None:
+def test_a_command_that_the_cluster_does_not_allow(fake: FakeCluster, line: str, says: str) -> None:
     result = ottla(line, "")
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert says in result.output

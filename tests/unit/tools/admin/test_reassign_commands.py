@@ -66,7 +66,7 @@ def test_generate_refuses(fake: FakeCluster, topic: str, brokers: str, says: str
     assert says in result.output
 
 
-def test_execute_says_what_was_and_starts(fake: FakeCluster) -> None:
+def test_execute_prints_the_present_replicas_and_starts(fake: FakeCluster) -> None:
     result = run("execute", BOTH)
     assert result.exit_code == 0
     lines = result.output.splitlines()
@@ -102,7 +102,7 @@ def test_throttles_are_set_before_the_move(fake: FakeCluster) -> None:
         (plan((0, [1, 2]), topic="nope"), "topic nope does not exist"),
     ],
 )
-def test_execute_refuses_what_the_plan_refuses_and_starts_nothing(fake: FakeCluster, file: str, says: str) -> None:
+def test_execute_refuses_a_bad_plan_and_starts_nothing(fake: FakeCluster, file: str, says: str) -> None:
     del fake.live[3]
     result = run("execute", file, "--throttle", "5")
     assert result.exit_code == FAILURE
@@ -123,7 +123,7 @@ def test_execute_wants_additional_beside_another_move(fake: FakeCluster) -> None
     assert configs["follower.replication.throttled.replicas"] == "0:3,1:1"  # the other move keeps its own
 
 
-def test_what_all_is_refused_leaves_no_throttle(fake: FakeCluster) -> None:
+def test_a_refused_reassignment_leaves_no_throttle(fake: FakeCluster) -> None:
     fake.refused = {ORDERS_0: "orders-0: not now", ORDERS_1: "orders-1: not now"}
     result = run("execute", BOTH, "--throttle", "500")
     assert result.exit_code == FAILURE
@@ -131,7 +131,7 @@ def test_what_all_is_refused_leaves_no_throttle(fake: FakeCluster) -> None:
     assert not any(fake.configs.values())
 
 
-def test_watch_tells_each_change_and_removes_the_throttles(fake: FakeCluster) -> None:
+def test_watch_prints_each_change_and_removes_the_throttles(fake: FakeCluster) -> None:
     result = run("execute", BOTH, "--watch", "--throttle", "500")
     assert result.exit_code == 0
     lines = result.output.splitlines()
@@ -146,7 +146,7 @@ def test_watch_tells_each_change_and_removes_the_throttles(fake: FakeCluster) ->
     assert not any(fake.configs.values())
 
 
-def test_batches_begin_one_after_the_other(fake: FakeCluster) -> None:
+def test_batches_start_one_after_the_other(fake: FakeCluster) -> None:
     result = run("execute", BOTH, "--batch", "1", "--format", "json")
     assert result.exit_code == 0
     assert fake.calls == [("reassign", {"orders-0": (3, 1)}), ("reassign", {"orders-1": (1, 2)})]
@@ -163,7 +163,7 @@ def test_watch_waits_for_the_next_controller(fake: FakeCluster) -> None:
     assert run("execute", BOTH, "--watch").exit_code == 0
 
 
-def test_watch_gives_up_when_nobody_answers_and_says_that_the_move_goes_on(
+def test_watch_gives_up_when_nobody_answers_and_says_that_the_move_continues(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reassign_run, "PATIENCE_S", 0.0)

@@ -93,7 +93,9 @@ def test_parse_topics_and_partitions() -> None:
         (parse_partitions, plan_file(row([1]), row([2])), "orders-0 is listed twice"),
     ],
 )
-def test_what_is_no_list_of_topics_or_partitions(parse: Callable[[str, str], object], text: str, says: str) -> None:
+def test_a_file_without_topics_or_partitions_is_refused(
+    parse: Callable[[str, str], object], text: str, says: str
+) -> None:
     with pytest.raises(PlanError, match=says):
         parse(text, "f")
 
@@ -105,7 +107,7 @@ def test_what_is_no_list_of_topics_or_partitions(parse: Callable[[str, str], obj
         min_size=1,
     )
 )
-def test_what_is_written_is_read_again(plan: dict[TopicPartition, tuple[int, ...]]) -> None:
+def test_a_written_plan_is_read_again(plan: dict[TopicPartition, tuple[int, ...]]) -> None:
     assert parse_plan(plan_text(plan), "f") == plan
     assert parse_plan(json.dumps(plan_json(plan), indent=2), "f") == plan
 

@@ -47,7 +47,7 @@ class Registry:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_requests_are_acknowledged_however_they_arrive(piece: int) -> None:
+def test_requests_are_acknowledged_in_whatever_pieces_they_arrive(piece: int) -> None:
     row = PartitionState("t", 0, 1, 2, 3, (2,), 4, (2, 1))
     frames = [framing.request_frame(number, LeaderAndIsrRequest(1, 2, 3, (row,) * number, {})) for number in (1, 50, 0)]
 

@@ -1,4 +1,4 @@
-"""What `ottla cluster` makes of its arguments."""
+"""How `ottla cluster` reads its arguments."""
 
 from __future__ import annotations
 

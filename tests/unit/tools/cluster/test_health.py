@@ -1,4 +1,4 @@
-"""What counts as healthy, and how it is said."""
+"""What counts as healthy, and how it is printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERS_0 = TopicPartition("orders", 0)
     [
         ([1, 2, 3], 1, []),
         ([1, 2, 3], None, ["no_elected_controller"]),
-        ([1, 2, 3], 9, ["no_elected_controller"]),  # the one that is named is gone
+        ([1, 2, 3], 9, ["no_elected_controller"]),  # the named controller is down
         ([1, 2], 1, ["nodes_down", "under_replicated_partitions"]),
         ([1], 1, ["nodes_down", "leaderless_partitions", "under_replicated_partitions"]),
     ],
@@ -99,7 +99,7 @@ def test_health_exit_codes(fake: FakeCluster) -> None:
     }
 
 
-def test_exit_when_healthy_tells_changes_only(fake: FakeCluster) -> None:
+def test_exit_when_healthy_prints_changes_only(fake: FakeCluster) -> None:
     del fake.live[3]
     look = fake.cluster
     looks = 0

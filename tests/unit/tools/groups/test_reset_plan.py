@@ -162,7 +162,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_what_is_exported_is_read_back(rows: list[ResetRow]) -> None:
+def test_exported_offsets_are_read_back(rows: list[ResetRow]) -> None:
     groups = list({row.group for row in rows})
     found = parse_reset_file(export_text(rows, with_group=True), "plan.csv", groups)
     assert {
