@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from tools.cluster.ownership import own_servers
 
@@ -29,6 +30,9 @@ SHARED_KAFKA_SETTINGS = {
 }
 """Of `shared_kafka`, as test_group_apis.py needs them; they are the same to the other tests."""
 
+# An example that takes long on a busy machine is no failure.
+settings.register_profile("ottla", deadline=None)
+settings.load_profile("ottla")
 own_servers()  # also when the tests are killed
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so, and commands that the tests interrupt would inherit it.

@@ -15,6 +15,9 @@ from protocol.numbers import decimal_number, whole_number
 class IntRange(click.IntRange):
     """A whole number, inside limits if there are any."""
 
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str):
             try:

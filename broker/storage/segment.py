@@ -179,7 +179,8 @@ class Segment:
         """Nothing happens here: the file is closed, and what is remembered of the newest batches given back.
 
         False while a thread uses the file. One that is not synced stays open, too: of a write that fails in the
-        background, only a descriptor that was open at the time is sure to hear (FLT-29).
+        background, only a descriptor that was open at the time is sure to hear (FLT-29). One that could not be opened
+        again stays open, too.
         """
         self._forget_recent()
         if not self.can_rest:
@@ -189,8 +190,10 @@ class Segment:
 
     @property
     def can_rest(self) -> bool:
-        """No thread uses the file, and nothing in it is unsynced."""
-        return not (self._pins or self.is_unsynced)
+        """No thread uses the file, nothing in it is unsynced, and its descriptor is of use once it is closed."""
+        return not (
+            self._pins or self.is_unsynced or (self._fd is not None and self._filesystem.is_beyond_limit(self._fd))
+        )
 
     def _close_file(self) -> None:
         fd, self._fd = self._fd, None

@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 PACKED = HERE / "corpus"
 WORK = HERE.parents[1] / ".fuzz"
 BYTES_MAX = 6_000
-"""Of one decoder, before they are packed."""
+"""The inputs of one decoder, before they are packed."""
 PARTS = ("protocol", "broker", "controller", "tools")
 ROOTS = tuple(f"{HERE.parents[1]}/{part}/" for part in PARTS)
 

@@ -1,7 +1,7 @@
 """`make fuzz MINUTES=10 [DECODER='request-*']`: all decoders under atheris, on all cores, for so long in all.
 
 Prints for each decoder how many inputs it got, how many of them it took, what new coverage they brought, and what did harm. The exit
-code is 1 when something did. What is found lies in `.fuzz/<decoder>/found/`, with a command that repeats it.
+code is 1 when something did. The findings are in `.fuzz/<decoder>/found/`, with a command that repeats it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Job(NamedTuple):
 
 
 class FuzzResult(NamedTuple):
-    """`coverage`: at the begin, at the end; `kinds`: what did harm, and how often."""
+    """`coverage`: at the start, at the end; `kinds`: what did harm, and how often."""
 
     name: str
     inputs: int

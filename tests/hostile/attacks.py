@@ -145,6 +145,11 @@ def send(port: int, data: bytes, answers: int = 1, host: str = "127.0.0.1") -> l
     return found
 
 
+def ask(port: int, api_key: int, version: int, body: bytes, client_id: str = "hostile") -> None:
+    """One request, and its answer if one comes."""
+    send(port, frame(api_key, version, body, client_id))
+
+
 @contextlib.contextmanager
 def connections(port: int, count: int) -> Iterator[list[socket.socket]]:
     """As many as the broker takes; all closed in the end."""
@@ -284,7 +289,7 @@ def forged_followers(target: Target) -> str | None:
         port = target.cluster.port(broker)
         for replica in target.cluster.broker_ids:
             for offset in (INT64_MAX, 10**9, 0):
-                send(port, frame(ApiKey.FETCH, 11, fetch_body("canary", range(3), replica_id=replica, offset=offset)))
+                ask(port, ApiKey.FETCH, 11, fetch_body("canary", range(3), replica_id=replica, offset=offset))
             asked = [
                 {"partition": p, "fetch_offset": 10**6, "partition_max_bytes": 1000, "current_leader_epoch": -1}
                 for p in range(3)
@@ -360,29 +365,22 @@ def comes_and_goes(target: Target) -> str | None:
 def repeated_partitions(target: Target) -> str | None:
     """The same partition and many distinct ones, in every API that takes partitions."""
     port = target.leader_port(target.full)
+    group = text("g")
+    member = group + struct.pack(">i", -1) + text("") + struct.pack(">q", -1)
+    nobody = struct.pack(">i", -1)
     for partitions in ([0] * 30_000, range(30_000)):
-        rows = [struct.pack(">iq", partition, -1) for partition in partitions]
-        send(port, frame(ApiKey.LIST_OFFSETS, 1, struct.pack(">i", -1) + array([text(target.full) + array(rows)])))
-        rows = [struct.pack(">iii", partition, -1, 0) for partition in partitions]
-        send(
-            port,
-            frame(ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, struct.pack(">i", -1) + array([text(target.full) + array(rows)])),
-        )
-        send(port, frame(ApiKey.FETCH, 11, fetch_body(target.full, partitions)))
-        ids = [struct.pack(">i", partition) for partition in partitions]
-        send(port, frame(ApiKey.OFFSET_FETCH, 1, text("g") + array([text(target.full) + array(ids)])))
-        send(port, frame(ApiKey.OFFSET_DELETE, 0, text("g") + array([text(target.full) + array(ids)])))
+
+        def of_full(form: str, *fields: int, partitions: Sequence[int] = partitions) -> bytes:
+            return array([text(target.full) + array([struct.pack(form, each, *fields) for each in partitions])])
+
+        ask(port, ApiKey.LIST_OFFSETS, 1, nobody + of_full(">iq", -1))
+        ask(port, ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, nobody + of_full(">iii", -1, 0))
+        ask(port, ApiKey.FETCH, 11, fetch_body(target.full, partitions))
+        ask(port, ApiKey.OFFSET_FETCH, 1, group + of_full(">i"))
+        ask(port, ApiKey.OFFSET_DELETE, 0, group + of_full(">i"))
         rows = [struct.pack(">iq", partition, 0) for partition in partitions]
-        send(port, frame(ApiKey.DELETE_RECORDS, 0, array([text("none") + array(rows)]) + struct.pack(">i", 1000)))
-        rows = [struct.pack(">iqh", partition, 1, -1) for partition in partitions]
-        body = (
-            text("g")
-            + struct.pack(">i", -1)
-            + text("")
-            + struct.pack(">q", -1)
-            + array([text(target.full) + array(rows)])
-        )
-        send(port, frame(ApiKey.OFFSET_COMMIT, 2, body))
+        ask(port, ApiKey.DELETE_RECORDS, 0, array([text("none") + array(rows)]) + struct.pack(">i", 1000))
+        ask(port, ApiKey.OFFSET_COMMIT, 2, member + of_full(">iqh", 1, -1))
     return None
 
 
@@ -390,23 +388,21 @@ def repeated_partitions(target: Target) -> str | None:
 def repeated_names(target: Target) -> str | None:
     """Names twenty thousand times: of a topic of fifty partitions, of groups, of configs."""
     port = target.port()
+    unknown = array([text("unknown")] * 20_000) + struct.pack(">i", 1000)
     for name in (target.wide, "unknown"):
         names = array([text(name)] * 20_000)
-        send(port, frame(ApiKey.METADATA, 1, names))
-        send(port, frame(ApiKey.DESCRIBE_GROUPS, 0, names))
-        send(port, frame(ApiKey.DELETE_GROUPS, 0, names))
-        send(
-            target.controller_port(),
-            frame(ApiKey.DELETE_TOPICS, 1, array([text("unknown")] * 20_000) + struct.pack(">i", 1000)),
-        )
+        ask(port, ApiKey.METADATA, 1, names)
+        ask(port, ApiKey.DESCRIBE_GROUPS, 0, names)
+        ask(port, ApiKey.DELETE_GROUPS, 0, names)
+        ask(target.controller_port(), ApiKey.DELETE_TOPICS, 1, unknown)
         rows = [struct.pack(">b", 2) + text(name) + struct.pack(">i", -1)] * 20_000
-        send(port, frame(ApiKey.DESCRIBE_CONFIGS, 1, array(rows) + b"\x00"))
+        ask(port, ApiKey.DESCRIBE_CONFIGS, 1, array(rows) + b"\x00")
         rows = [text(name) + array([struct.pack(">i", p) for p in range(50)])] * 1000
-        send(port, frame(ApiKey.DESCRIBE_LOG_DIRS, 1, array(rows)))
+        ask(port, ApiKey.DESCRIBE_LOG_DIRS, 1, array(rows))
     for number in range(3):
         names = array([text(f"unknown-{number}-{at}") for at in range(50_000)])
-        send(port, frame(ApiKey.METADATA, 4, names + b"\x00"))
-        send(port, frame(ApiKey.DESCRIBE_GROUPS, 0, names))
+        ask(port, ApiKey.METADATA, 4, names + b"\x00")
+        ask(port, ApiKey.DESCRIBE_GROUPS, 0, names)
     topics = [{"name": target.wide, "partition_indexes": list(range(50)) * 20}] * 10
     with contextlib.suppress(Exception):
         send(port, kio_frame(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": topics}))
@@ -426,15 +422,15 @@ def large_creations(target: Target) -> str | None:
             text(name) + struct.pack(">ih", partitions, -1 if assignments else 1) + array(assignments) + array(configs)
         )
 
-    send(port, frame(ApiKey.CREATE_TOPICS, 2, array([topic("huge", INT32_MAX)]) + end))
-    send(port, frame(ApiKey.CREATE_TOPICS, 2, array([topic("huge", 1_000_000)]) + struct.pack(">i", 1000) + b"\x00"))
+    ask(port, ApiKey.CREATE_TOPICS, 2, array([topic("huge", INT32_MAX)]) + end)
+    ask(port, ApiKey.CREATE_TOPICS, 2, array([topic("huge", 1_000_000)]) + struct.pack(">i", 1000) + b"\x00")
     rows = [struct.pack(">i", p) + array([struct.pack(">i", 1)]) for p in range(50_000)]
-    send(port, frame(ApiKey.CREATE_TOPICS, 2, array([topic("many", -1, rows)]) + end))
-    send(port, frame(ApiKey.CREATE_TOPICS, 2, array([topic("same", 1)] * 20_000) + end))
+    ask(port, ApiKey.CREATE_TOPICS, 2, array([topic("many", -1, rows)]) + end)
+    ask(port, ApiKey.CREATE_TOPICS, 2, array([topic("same", 1)] * 20_000) + end)
     configs = [text(f"c{at}") + text("v") for at in range(50_000)]
-    send(port, frame(ApiKey.CREATE_TOPICS, 2, array([topic("configs", 1, (), configs)]) + end))
+    ask(port, ApiKey.CREATE_TOPICS, 2, array([topic("configs", 1, (), configs)]) + end)
     rows = [text("canary") + struct.pack(">i", 1_000_000) + struct.pack(">i", -1)] * 100
-    send(port, frame(ApiKey.CREATE_PARTITIONS, 0, array(rows) + end))
+    ask(port, ApiKey.CREATE_PARTITIONS, 0, array(rows) + end)
     return None
 
 
@@ -542,7 +538,7 @@ def tagged_fields(target: Target) -> str | None:
 def fetch_sessions(target: Target) -> str | None:
     """Sessions of very many partitions that nobody has, and very many sessions."""
     port = target.port()
-    send(port, frame(ApiKey.FETCH, 11, fetch_body("nobody", range(100_000), epoch=0)))
+    ask(port, ApiKey.FETCH, 11, fetch_body("nobody", range(100_000), epoch=0))
     one = frame(ApiKey.FETCH, 11, fetch_body("nobody", range(200), epoch=0))
     for _ in range(10):
         send(port, one * 120, 120)
@@ -614,7 +610,7 @@ def large_members(target: Target) -> str | None:
         time.sleep(3.5)
         send(port, frame(ApiKey.DESCRIBE_GROUPS, 0, array([text("large")])) * 5, 5)
         assignment = array([text("nobody") + struct.pack(">i", 90 << 20) + b"\x00" * (90 << 20)])
-        send(port, frame(ApiKey.SYNC_GROUP, 2, text("large") + struct.pack(">i", 1) + text("nobody") + assignment))
+        ask(port, ApiKey.SYNC_GROUP, 2, text("large") + struct.pack(">i", 1) + text("nobody") + assignment)
     return None
 
 
@@ -676,17 +672,17 @@ def lines_in_logs(target: Target) -> str | None:
     evil = f"\x1b[31mred\r\n2030-01-01 ERROR {MARKER}\n\u2028\x9b0m"
     port = target.port()
     for name in (evil, evil * 50):
-        send(port, frame(ApiKey.METADATA, 4, array([text(name)]) + b"\x01", client_id=name))
+        ask(port, ApiKey.METADATA, 4, array([text(name)]) + b"\x01", client_id=name)
         row = text(name) + struct.pack(">ih", 1, 1) + array([]) + array([text(name) + text(name)])
-        send(port, frame(ApiKey.CREATE_TOPICS, 2, array([row]) + struct.pack(">i", 1000) + b"\x00", client_id=name))
+        ask(port, ApiKey.CREATE_TOPICS, 2, array([row]) + struct.pack(">i", 1000) + b"\x00", client_id=name)
         rows = [text(name) + array([text(name) + array([struct.pack(">i", 0)])])]
-        send(port, frame(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, array(rows), client_id=name))
+        ask(port, ApiKey.ALTER_REPLICA_LOG_DIRS, 1, array(rows), client_id=name)
         rows = [text(f"/{name}") + array([text(target.full) + array([struct.pack(">i", 0)])])]
-        send(port, frame(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, array(rows), client_id=name))
+        ask(port, ApiKey.ALTER_REPLICA_LOG_DIRS, 1, array(rows), client_id=name)
         protocols = array([text(name) + struct.pack(">i", 0)])
         body = text(name) + struct.pack(">ii", 10_000, 10_000) + text("") + text(name) + protocols
-        send(_coordinator_port(target, "g"), frame(ApiKey.JOIN_GROUP, 3, body, client_id=name))
-        send(port, frame(999, 0, name.encode(), client_id=name))
+        ask(_coordinator_port(target, "g"), ApiKey.JOIN_GROUP, 3, body, client_id=name)
+        ask(port, 999, 0, name.encode(), client_id=name)
     time.sleep(0.3)
     for broker in target.cluster.broker_ids:
         for path in target.cluster.broker_directory(broker).glob("*.log"):

@@ -80,7 +80,7 @@ class Connection:
             self._streams = None
 
 
-class Canary:
+class LiveCanary:
     """`partitions`: by broker, which one it leads. `sent` and `found` count the numbers that the records carry."""
 
     def __init__(self, topic: str, brokers: dict[int, tuple[str, int]]) -> None:
@@ -215,7 +215,7 @@ def main() -> None:
         broker, _, address = entry.partition("=")
         host, _, port = address.rpartition(":")
         brokers[int(broker)] = (host, int(port))
-    asyncio.run(Canary(options.topic, brokers).run())
+    asyncio.run(LiveCanary(options.topic, brokers).run())
 
 
 if __name__ == "__main__":

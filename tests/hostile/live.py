@@ -1,4 +1,4 @@
-"""Attacks on a running cluster that carries canary traffic, and the verdict.
+"""Attacks on a running cluster that carries canary traffic, and a report of each.
 
     python -m tests.hostile.live --minutes 60 --seed 1 --mutated    attacks in a random order, mutated traffic of real clients meanwhile
     python -m tests.hostile.live --attack bombs --attack many_connections
@@ -49,8 +49,8 @@ LONGEST = re.compile(r'^ottla_loop_longest_turn_seconds\{call="(.*)"\} (\S+)$', 
 
 
 @dataclass
-class Verdict:
-    """Of one attack. Seconds, MiB. `turns`: of the loops, how many above 50 ms."""
+class AttackReport:
+    """What one attack did. Seconds, MiB. `turns`: how many turns of the loops took longer than 50 ms."""
 
     attack: str
     wait_s: float = 0.0
@@ -100,7 +100,7 @@ class CanaryProcess:
         return row
 
 
-class Memory:
+class BrokerMemory:
     """Resident MiB of the brokers: the largest one's, sampled in a thread."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -140,7 +140,7 @@ class LiveRun:
         self.target = Target(cluster, self.zk, "wide", "full", self.rng)
         _make_topics(cluster)
         self.canary = CanaryProcess(cluster, "canary")
-        self.memory = Memory(cluster)
+        self.memory = BrokerMemory(cluster)
         self.pids = {broker: cluster.pid(broker) for broker in cluster.broker_ids}
         time.sleep(CALM_S)
         self.canary.mark()
@@ -150,56 +150,56 @@ class LiveRun:
         self.memory.close()
         self.zk.close()
 
-    def play(self, attack: Attack) -> Verdict:
+    def play(self, attack: Attack) -> AttackReport:
         """Runs the attack and waits until the cluster is calm again."""
-        verdict = Verdict(attack.__name__, memory_before=self.memory.now())
+        report = AttackReport(attack.__name__, memory_before=self.memory.now())
         self.memory.peak = 0.0
         turns, _ = self._long_turns()
         begun = time.monotonic()
         try:
             complaint = attack(self.target)
         except Exception as error:  # what an attack cannot do is said with the rest
-            logging.exception("attack %s", verdict.attack)
+            logging.exception("attack %s", report.attack)
             complaint = f"the attack broke off: {type(error).__name__}: {error}"
         if complaint:
-            verdict.harm.append(complaint)
-        verdict.seconds = time.monotonic() - begun
-        self._until_calm(verdict)
-        self._until_memory_is_back(verdict)
+            report.harm.append(complaint)
+        report.seconds = time.monotonic() - begun
+        self._until_calm(report)
+        self._until_memory_is_back(report)
         after, longest = self._long_turns()
-        verdict.turns = after - turns
-        verdict.longest_turn = longest if verdict.turns else ""
+        report.turns = after - turns
+        report.longest_turn = longest if report.turns else ""
         for broker, pid in self.pids.items():
             if self.cluster.pid(broker) != pid:
-                verdict.harm.append(f"broker {broker} died")
-        return verdict
+                report.harm.append(f"broker {broker} died")
+        return report
 
-    def _until_calm(self, verdict: Verdict) -> None:
+    def _until_calm(self, report: AttackReport) -> None:
         deadline = time.monotonic() + CALM_WITHIN_S
         while True:
             row = self.canary.mark()
             what, longest = max(row["longest_s"].items(), key=lambda item: item[1], default=("", 0.0))
-            if longest > verdict.wait_s:
-                verdict.wait_s, verdict.waited_for = longest, what
+            if longest > report.wait_s:
+                report.wait_s, report.waited_for = longest, what
             for error, count in row["errors"].items():
-                verdict.errors[error] = verdict.errors.get(error, 0) + count
-            verdict.harm += row["faults"]
+                report.errors[error] = report.errors.get(error, 0) + count
+            report.harm += row["faults"]
             if longest < CALM_S and row["answers"] > 20:
                 break
             if time.monotonic() > deadline:
-                verdict.harm.append(f"the canary is not served again after {CALM_WITHIN_S:g} s")
+                report.harm.append(f"the canary is not served again after {CALM_WITHIN_S:g} s")
                 break
             time.sleep(CALM_S)
-        if verdict.wait_s > self.wait_max_s:
-            verdict.harm.append(f"the canary waited {verdict.wait_s:.2f} s for {verdict.waited_for}")
+        if report.wait_s > self.wait_max_s:
+            report.harm.append(f"the canary waited {report.wait_s:.2f} s for {report.waited_for}")
 
-    def _until_memory_is_back(self, verdict: Verdict) -> None:
+    def _until_memory_is_back(self, report: AttackReport) -> None:
         deadline = time.monotonic() + MEMORY_BACK_WITHIN_S
-        while (now := self.memory.now()) > verdict.memory_before + MEMORY_MORE_MIB and time.monotonic() < deadline:
+        while (now := self.memory.now()) > report.memory_before + MEMORY_MORE_MIB and time.monotonic() < deadline:
             time.sleep(SAMPLE_S)
-        verdict.memory_after, verdict.memory_peak = now, self.memory.peak
-        if now > verdict.memory_before + MEMORY_MORE_MIB:
-            verdict.harm.append(f"memory went from {verdict.memory_before:.0f} to {now:.0f} MiB and stays")
+        report.memory_after, report.memory_peak = now, self.memory.peak
+        if now > report.memory_before + MEMORY_MORE_MIB:
+            report.harm.append(f"memory went from {report.memory_before:.0f} to {now:.0f} MiB and stays")
 
     def _long_turns(self) -> tuple[int, str]:
         """How many turns of all loops took longer than 50 ms, and the longest since the start."""
@@ -302,15 +302,15 @@ def main() -> int:
     clusters = ([name] for name in names) if options.fresh else [names]
     played = harmed = 0
     for some in clusters:
-        for verdict in _play(some, options):
+        for report in _play(some, options):
             played += 1
-            harmed += bool(verdict.harm)
-            print(verdict, flush=True)
+            harmed += bool(report.harm)
+            print(report, flush=True)
     print(f"{played} attacks, {harmed} with harm")
     return 1 if harmed else 0
 
 
-def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[Verdict]:
+def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[AttackReport]:
     """On one cluster, until a process of it died."""
     with (
         tempfile.TemporaryDirectory(prefix="ottla-hostile-") as directory,
@@ -319,9 +319,9 @@ def _play(names: Iterable[str], options: argparse.Namespace) -> Iterator[Verdict
         ) as run,
     ):
         for name in names:
-            verdict = run.play(ATTACKS[name])
-            yield verdict
-            if any("died" in harm for harm in verdict.harm):
+            report = run.play(ATTACKS[name])
+            yield report
+            if any("died" in harm for harm in report.harm):
                 return
         row = run.canary.mark()
         print(f"the canary: {row['acknowledged']} acknowledged, {row['read']} read", flush=True)

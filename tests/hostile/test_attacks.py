@@ -26,9 +26,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_the_others_are_served(run: LiveRun, name: str) -> None:
-    verdict = run.play(ATTACKS[name])
-    print(verdict)
-    assert not verdict.harm
+    report = run.play(ATTACKS[name])
+    print(report)
+    assert not report.harm
 
 
 def test_nothing_is_lost_or_different(run: LiveRun) -> None:

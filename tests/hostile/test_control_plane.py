@@ -43,7 +43,7 @@ LONGEST_WAIT_S = 1.0
 TOPIC_ID = new_topic_id(bytes(16))
 
 
-class Canary:
+class MetadataClient:
     """Asks a broker for metadata again and again, and notes the longest time to an answer."""
 
     def __init__(self, port: int) -> None:
@@ -53,7 +53,7 @@ class Canary:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Canary:
+    def __enter__(self) -> MetadataClient:
         self._thread.start()
         return self
 
@@ -108,7 +108,7 @@ def test_the_cluster_stands_them(cluster: LocalCluster, zk: ZooKeeperView) -> No
     controller, epoch = cluster.controller_id(), zk.controller_epoch()
     before = zk.states(topic)
     with contextlib.ExitStack() as stack:
-        canaries = [stack.enter_context(Canary(cluster.port(broker))) for broker in cluster.broker_ids]
+        canaries = [stack.enter_context(MetadataClient(cluster.port(broker))) for broker in cluster.broker_ids]
         for broker in cluster.broker_ids:
             port, broker_epoch = control_port(zk, broker)
             for claimed, sender in ((epoch + 1, controller), (2**31 - 1, 3), (epoch, controller % 3 + 1)):

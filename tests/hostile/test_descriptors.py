@@ -62,7 +62,7 @@ def canary(cluster: LocalCluster) -> Iterator[BackgroundProducer]:
 
 @pytest.fixture(autouse=True)
 def limits(cluster: LocalCluster) -> Iterator[None]:
-    """They are again what they were, whatever a test does."""
+    """Restores the limits, whatever a test does."""
     before = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids_of(cluster)}
     yield
     for pid, limit in before.items():
@@ -165,14 +165,14 @@ def test_clients_take_all_that_they_get_while_topics_are_made(
     make_topic(cluster, 1)
 
 
-def test_what_cannot_be_opened_now_is_opened_later(cluster: LocalCluster, canary: BackgroundProducer) -> None:
-    """Not a single descriptor can be had, not even in the place of one that is closed."""
+def test_logs_that_cannot_be_opened_now_are_opened_later(cluster: LocalCluster, canary: BackgroundProducer) -> None:
+    """The limit is below all open files: no descriptor can be had, not even in the place of one that is closed."""
     told = "no descriptor left for a file"
     before = [log_of(cluster, broker).count(told) for broker in cluster.broker_ids]
     limit_descriptors(cluster, 3)
     try:
         topic = make_topic_in_zookeeper(cluster, MANY)
-        eventually(lambda: all(told in log_of(cluster, b) for b in cluster.broker_ids), "the operator is told", 20)
+        eventually(lambda: all(told in log_of(cluster, b) for b in cluster.broker_ids), "the operator is informed", 20)
         canary.wait_for_acks(CANARY_ACKS, 20)
         assert not is_served(cluster, topic, MANY) or not has_logs(cluster, topic)
     finally:

@@ -1,4 +1,4 @@
-"""Something runs out: connections, memory. The canary and replication go on, and the operator is told in plain words.
+"""Something runs out: connections, memory. The canary and replication go on, and the log says why in plain words.
 
 Descriptors: test_descriptors.py. A full disk: tests/integration/test_failed_disks.py.
 """
@@ -48,9 +48,9 @@ def test_ten_thousand_connections(tmp_path: Path) -> None:
             )
 
     with live_run(tmp_path / "cluster", wait_max_s=WAIT_MAX_S) as run:
-        verdict = run.play(ten_thousand)
-        print(verdict)
-        assert not verdict.harm
+        report = run.play(ten_thousand)
+        print(report)
+        assert not report.harm
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_limit_of_memory_holds(tmp_path: Path, memory_group: Path) -> None:
     with live_run(tmp_path / "cluster", wait_max_s=2 * WAIT_MAX_S, overrides=BUDGETS) as run:
         (memory_group / "cgroup.procs").write_text(str(run.cluster.pid(1)))
         for name in MEMORY_ATTACKS:
-            verdict = run.play(ATTACKS[name])
-            print(verdict)
-            assert not verdict.harm
+            report = run.play(ATTACKS[name])
+            print(report)
+            assert not report.harm
         assert_healed(run.cluster, run.zk, "canary")

@@ -1,13 +1,17 @@
-"""`ottla ...` as a process of its own, against one cluster."""
+"""`ottla ...`: as a process of its own against one cluster, and in the process of a test."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
+
+from tools.cli import main
 
 TIMEOUT_S = 60.0
 COMMAND = (sys.executable, "-c", "from tools.cli import main; main()")
@@ -49,3 +53,8 @@ class Cli:
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
         (line,) = done.stderr.splitlines()
         return line
+
+
+def ottla(line: str, stdin: str | None = None) -> Result:
+    """`ottla ...` in this process, without a cluster or with a fake one; `line` as it is typed in a shell."""
+    return CliRunner().invoke(main, shlex.split(line), input=stdin)

@@ -103,6 +103,9 @@ class MemoryDisk(FileSystem):
         self._opened_as: dict[int, str] = {}
         self._next_fd = 100
 
+    def is_beyond_limit(self, fd: int) -> bool:
+        return False
+
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def fail(self, operation: str, number: int = errno.EIO, *, below: str = "/") -> None:

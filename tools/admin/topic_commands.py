@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -31,6 +31,15 @@ from tools.admin.topic_views import (
 )
 from tools.numbers import IntRange
 from tools.terminal import echo
+
+FILTER_NAMES = (*(kind.value for kind in PartitionFilter), "--topics-with-overrides")
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def partition_filter(kind: PartitionFilter, which: str) -> Callable[[Command], Command]:
+    """The option of one filter; `which` says what it selects."""
+    text = f"show only partitions {which}"
+    return click.option(kind.value, "filters", flag_value=kind, multiple=True, help=text)
 
 
 @click.group()
@@ -114,10 +123,14 @@ def list_topics(
 
 @topic.command()
 @topic_argument
-@click.option("--under-replicated-partitions", "filters", flag_value=PartitionFilter.UNDER_REPLICATED, multiple=True)
-@click.option("--unavailable-partitions", "filters", flag_value=PartitionFilter.UNAVAILABLE, multiple=True)
-@click.option("--under-min-isr-partitions", "filters", flag_value=PartitionFilter.UNDER_MIN_ISR, multiple=True)
-@click.option("--at-min-isr-partitions", "filters", flag_value=PartitionFilter.AT_MIN_ISR, multiple=True)
+@partition_filter(PartitionFilter.UNDER_REPLICATED, "with a replica that is not in sync")
+@partition_filter(PartitionFilter.UNAVAILABLE, "whose leader is down, or that have none: no reads, no writes")
+@partition_filter(
+    PartitionFilter.UNDER_MIN_ISR, "with fewer replicas in sync than min.insync.replicas: no writes with acks=all"
+)
+@partition_filter(
+    PartitionFilter.AT_MIN_ISR, "with exactly min.insync.replicas in sync: one fewer, and acks=all is refused"
+)
 @click.option("--topics-with-overrides", is_flag=True, help="show only topics with their own configs, one line each")
 @click.option("--exclude-internal", is_flag=True, help="leave out internal topics")
 @click.option("--if-exists", is_flag=True, help="succeed if the topic does not exist")
@@ -135,7 +148,7 @@ def describe(
 ) -> None:
     """Describe topics: all, or those that a regular expression matches."""
     if len(filters) + topics_with_overrides > 1:
-        raise click.UsageError("use only one filter.")
+        raise click.UsageError(f"use only one of {', '.join(FILTER_NAMES)}.")
     patterns = _patterns(topic_if_any(topic_name, topic_option))
     with errors_in_one_line():
         admin = connect(bootstrap_server, command_config)

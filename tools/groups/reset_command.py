@@ -72,10 +72,12 @@ class Wish:
 @click.option(
     "--to-datetime",
     metavar="TIME",
-    help="to the first record at or after a time like 2026-11-21T10:15:00.000 (UTC, or with +01:00)",
+    help="to the first record at or after this time, such as 2026-11-21T10:15:00.000 (UTC, or with +01:00)",
 )
 @click.option(
-    "--by-duration", metavar="DURATION", help="to the first record within a last period like P1DT2H30M or 1d2h30m"
+    "--by-duration",
+    metavar="DURATION",
+    help="to the first record of the last period of this length, such as P1DT2H30M or 1d2h30m",
 )
 @click.option(
     "--from-file", metavar="FILE", help="to the offsets in a csv file, as --export prints it; - is standard input"

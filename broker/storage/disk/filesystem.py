@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import stat
 import struct
@@ -83,6 +84,11 @@ class FileSystem:
             except OSError as error:  # somebody else may have been faster
                 if not lacks_descriptor(error):
                     raise
+
+    def is_beyond_limit(self, fd: int) -> bool:
+        """The limit of open files was lowered below it (`prlimit`): closed, it would make room for no other."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return soft != resource.RLIM_INFINITY and fd >= soft
 
     def close(self, fd: int) -> None:
         if not self.spare.take_back(fd):

@@ -23,11 +23,11 @@ class OpenFile(Protocol):
 
     @property
     def can_rest(self) -> bool:
-        """Nobody uses it now, and all of it is on the disk."""
+        """Nobody uses it now, all of it is on the disk, and its descriptor is of use to others."""
         ...
 
     def rest(self) -> bool:
-        """Closes the file. False: a thread uses it."""
+        """Closes the file. False: it cannot rest."""
 
 
 class OpenFiles:

@@ -64,7 +64,10 @@ class SpareDescriptors:
         """A file's descriptor, about to be closed, becomes a spare one in the same step. False: it is to be closed."""
         if len(self._spare) >= self._wanted or self._model is None:
             return False
-        os.dup2(self._model, fd, inheritable=False)
+        try:
+            os.dup2(self._model, fd, inheritable=False)
+        except OSError:  # the limit was lowered below its number (`prlimit`)
+            return False
         self._spare.append(fd)
         return True
 

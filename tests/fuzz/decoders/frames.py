@@ -25,6 +25,11 @@ from tests.support.turns import Turns
 
 LIMITS = Limits(frame_bytes_max=200_000, in_flight_max=10, frame_timeout_s=5.0, idle_timeout_s=60.0)
 _LENGTH = struct.Struct(">i")
+PIECES_MAX = 64
+"""A stream comes in so many pieces, and one more for each byte of the input. A piece costs 30 lines of Python.
+
+Nine bytes of input can stand for a stream of 120,000 (`_inflated`).
+"""
 
 
 def decoders() -> list[Decoder]:
@@ -124,7 +129,7 @@ def _connection(data: bytes) -> object:
     connection = ClientConnection(processor, "PLAINTEXT")
     connection.connection_made(cast(Any, transport))
     stream = _inflated(data[1:])
-    _fed(connection, stream, data[:1], lambda: transport.is_closed, turns.run)
+    _fed(connection, data, stream, lambda: transport.is_closed, turns.run)
     turns.run()
     expected = _frames_of(stream, LIMITS.frame_bytes_max, 1)
     assert [bytes(request.frame) for request in handled] == expected, "other frames than were sent"
@@ -133,10 +138,10 @@ def _connection(data: bytes) -> object:
     return expected
 
 
-def _fed(connection: Any, stream: bytes, pieces: bytes, ends: Callable[[], bool], between: Callable[[], None]) -> None:
-    piece = 1 << (pieces[0] % 18 if pieces else 17)
-    if len(stream) > 4096:
-        piece = max(piece, 512)
+def _fed(connection: Any, data: bytes, stream: bytes, ends: Callable[[], bool], between: Callable[[], None]) -> None:
+    """The stream in pieces of the size that the first byte of `data` names, and in no more pieces than the input may cost."""
+    pieces_max = PIECES_MAX + len(data)
+    piece = max(1 << (data[0] % 18 if data else 17), -(-len(stream) // pieces_max))
     at = 0
     while at < len(stream) and not ends():
         buffer = connection.get_buffer(-1)
@@ -241,7 +246,7 @@ def _client_connection(data: bytes) -> object:
     connection.connection_made(cast(Any, transport))
     answers = [cast(Any, connection.request(lambda number: (b"r",))) for _ in range(REQUESTS)]
     stream = _inflated(data[1:])
-    _fed(connection, stream, data[:1], lambda: not connection.is_open, lambda: None)
+    _fed(connection, data, stream, lambda: not connection.is_open, lambda: None)
     expected = []
     for number, frame in enumerate(_frames_of(stream, LIMITS.frame_bytes_max, 4)):
         if number >= REQUESTS or _LENGTH.unpack_from(frame)[0] != number:

@@ -37,7 +37,7 @@ from tests.fuzz.decoder import Decoder, must
 from tests.fuzz.schemas import body_maker
 
 BODIES = 3
-"""Of each version, to begin with."""
+"""The seeds of each version."""
 
 Codec = tuple[Callable[[int, memoryview, int], Any], Callable[[int, Any], Any]]
 """(decode(version, frame, offset), what it should find: of (version, kio's entity))."""

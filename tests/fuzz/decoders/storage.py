@@ -182,7 +182,7 @@ KINDS = 11
 def _log(data: bytes) -> object:
     """A flag, and parts of which the first byte says what they are: a directory that is opened, and read from begin to end.
 
-    Whatever lies there, the log opens, and can be appended to. After a crash it can be read to its end; of what was synced
+    Whatever files are there, the log opens, and can be appended to. After a crash it can be read to its end; of what was synced
     nobody looks at the CRCs (as in Kafka), so damage in it is met by who reads it, as CORRUPT_MESSAGE.
     """
     flags = data[0] if data else 0

@@ -92,7 +92,7 @@ def test_commands_exist(page: Path) -> None:
                     pytest.fail(f"{line}: {error.format_message()}")
 
 
-def test_what_does_not_exist_is_found() -> None:
+def test_a_command_that_does_not_exist_is_found() -> None:
     for line in (
         "ottla topic make t",
         "ottla topic create t --replicas 3",

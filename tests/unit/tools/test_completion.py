@@ -1,4 +1,4 @@
-"""What the shell is told when a word is completed, and that a cluster that does not answer costs nothing but a second."""
+"""How the shell completes a word; a cluster that does not answer costs nothing but a second."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import subprocess
 
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
-from tests.support.fake_admin import FakeCluster, three_brokers
+from tests.support.cli import ottla
+from tests.support.fake_admin import FakeCluster
 from tools.admin.bootstrap import BOOTSTRAP_VARIABLE
 from tools.cli import SUBCOMMANDS, main
-from tools.completion import SHELLS, completion
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    return three_brokers().install(monkeypatch)
+from tools.completion import SHELLS
 
 
 def completed(*words: str) -> list[str]:
@@ -58,19 +53,15 @@ def test_silence_when_nobody_answers(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 @pytest.mark.parametrize("shell", sorted(SHELLS))
 def test_scripts(shell: str) -> None:
-    result = CliRunner().invoke(completion, [shell])
+    result = ottla(f"completion {shell}")
     assert result.exit_code == 0
     assert "_OTTLA_COMPLETE" in result.output
     assert "%(" not in result.output
 
 
-def test_an_unknown_shell() -> None:
-    assert CliRunner().invoke(completion, ["tcsh"]).exit_code == 2
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_passes_the_line_with_its_colons() -> None:
-    script = CliRunner().invoke(completion, ["bash"]).output
+    script = ottla("completion bash").output
     # `env` stands for ottla here, and tells which words it would be asked to complete.
     line = "ottla topic describe --bootstrap-server host:9092 or"
     check = f"""{script}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from protocol.types import TopicPartition
-from tests.support.fake_admin import FakeCluster, three_brokers
+from tests.support.cli import ottla
+from tests.support.fake_admin import FakeCluster
 from tools.admin.config_values import Entity
-from tools.admin.reassign_commands import reassign
 from tools.admin.reassign_plan import Place, Replica
 
 RATE = {"replica.alter.log.dirs.io.max.bytes.per.second": "700"}
@@ -19,14 +19,9 @@ STAYING = {"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["
 LEAVING = {"topic": "orders", "partition": 1, "replicas": [3, 1], "log_dirs": ["any", "/new"]}
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    return three_brokers().install(monkeypatch)
-
-
 def run(command: str, *options: str, rows: tuple[dict[str, object], ...] = (STAYING,)) -> Result:
     file = json.dumps({"partitions": rows})
-    return CliRunner().invoke(reassign, [command, "--reassignment-json-file", "-", *options], input=file)
+    return ottla(f"reassign {command} --reassignment-json-file - {' '.join(options)}", file)
 
 
 def configured(fake: FakeCluster) -> dict[str, dict[str, str]]:
@@ -81,10 +76,3 @@ def test_a_dead_broker_is_left_out(fake: FakeCluster) -> None:
     del fake.live[1]
     run("execute", "--replica-alter-log-dirs-throttle", "700")
     assert configured(fake) == {}
-
-
-@pytest.mark.parametrize("rate", ["0", "-1", "fast"])
-def test_what_is_no_rate(fake: FakeCluster, rate: str) -> None:
-    result = run("execute", "--replica-alter-log-dirs-throttle", rate)
-    assert result.exit_code == 2
-    assert fake.calls == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,23 +78,26 @@ def test_parse_plan_says_where_and_why(text: str, says: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_parse_topics() -> None:
+def test_parse_topics_and_partitions() -> None:
     assert parse_topics('{"topics":[{"topic":"b"},{"topic":"a"}]}', "f") == ["b", "a"]
-    for text, says in (
-        ('{"topics":[]}', "the list of topics is empty"),
-        ('{"topics":["b"]}', "topics[0] is not an object"),
-        ('{"topics":[{"topic":"b"},{"topic":"b"}]}', "topic b is listed twice"),
-        ('{"partitions":[]}', '{"version": 1, "topics": ['),
-    ):
-        with pytest.raises(PlanError) as refusal:
-            parse_topics(text, "f")
-        assert says in str(refusal.value)
-
-
-def test_parse_partitions_of_an_election() -> None:
     assert parse_partitions('{"partitions":[{"topic":"orders","partition":1}]}', "f") == [ORDERS[1]]
-    with pytest.raises(PlanError, match="orders-1 is listed twice"):
-        parse_partitions('{"partitions":[{"topic":"orders","partition":1},{"topic":"orders","partition":1}]}', "f")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "says"),
+    [
+        (parse_topics, '{"topics":[]}', "the list of topics is empty"),
+        (parse_topics, '{"topics":["b"]}', r"topics\[0\] is not an object"),
+        (parse_topics, '{"topics":[{"topic":"b"},{"topic":"b"}]}', "topic b is listed twice"),
+        (parse_topics, '{"partitions":[]}', r'{"version": 1, "topics": \['),
+        (parse_partitions, plan_file(row([1]), row([2])), "orders-0 is listed twice"),
+    ],
+)
+def test_a_file_without_topics_or_partitions_is_refused(
+    parse: Callable[[str, str], object], text: str, says: str
+) -> None:
+    with pytest.raises(PlanError, match=says):
+        parse(text, "f")
 
 
 @given(
@@ -103,7 +107,7 @@ def test_parse_partitions_of_an_election() -> None:
         min_size=1,
     )
 )
-def test_what_is_written_is_read_again(plan: dict[TopicPartition, tuple[int, ...]]) -> None:
+def test_a_written_plan_is_read_again(plan: dict[TopicPartition, tuple[int, ...]]) -> None:
     assert parse_plan(plan_text(plan), "f") == plan
     assert parse_plan(json.dumps(plan_json(plan), indent=2), "f") == plan
 
@@ -155,18 +159,22 @@ def test_check_plan_refuses(plan: dict[TopicPartition, tuple[int, ...]], says: s
         check_plan(plan, VIEWS, {1, 2, 3}, {})
 
 
-def test_check_plan_leaves_out_what_is_so_already() -> None:
-    assert check_plan({ORDERS[0]: (1, 2), ORDERS[1]: (2, 3)}, VIEWS, {1, 2, 3}, {}) == {ORDERS[1]: (2, 3)}
-
-
-def test_a_replica_may_stay_on_a_dead_broker() -> None:
-    assert check_plan({ORDERS[1]: (3, 9)}, VIEWS, {1, 2, 3}, {}) == {ORDERS[1]: (3, 9)}
-
-
-def test_the_order_of_replicas_is_a_change_and_so_is_what_moves_already() -> None:
-    assert check_plan({ORDERS[0]: (2, 1)}, VIEWS, {1, 2}, {}) == {ORDERS[0]: (2, 1)}
-    under_way = {ORDERS[0]: Assignment((1, 2), (2,), ())}
-    assert check_plan({ORDERS[0]: (1, 2)}, VIEWS, {1, 2}, under_way) == {ORDERS[0]: (1, 2)}
+@pytest.mark.parametrize(
+    ("plan", "under_way", "to_move"),
+    [
+        ({ORDERS[0]: (1, 2), ORDERS[1]: (2, 3)}, {}, {ORDERS[1]: (2, 3)}),
+        ({ORDERS[1]: (3, 9)}, {}, {ORDERS[1]: (3, 9)}),
+        ({ORDERS[0]: (2, 1)}, {}, {ORDERS[0]: (2, 1)}),
+        ({ORDERS[0]: (1, 2)}, {ORDERS[0]: Assignment((1, 2), (2,), ())}, {ORDERS[0]: (1, 2)}),
+    ],
+    ids=["what-is-so-already", "a-replica-stays-on-a-dead-broker", "another-order", "what-moves-already"],
+)
+def test_check_plan(
+    plan: dict[TopicPartition, tuple[int, ...]],
+    under_way: dict[TopicPartition, Assignment],
+    to_move: dict[TopicPartition, tuple[int, ...]],
+) -> None:
+    assert check_plan(plan, VIEWS, {1, 2, 3}, under_way) == to_move
 
 
 def test_original_replicas_are_those_before_the_move() -> None:

@@ -56,16 +56,16 @@ def test_json_lines_only_for_changes(capsys: pytest.CaptureFixture[str]) -> None
     }
 
 
-def test_which_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {}
-    for is_terminal in (True, False):
-        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal)
-        for output in ("text", "json"):
-            with watching(output) as report:
-                kinds[is_terminal, output] = type(report)
-    assert kinds == {
-        (True, "text"): BarReport,
-        (True, "json"): JsonReport,
-        (False, "text"): LineReport,
-        (False, "json"): JsonReport,
-    }
+@pytest.mark.parametrize(
+    ("is_terminal", "output", "kind"),
+    [
+        (True, "text", BarReport),
+        (True, "json", JsonReport),
+        (False, "text", LineReport),
+        (False, "json", JsonReport),
+    ],
+)
+def test_which_report(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, output: str, kind: type) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    with watching(output) as report:
+        assert type(report) is kind

@@ -14,15 +14,8 @@ def test_counts_and_words() -> None:
     assert deliveries.failures() == (
         "4 of 6 lines were not acknowledged: 1 malformed, 1 refused, 1 not sent, 1 unknown (may have been written)"
     )
-    assert deliveries.as_json() == {
-        "topic": "orders",
-        "acknowledged": 1,
-        "sent": 1,
-        "malformed": 1,
-        "refused": 1,
-        "not_sent": 1,
-        "unknown": 1,
-    }
+    counts = dict.fromkeys(("acknowledged", "sent", "malformed", "refused", "not_sent", "unknown"), 1)
+    assert deliveries.as_json() == {"topic": "orders"} | counts
 
 
 def test_summaries() -> None:

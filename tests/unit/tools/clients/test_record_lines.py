@@ -1,4 +1,4 @@
-"""Lines into records, and what is said of a line that is none."""
+"""Lines become records, and a bad line is refused with a reason."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ HEADERS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=4), 
 
 
 @given(NULLABLE, NULLABLE, HEADERS, st.integers(0, 9), st.integers(0, 2**62))
-def test_what_consume_prints_produce_reads(
+def test_produce_reads_what_consume_prints(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], partition: int, time: int
 ) -> None:
     line = json_line(ReadRecord("t", partition, 7, time, "CreateTime", key, value, headers))

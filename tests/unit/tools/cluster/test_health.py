@@ -1,17 +1,16 @@
-"""What counts as healthy, and how it is said."""
+"""What counts as healthy, and how it is printed."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from protocol.types import Assignment, TopicPartition
+from tests.support.cli import ottla
 from tests.support.fake_admin import FakeCluster, three_brokers
 from tools.admin.failures import AdminError
 from tools.cluster import health_commands
-from tools.cluster.commands import cluster
 from tools.cluster.health import Health, assess, health_lines, status_json, status_lines, unreachable
 
 FAILURE = 1
@@ -23,7 +22,7 @@ ORDERS_0 = TopicPartition("orders", 0)
     [
         ([1, 2, 3], 1, []),
         ([1, 2, 3], None, ["no_elected_controller"]),
-        ([1, 2, 3], 9, ["no_elected_controller"]),  # the one that is named is gone
+        ([1, 2, 3], 9, ["no_elected_controller"]),  # the named controller is down
         ([1, 2], 1, ["nodes_down", "under_replicated_partitions"]),
         ([1], 1, ["nodes_down", "leaderless_partitions", "under_replicated_partitions"]),
     ],
@@ -77,16 +76,15 @@ def test_status_lines() -> None:
     ]
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_commands, "WATCH_S", 0.0)
-    return three_brokers().install(monkeypatch)
 
 
 def test_health_exit_codes(fake: FakeCluster) -> None:
-    assert CliRunner().invoke(cluster, ["health"]).exit_code == 0
+    assert ottla("cluster health").exit_code == 0
     del fake.live[3]
-    result = CliRunner().invoke(cluster, ["health", "--format", "json"])
+    result = ottla("cluster health --format json")
     assert result.exit_code == FAILURE
     assert json.loads(result.output) == {
         "healthy": False,
@@ -101,7 +99,7 @@ def test_health_exit_codes(fake: FakeCluster) -> None:
     }
 
 
-def test_exit_when_healthy_tells_changes_only(fake: FakeCluster) -> None:
+def test_exit_when_healthy_prints_changes_only(fake: FakeCluster) -> None:
     del fake.live[3]
     look = fake.cluster
     looks = 0
@@ -116,7 +114,7 @@ def test_exit_when_healthy_tells_changes_only(fake: FakeCluster) -> None:
         return look()
 
     fake.cluster = healing  # type: ignore[method-assign,assignment]
-    result = CliRunner().invoke(cluster, ["health", "--exit-when-healthy"])
+    result = ottla("cluster health --exit-when-healthy")
     assert result.exit_code == 0
     told = [line.split()[-1] for line in result.stdout.splitlines() if line.startswith("Healthy:")]
     assert told == ["false", "false", "false", "true"]  # down, unreachable, down, healthy
@@ -125,8 +123,7 @@ def test_exit_when_healthy_tells_changes_only(fake: FakeCluster) -> None:
 
 def test_timeout(fake: FakeCluster) -> None:
     del fake.live[3]
-    assert CliRunner().invoke(cluster, ["health", "--exit-when-healthy", "--timeout", "0"]).exit_code == FAILURE
-    assert CliRunner().invoke(cluster, ["health", "--timeout", "1"]).exit_code == 2
+    assert ottla("cluster health --exit-when-healthy --timeout 0").exit_code == FAILURE
 
 
 def test_unreachable_is_unhealthy() -> None:
@@ -134,10 +131,10 @@ def test_unreachable_is_unhealthy() -> None:
 
 
 def test_status_of_a_cluster_known_by_its_address(fake: FakeCluster) -> None:
-    result = CliRunner().invoke(cluster, ["status", "--bootstrap-server", "fake:1", "--format", "json"])
+    result = ottla("cluster status --bootstrap-server fake:1 --format json")
     assert result.exit_code == 0
     said = json.loads(result.output)
     assert [node["leaders"] for node in said["nodes"]] == [1, 1, 0]
     assert (said["partitions"], said["reassigning_partitions"]) == (2, 0)
     del fake.live[3]
-    assert CliRunner().invoke(cluster, ["status", "--bootstrap-server", "fake:1"]).exit_code == FAILURE
+    assert ottla("cluster status --bootstrap-server fake:1").exit_code == FAILURE

@@ -104,7 +104,7 @@ def test_files_are_kept_and_only_those_of_the_cluster_are_removed(cluster: Local
     assert [path.name for path in cluster.directory.iterdir()] == ["notes"]
 
 
-def test_what_create_did_not_make_undo_does_not_remove(cluster: LocalCluster, zookeeper: str) -> None:
+def test_undo_removes_only_what_create_made(cluster: LocalCluster, zookeeper: str) -> None:
     (cluster.directory / "broker-2" / "data").mkdir(parents=True)
     with pytest.raises(ClusterError, match="broker-2"):
         cluster.create(brokers=3, zookeeper=zookeeper)

@@ -1,8 +1,7 @@
-"""Durations and points in time: Java's and people's spellings, and what is refused."""
+"""Durations and points in time: Java's and people's spellings, and what is refused. Any other text: the fuzzer's decoder `time`."""
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -35,28 +34,11 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "P",
-        "PT",
-        "P1DT",
-        "5",
-        "-1d",
-        "PT-6H",
-        "P1W",
-        "1h1d",
-        "an hour",
-        "P1H",
-        "1D",
-        "٣h",
-        " 1d",
-    ],
+    "text", ["", "an hour", " 1d", *["P", "PT", "P1DT", "5", "-1d", "PT-6H", "P1W", "1h1d", "P1H", "1D", "٣h"]]
 )
 def test_no_durations(text: str) -> None:
-    with pytest.raises(NoTime) as refused:
+    with pytest.raises(NoTime, match="expected for example P1DT2H30M or 1d2h30m"):
         parse_duration_ms(text)
-    assert "expected for example P1DT2H30M or 1d2h30m" in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["P9999999999D", "99999999999999h", "P" + "9" * 5000 + "D"])
@@ -71,12 +53,6 @@ def test_durations_are_read_back(days: int, hours: int, minutes: int, millisecon
     seconds = f"{milliseconds // 1000}.{milliseconds % 1000:03}"
     assert parse_duration_ms(f"P{days}DT{hours}H{minutes}M{seconds}S") == meant
     assert parse_duration_ms(f"{days}d{hours}h{minutes}m{seconds}s") == meant
-
-
-@given(st.text(max_size=30))
-def test_any_text_is_a_duration_or_refused(text: str) -> None:
-    with contextlib.suppress(NoTime):
-        assert parse_duration_ms(text) >= 0
 
 
 @pytest.mark.parametrize(
@@ -101,11 +77,10 @@ def test_no_points_in_time(text: str) -> None:
         parse_datetime_ms(text)
 
 
-def test_before_1970_would_mean_something_else_to_the_broker() -> None:
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00+01:00"])
+def test_before_1970_would_mean_something_else_to_the_broker(text: str) -> None:
     with pytest.raises(NoTime, match="before 1970"):
-        parse_datetime_ms("1969-12-31T23:59:59.999Z")
-    with pytest.raises(NoTime, match="before 1970"):
-        parse_datetime_ms("1970-01-01T00:00:00+01:00")
+        parse_datetime_ms(text)
 
 
 ZONES = st.none() | st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -120,9 +95,3 @@ def test_points_in_time_are_read_back(moment: datetime, zone: timezone | None) -
         text = meant.isoformat(timespec="milliseconds")
     milliseconds = parse_datetime_ms(text)
     assert milliseconds == (meant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-
-
-@given(st.text(max_size=30))
-def test_any_text_is_a_point_in_time_or_refused(text: str) -> None:
-    with contextlib.suppress(NoTime):
-        assert parse_datetime_ms(text) >= 0

@@ -14,6 +14,7 @@ from tools.inspect.zookeeper_view import ZooKeeperView, client_address
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS = Entity("topics", "orders")
+MOVE = Assignment((3, 1, 2), (3,), (2,))
 ADDRESSES = {1: ("host", 9001), 2: ("host", 9002)}
 
 
@@ -41,6 +42,11 @@ def broker(**changes: object) -> BrokerView:
     return dataclasses.replace(view, **changes)  # type: ignore[arg-type]
 
 
+def partition(**changes: object) -> dict[str, object]:
+    facts = PartitionFacts(1, 7, (1, 2), (1, 2))
+    return {"partitions": {ORDERS_0: dataclasses.replace(facts, **changes)}}  # type: ignore[arg-type]
+
+
 def differences(zookeeper: ZooKeeperView, *brokers: BrokerView | None) -> list[tuple[str, str, str, str | None]]:
     """(subject, fact, ZooKeeper's, the second broker's)."""
     rows = compare(zookeeper, dict(enumerate(brokers, start=1)))
@@ -58,25 +64,13 @@ def test_the_same_on_all_sides() -> None:
         ({"controller": None}, ("cluster", "controller", "1", "none")),
         ({"brokers": {1: ("host", 9001)}}, ("cluster", "brokers", "1,2", "1")),
         ({"topic_ids": {"orders": "older"}}, ("orders", "topic id", "id", "older")),
-        (
-            {"partitions": {ORDERS_0: PartitionFacts(-1, 7, (1, 2), (1, 2))}},
-            ("orders-0", "leader", "1", "none"),
-        ),
-        (
-            {"partitions": {ORDERS_0: PartitionFacts(1, 6, (1, 2), (1, 2))}},
-            ("orders-0", "leader epoch", "7", "6"),
-        ),
-        ({"partitions": {ORDERS_0: PartitionFacts(1, 7, (1,), (1, 2))}}, ("orders-0", "isr", "1,2", "1")),
-        ({"partitions": {ORDERS_0: PartitionFacts(1, 7, (1, 2), (2, 1))}}, ("orders-0", "replicas", "1,2", "2,1")),
+        (partition(leader=-1), ("orders-0", "leader", "1", "none")),
+        (partition(leader_epoch=6), ("orders-0", "leader epoch", "7", "6")),
+        (partition(isr=(1,)), ("orders-0", "isr", "1,2", "1")),
+        (partition(replicas=(2, 1)), ("orders-0", "replicas", "1,2", "2,1")),
         ({"configs": {ORDERS: {}}}, ("topic orders", "retention.ms", "5", "none")),
-        (
-            {"configs": {ORDERS: {"retention.ms": "5", "x": "1"}}},
-            ("topic orders", "x", "none", "1"),
-        ),
-        (
-            {"reassignments": {ORDERS_0: Assignment((3, 1, 2), (3,), (2,))}},
-            ("orders-0", "reassignment", "none", "adding 3, removing 2"),
-        ),
+        ({"configs": {ORDERS: {"retention.ms": "5", "x": "1"}}}, ("topic orders", "x", "none", "1")),
+        ({"reassignments": {ORDERS_0: MOVE}}, ("orders-0", "reassignment", "none", "adding 3, removing 2")),
     ],
 )
 def test_one_difference(changes: dict[str, object], expected: tuple[str, str, str, str | None]) -> None:
@@ -124,14 +118,9 @@ def test_lines() -> None:
     ]
     assert len(list(comparison_lines(rows, zookeeper, differences_only=True))) == 6
     said = comparison_json(rows, zookeeper, differences_only=True)
+    brokers = {"1": "1", "2": "2"}
     assert said["rows"] == [
-        {
-            "subject": "cluster",
-            "fact": "controller",
-            "zookeeper": "1",
-            "brokers": {"1": "1", "2": "2"},
-            "differs": [2],
-        }
+        {"subject": "cluster", "fact": "controller", "zookeeper": "1", "brokers": brokers, "differs": [2]}
     ]
     assert said["differences"] == 1
 

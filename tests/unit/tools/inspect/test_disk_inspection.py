@@ -8,15 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from broker.settings.config import TopicConfig
 from broker.storage.disk.filesystem import FileSystem
 from broker.storage.log_manager import LogManager
 from protocol.types import TopicPartition
+from tests.support.cli import ottla
 from tests.support.fake_time import FakeTime
 from tests.support.logs import produced
-from tools.cli import main
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAWA"
@@ -24,13 +23,16 @@ SMALL = TopicConfig(segment_bytes=600, index_interval_bytes=150, retention_ms=-1
 FIRST, SECOND = "00000000000000000000", "00000000000000000010"
 
 
-async def write(path: Path, *, batches: int, is_clean: bool) -> None:
+async def write(path: Path, *, batches: int = 20, is_clean: bool = True, later: int | None = None) -> None:
+    """`later`: the batch with another timestamp."""
     manager = LogManager([str(path)], SMALL, FileSystem(), FakeTime())
     await manager.start()
     manager.log_directories.ensure_meta(1, "cluster")
     log = manager.get_or_create(TP, TOPIC_ID, {})
     for number in range(batches):
-        log.append_as_leader(produced(5, 2 * number, timestamp=1_000 + 10 * number), 1 + number // 7)
+        log.append_as_leader(
+            produced(5, 2 * number, timestamp=1_000 + 10 * number + (number == later)), 1 + number // 7
+        )
     await log.flush()
     await manager.checkpoints.write_recovery_points()
     await manager.checkpoints.write_high_watermarks({TP: log.log_end_offset})
@@ -42,12 +44,8 @@ async def write(path: Path, *, batches: int, is_clean: bool) -> None:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    asyncio.run(write(tmp_path / "a", batches=20, is_clean=True))
+    asyncio.run(write(tmp_path / "a"))
     return tmp_path / "a"
-
-
-def ottla(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["inspect", *map(str, arguments)])
 
 
 def flip(path: Path, position: int) -> None:
@@ -56,45 +54,31 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def findings(*arguments: object) -> list[dict[str, str]]:
-    result = ottla("verify", "--format", "json", *arguments)
+def findings(*arguments: Path) -> list[dict[str, str]]:
+    result = ottla(f"inspect verify --format json {' '.join(map(str, arguments))}")
     told: list[dict[str, str]] = json.loads(result.stdout)["findings"]
     assert result.exit_code == (1 if told else 0)
     return told
 
 
 def test_log_prints_segments_batches_epochs_and_producers(log_dir: Path) -> None:
-    result = ottla("log", log_dir / "orders-0")
+    result = ottla(f"inspect log {log_dir}/orders-0")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == f"{log_dir}/orders-0: topic id {TOPIC_ID}, 4 segments"
     assert lines[2].startswith(f"{FIRST}.log: ")
-    assert lines[3].split() == [
-        "POSITION",
-        "OFFSETS",
-        "COUNT",
-        "BYTES",
-        "EPOCH",
-        "TIMESTAMP",
-        "CODEC",
-        "PRODUCER",
-        "SEQUENCE",
-        "FLAGS",
-    ]
+    columns = "POSITION OFFSETS COUNT BYTES EPOCH TIMESTAMP CODEC PRODUCER SEQUENCE FLAGS"
+    assert lines[3].split() == columns.split()
     assert lines[4].split() == ["0", "0-1", "2", "97", "1", "1970-01-01T00:00:01.001Z", "none", "5/0", "0"]
     epochs = lines.index("Leader epochs:")
-    assert [line.split() for line in lines[epochs + 1 : epochs + 5]] == [
-        ["EPOCH", "START"],
-        ["1", "0"],
-        ["2", "14"],
-        ["3", "28"],
-    ]
+    rows = [line.split() for line in lines[epochs + 1 : epochs + 5]]
+    assert rows == [["EPOCH", "START"], ["1", "0"], ["2", "14"], ["3", "28"]]
     at = lines.index("Producers below offset 40:")
     assert lines[at + 2].split()[:4] == ["5", "0", "31", "31"]
 
 
 def test_log_as_json_with_records_from_an_offset(log_dir: Path) -> None:
-    result = ottla("log", "--format", "json", "--records", "--from-offset", 37, log_dir / "orders-0")
+    result = ottla(f"inspect log --format json --records --from-offset 37 {log_dir}/orders-0")
     (content,) = json.loads(result.stdout)
     (segment,) = content["segments"]
     assert [batch["base_offset"] for batch in segment["batches"]] == [36, 38]
@@ -109,32 +93,20 @@ def test_log_of_one_file_shows_damage(log_dir: Path) -> None:
     flip(path, 97 + 70)
     with path.open("ab") as file:
         file.write(b"rest")
-    lines = ottla("log", path).stdout.splitlines()
+    lines = ottla(f"inspect log {path}").stdout.splitlines()
     assert lines[3].endswith("CRC IS WRONG")
     assert lines[-1].endswith("4 bytes are not a batch")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("log", "{}/nothing"), "is not a partition's directory"),
-        (("log", "{}"), "it has orders-0: use one of them"),
-        (("log", "{}/meta.properties"), "is not a partition's directory"),
-        (("verify", "{}/nothing"), "is not a directory"),
-        (("verify", "--cluster", "{}"), "has no brokers"),
-        (("verify",), "give entries of log.dirs"),
-    ],
-)
-def test_bad_input_is_told_in_one_line(log_dir: Path, arguments: tuple[str, ...], problem: str) -> None:
-    result = ottla(*(argument.format(log_dir) for argument in arguments))
-    assert result.exit_code in (1, 2)
-    assert problem in result.output
+def test_log_names_the_partitions_of_a_log_directory(log_dir: Path) -> None:
+    assert "it has orders-0: use one of them" in ottla(f"inspect log {log_dir}").output
+    assert "is not a partition's directory" in ottla(f"inspect log {log_dir}/meta.properties").output
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_verify_has_nothing_to_say_of_a_good_directory(tmp_path: Path, is_clean: bool) -> None:
-    asyncio.run(write(tmp_path / "b", batches=20, is_clean=is_clean))
-    result = ottla("verify", tmp_path / "b")
+    asyncio.run(write(tmp_path / "b", is_clean=is_clean))
+    result = ottla(f"inspect verify {tmp_path}/b")
     assert result.exit_code == 0, result.output
     assert result.stdout == "1 logs, 20 batches, 0 partitions compared between replicas: 0 findings\n"
 
@@ -176,7 +148,7 @@ def test_verify_names_what_is_wrong(log_dir: Path, name: str, position: int, pro
 
 def test_verify_of_a_torn_tail(tmp_path: Path) -> None:
     """Ordinary after an unclean stop; after a clean one it is not."""
-    asyncio.run(write(tmp_path / "b", batches=20, is_clean=False))
+    asyncio.run(write(tmp_path / "b", is_clean=False))
     last = max((tmp_path / "b" / "orders-0").glob("*.log"))
     last.write_bytes(last.read_bytes() + b"\0" * 100)
     assert findings(tmp_path / "b") == []
@@ -202,22 +174,12 @@ def test_verify_compares_replicas_as_far_as_they_are_committed(tmp_path: Path, l
     other = tmp_path / "b"
     shutil.copytree(log_dir, other)
     assert findings(log_dir, other) == []
-    asyncio.run(write(tmp_path / "longer", batches=25, is_clean=True))
+    asyncio.run(write(tmp_path / "longer", batches=25))
     (tmp_path / "longer" / "replication-offset-checkpoint").unlink()
     assert findings(log_dir, tmp_path / "longer") == []
     shutil.rmtree(other)
 
-    async def another() -> None:
-        manager = LogManager([str(other)], SMALL, FileSystem(), FakeTime())
-        await manager.start()
-        log = manager.get_or_create(TP, TOPIC_ID, {})
-        for number in range(20):
-            log.append_as_leader(
-                produced(5, 2 * number, timestamp=1_000 + 10 * number + (number == 12)), 1 + number // 7
-            )
-        await manager.shutdown()
-
-    asyncio.run(another())
+    asyncio.run(write(other, later=12))
     (found,) = findings(log_dir / "orders-0", other / "orders-0")
     assert found["where"].startswith("offset 24, position ")
     assert "another batch" in found["problem"]
@@ -229,5 +191,5 @@ def test_verify_of_a_run_directory(tmp_path: Path, log_dir: Path) -> None:
         broker.mkdir(parents=True)
         (broker / "server.properties").write_text(f"broker.id={number}\nlog.dirs={broker}/data\n")
         shutil.copytree(log_dir, broker / "data")
-    result = ottla("verify", "--cluster", tmp_path / "run")
+    result = ottla(f"inspect verify --cluster {tmp_path}/run")
     assert result.stdout == "2 logs, 40 batches, 1 partitions compared between replicas: 0 findings\n"

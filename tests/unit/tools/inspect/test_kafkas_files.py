@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from broker.storage.producers import producer_snapshots
 from broker.storage.producers.producer_state import ProducerState
 from protocol.kafka.record_batch import BatchHeader, build_batch, parse_header
+from tests.support.cli import ottla
 from tests.support.compaction_workloads import ABORTED, MARKER_KEY, MARKER_VALUE
-from tools.cli import main
 from tools.inspect import disk_files
 
 FIRST = "0" * 20
@@ -28,10 +27,6 @@ fcntl.lockf(file, fcntl.LOCK_EX)
 print("locked", flush=True)
 sys.stdin.read()
 """
-
-
-def ottla(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["inspect", *map(str, arguments)])
 
 
 def data_batch(offset: int, sequence: int) -> bytes:
@@ -79,12 +74,12 @@ def test_transactions_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     write_log(path, TWO_TRANSACTIONS)
     (path / f"{FIRST}.txnindex").write_bytes(ABORTED.pack(0, PRODUCER, 0, 2, 3))
-    assert ottla("verify", path).exit_code == 0
-    lines = ottla("log", path).stdout.splitlines()
+    assert ottla(f"inspect verify {path}").exit_code == 0
+    lines = ottla(f"inspect log {path}").stdout.splitlines()
     flags = [line.rpartition("transactional")[2] for line in lines if "transactional" in line]
     assert flags == ["", ", control, abort", "", ", control, commit"]
     assert "  aborted: producer 7, offsets 0-2" in lines
-    (content,) = json.loads(ottla("log", "--format", "json", path).stdout)
+    (content,) = json.loads(ottla(f"inspect log --format json {path}").stdout)
     aborted = content["segments"][0]["aborted_transactions"]
     assert aborted == [{"producer_id": PRODUCER, "first_offset": 0, "last_offset": 2, "last_stable_offset": 3}]
 
@@ -103,7 +98,7 @@ def test_a_wrong_transaction_index_is_found(tmp_path: Path, content: bytes, prob
     path = tmp_path / "t-0"
     write_log(path, TWO_TRANSACTIONS)
     (path / f"{FIRST}.txnindex").write_bytes(content)
-    result = ottla("verify", path)
+    result = ottla(f"inspect verify {path}")
     assert result.exit_code == 1
     assert problem in result.stdout
 
@@ -112,12 +107,12 @@ def test_a_snapshot_may_name_a_batch_that_compaction_took(tmp_path: Path) -> Non
     """It is found if the batch is there, and another one's, or a later one of the producer."""
     first, second, third = data_batch(0, 0), data_batch(2, 2), data_batch(4, 4)
     write_log(tmp_path / "taken-0", [first, third], [first, second])
-    assert ottla("verify", tmp_path / "taken-0").stdout.endswith(": 0 findings\n")
+    assert ottla(f"inspect verify {tmp_path}/taken-0").stdout.endswith(": 0 findings\n")
     of_another = build_batch([(b"k", b"v", (), 1_000)] * 2, base_offset=2, leader_epoch=0)
     write_log(tmp_path / "wrong-0", [first, of_another, third], [first, second])
-    assert "it has sequence 3 at offset 3" in ottla("verify", tmp_path / "wrong-0").stdout
+    assert "it has sequence 3 at offset 3" in ottla(f"inspect verify {tmp_path}/wrong-0").stdout
     write_log(tmp_path / "old-0", [first, second, third], [first, data_batch(4, 6)])
-    assert "it has sequence 7 at offset 5" in ottla("verify", tmp_path / "old-0").stdout
+    assert "it has sequence 7 at offset 5" in ottla(f"inspect verify {tmp_path}/old-0").stdout
 
 
 def test_zeros_at_the_end_of_an_index_are_no_entries(tmp_path: Path) -> None:
@@ -148,14 +143,14 @@ def test_a_checkpoint_in_which_kafka_has_noted_nothing_yet(tmp_path: Path) -> No
     write_log(tmp_path / "t-0", TWO_TRANSACTIONS)
     for name in (disk_files.CLEANED, disk_files.RECOVERY_POINTS, disk_files.HIGH_WATERMARKS, disk_files.LOG_STARTS):
         (tmp_path / name).touch()
-    assert ottla("verify", tmp_path).exit_code == 0
+    assert ottla(f"inspect verify {tmp_path}").exit_code == 0
     (tmp_path / disk_files.CLEANED).write_bytes(b"0\n2\nt 0 5\n")
-    assert "expected 2 rows, found 1" in ottla("verify", tmp_path).stdout
+    assert "expected 2 rows, found 1" in ottla(f"inspect verify {tmp_path}").stdout
 
 
 def test_a_partition_that_is_just_made(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
-    assert ottla("verify", tmp_path).stdout.startswith("1 logs, 0 batches")
+    assert ottla(f"inspect verify {tmp_path}").stdout.startswith("1 logs, 0 batches")
     (tmp_path / "t-0" / f"{FIRST}.index").touch()
-    assert "there is no log" in ottla("verify", tmp_path).stdout
-    assert "0 segments" in ottla("log", tmp_path / "t-0").stdout
+    assert "there is no log" in ottla(f"inspect verify {tmp_path}").stdout
+    assert "0 segments" in ottla(f"inspect log {tmp_path}/t-0").stdout

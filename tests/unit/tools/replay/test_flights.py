@@ -32,7 +32,7 @@ def test_clock_readings(reading: int, minutes: int) -> None:
 
 
 @pytest.mark.parametrize("reading", [-1, 60, 1275, 2401, 2500])
-def test_what_no_clock_shows_is_refused(reading: int) -> None:
+def test_impossible_clock_readings_are_refused(reading: int) -> None:
     with pytest.raises(ValueError, match="clock"):
         minutes_of_clock(reading)
 

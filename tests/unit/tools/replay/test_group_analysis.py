@@ -1,4 +1,4 @@
-"""What is made of a consumer group's reads: pauses, what was skipped, rebalances, commits; and how it is told."""
+"""The analysis of a consumer group's reads: pauses, skipped events, rebalances and commits."""
 
 from __future__ import annotations
 

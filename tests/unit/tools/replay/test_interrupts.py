@@ -61,7 +61,7 @@ def test_a_swallowed_interrupt_comes_again(monkeypatch: pytest.MonkeyPatch) -> N
         work()
 
 
-def test_once_cleaning_up_begins_nothing_interrupts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_interrupts_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "AGAIN_S", 0.01)
     with interruptible():
         with pytest.raises(Interrupted):
@@ -71,7 +71,7 @@ def test_once_cleaning_up_begins_nothing_interrupts_it(monkeypatch: pytest.Monke
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_what_goes_wrong_is_one_line() -> None:
+def test_an_error_is_one_line() -> None:
     def work() -> int:
         raise OSError("the disk is full")
 

@@ -11,7 +11,7 @@ from tools.replay.leader_kill import LeaderKill
 from tools.replay.plan import OutputDirectory
 
 
-class FakeCluster:
+class KilledBrokers:
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
 
@@ -23,7 +23,7 @@ class FakeCluster:
 
 
 def test_kills_the_leader_in_the_middle_and_brings_it_back(tmp_path: Path) -> None:
-    cluster, said, output = FakeCluster(), list[str](), OutputDirectory(tmp_path)
+    cluster, said, output = KilledBrokers(), list[str](), OutputDirectory(tmp_path)
     kill = LeaderKill(cluster, lambda: {0: 1, 1: 2, 2: 3, 3: 2}, 3, 100.0, output, said.append)
     for elapsed, done in (
         (0.0, []),
@@ -46,7 +46,7 @@ def test_kills_the_leader_in_the_middle_and_brings_it_back(tmp_path: Path) -> No
 
 
 def test_waits_until_the_leader_is_known(tmp_path: Path) -> None:
-    cluster = FakeCluster()
+    cluster = KilledBrokers()
     answers: list[Mapping[int, int] | None] = [None, {0: -1}, {0: 1}]
 
     def leaders() -> Mapping[int, int]:
@@ -65,6 +65,6 @@ def test_waits_until_the_leader_is_known(tmp_path: Path) -> None:
 
 def test_says_what_else_the_killed_broker_was(tmp_path: Path) -> None:
     said = list[str]()
-    kill = LeaderKill(FakeCluster(), lambda: {0: 7}, 0, 10.0, OutputDirectory(tmp_path), said.append, "; {}!".format)
+    kill = LeaderKill(KilledBrokers(), lambda: {0: 7}, 0, 10.0, OutputDirectory(tmp_path), said.append, "; {}!".format)
     kill.step(5.0)
     assert said == ["SIGKILL to broker 7, the leader of partitions 0; 7!"]

@@ -81,28 +81,16 @@ def a_group(**changes: Any) -> dict[str, Any]:
 
 def test_the_summary_has_the_group_that_read_along() -> None:
     analysis = an_analysis() | {"group": a_group()}
-    assert summary_of(analysis)["group"] == {
-        "group": "flight-<readers>",
-        "members": 2,
-        "coordinator": {"before": 1, "after": 2, "was_killed": True},
-        "read": 3,
-        "read_again": 1,
-        "skipped": 0,
-        "lag": 0,
-        "commits": 3,
-        "rebalances": 2,
-        "rebalances_after_kill": 0,
-        "longest_pause_s": 0.712,
-        "commit_gap_s": 0.5,
-    }
+    group = summary_of(analysis)["group"]
+    assert group.items() >= {"group": "flight-<readers>", "members": 2, "longest_pause_s": 0.712}.items()
+    same = a_group()
+    unchanged = {"coordinator", "read", "read_again", "skipped", "lag", "commits", "rebalances"}
+    unchanged |= {"rebalances_after_kill", "commit_gap_s"}
+    assert {key: group[key] for key in unchanged} == {key: same[key] for key in unchanged}
+    assert len(group) == 3 + len(unchanged)
     text = "\n".join(summary_lines(analysis))
-    for part in (
-        "2 members",
-        "broker 1, which was killed, then by broker 2",
-        "0 after the kill",
-        "0.71 s",
-        "(partition 0)",
-    ):
+    shown = ("2 members", "broker 1, which was killed, then by broker 2", "0 after the kill", "0.71 s", "(partition 0)")
+    for part in shown:
         assert part in text
     assert "<--" not in "\n".join(summary_lines(an_analysis(duplicated=0) | {"group": a_group()}))
     assert "<-- acknowledged, the group never read them" in "\n".join(

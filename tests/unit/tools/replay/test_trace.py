@@ -1,4 +1,4 @@
-"""The trace of the flights: from the real table to Parquet and back, and what is no trace."""
+"""The trace of the flights: from the real table to Parquet and back, and files that are no trace."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_days_outside_the_table(start: date, days: int) -> None:
         list(trace.read_flights(start, days))
 
 
-def test_what_is_no_trace(tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(trace.TraceError, match="no such file"):
         trace.summarize(tmp_path / "absent.parquet")
     text = tmp_path / "text.parquet"

@@ -196,10 +196,16 @@ async def _retried(manager: LogManager) -> None:
 @contextmanager
 def limited_descriptors(count: int) -> Iterator[None]:
     """This process may open so many more: of the numbers below the limit so many are free."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = {int(name) for name in os.listdir("/proc/self/fd")}
     free = (number for number in itertools.count() if number not in taken)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), hard))
+    with the_limit(next(itertools.islice(free, count, None))):
+        yield
+
+
+@contextmanager
+def the_limit(limit: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         yield
     finally:
@@ -249,6 +255,30 @@ def test_a_log_file_at_rest_is_closed_for_another(tmp_path: Path) -> None:
             assert logs[0].segments[-1]._fd is None
             assert len(disk.in_use) == 3
         logs[0].append_as_leader(batch(), 0)
+
+
+def test_no_file_is_closed_for_which_no_other_could_be_opened(tmp_path: Path) -> None:
+    """The limit is lowered below the files that are open. A log that was synced at that moment was closed, and unavailable.
+
+    With a spare descriptor in use, closing a file raised EBADF, and the log directory went offline.
+    """
+    disk = FileSystem()
+    disk.spare.keep(2)
+    manager, failed = manager_of(disk, str(tmp_path))
+    disk.in_use.belong_to_this_thread()
+    first = manager.get_or_create(ORDERS, None, {})
+    first.append_as_leader(batch(), 0)
+    run(first.flush())
+    fd = disk.open(str(tmp_path / "other"))
+    with the_limit(3):
+        with pytest.raises(LogUnavailable):
+            manager.get_or_create(TopicPartition("late", 0), None, {})
+        assert not first.segments[-1].rest()
+        first.append_as_leader(batch(), 0)
+        assert disk.spare.are_missing
+        disk.close(fd)
+    run(manager.shutdown())
+    assert failed == []
 
 
 def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) -> None:
