@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from controller.controller import Controller, ControllerSettings
@@ -24,6 +25,7 @@ from protocol.zk.znodes import (
     TopicZNode,
 )
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.played import played
 from tests.support.stand_in_broker import StandInBroker
 
 TURNS = 20_000
@@ -310,6 +312,10 @@ def scenario(play: Callable[[MemoryCluster], Awaitable[None]], *broker_ids: int,
         return cluster
 
     return asyncio.run(run())
+
+
+on_cluster = partial(played, scenario)
+"""`@on_cluster(*broker_ids, **settings)` makes a test of a coroutine function whose first argument is the cluster."""
 
 
 def kinds(requests: Sequence[object]) -> list[str]:

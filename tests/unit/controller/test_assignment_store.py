@@ -13,6 +13,7 @@ from protocol.types import Assignment, TopicPartition
 from protocol.zk.session import CheckOp, Op, SessionState
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.played import played
 
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -64,151 +65,124 @@ def play(test: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_all_partitions_of_a_topic_are_one_fenced_write() -> None:
-    async def test(world: World) -> None:
-        assert await world.write({T0: MOVING, T1: MOVING, U0: MOVING}) == {}
-        assert world.found("t") == {0: MOVING, 1: MOVING}
-        assert world.found("u") == {0: MOVING, 1: STAYING}
-        assert len(world.server.writes) == 2
-        assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
-
-    play(test)
+@played(play)
+async def test_all_partitions_of_a_topic_are_one_fenced_write(world: World) -> None:
+    assert await world.write({T0: MOVING, T1: MOVING, U0: MOVING}) == {}
+    assert world.found("t") == {0: MOVING, 1: MOVING}
+    assert world.found("u") == {0: MOVING, 1: STAYING}
+    assert len(world.server.writes) == 2
+    assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
 
 
-def test_what_is_there_already_is_not_written() -> None:
-    async def test(world: World) -> None:
-        assert await world.write({T0: STAYING}) == {}
-        assert world.server.writes == []
-
-    play(test)
+@played(play)
+async def test_what_is_there_already_is_not_written(world: World) -> None:
+    assert await world.write({T0: STAYING}) == {}
+    assert world.server.writes == []
 
 
-def test_somebody_is_quicker() -> None:
+@played(play)
+async def test_somebody_is_quicker(world: World) -> None:
     """CTL-8: added partitions stay."""
-
-    async def test(world: World) -> None:
-        world.once(lambda: world.put("t", {0: STAYING, 1: STAYING, 2: STAYING}))
-        assert await world.write({T0: MOVING}) == {}
-        assert world.found("t") == {0: MOVING, 1: STAYING, 2: STAYING}
-
-    play(test)
+    world.once(lambda: world.put("t", {0: STAYING, 1: STAYING, 2: STAYING}))
+    assert await world.write({T0: MOVING}) == {}
+    assert world.found("t") == {0: MOVING, 1: STAYING, 2: STAYING}
 
 
-def test_the_answer_is_lost() -> None:
+@played(play)
+async def test_the_answer_is_lost(world: World) -> None:
     """BUG-5."""
-
-    async def test(world: World) -> None:
-        world.zk.lose_answers = 1
-        assert await world.write({T0: MOVING, U0: MOVING}) == {}
-        assert world.found("t")[0] == MOVING
-        assert len(world.server.writes) == 2
-
-    play(test)
+    world.zk.lose_answers = 1
+    assert await world.write({T0: MOVING, U0: MOVING}) == {}
+    assert world.found("t")[0] == MOVING
+    assert len(world.server.writes) == 2
 
 
-def test_the_connection_is_away_for_a_while() -> None:
+@played(play)
+async def test_the_connection_is_away_for_a_while(world: World) -> None:
     """CTL-14."""
-
-    async def test(world: World) -> None:
-        world.zk.change_state(SessionState.SUSPENDED)
-        writing = asyncio.create_task(world.write({T0: MOVING}))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not writing.done()
-        world.zk.change_state(SessionState.CONNECTED)
-        assert await writing == {}
-        assert world.found("t")[0] == MOVING
-
-    play(test)
+    world.zk.change_state(SessionState.SUSPENDED)
+    writing = asyncio.create_task(world.write({T0: MOVING}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not writing.done()
+    world.zk.change_state(SessionState.CONNECTED)
+    assert await writing == {}
+    assert world.found("t")[0] == MOVING
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-def test_the_topic_goes_in_that_moment(made_again: bool) -> None:
+@played(play)
+async def test_the_topic_goes_in_that_moment(world: World, made_again: bool) -> None:
     """FLT-36: made again it has the same version, but nothing is below it yet."""
 
-    async def test(world: World) -> None:
-        def act() -> None:
-            world.delete("t")
-            if made_again:
-                world.put("t", {0: Assignment((2, 1))}, ID_2)
-
-        world.once(act)
-        failed = await world.write({T0: MOVING, U0: MOVING})
-        assert failed.keys() == {"t"}
-        assert ("created again" in failed["t"]) == made_again
-        assert world.found("u")[0] == MOVING
+    def act() -> None:
+        world.delete("t")
         if made_again:
-            assert world.found("t") == {0: Assignment((2, 1))}
+            world.put("t", {0: Assignment((2, 1))}, ID_2)
 
-    play(test)
-
-
-def test_a_topic_that_never_had_a_leader_has_nothing_below_it() -> None:
-    async def test(world: World) -> None:
-        del world.server.nodes[f"{TopicZNode.path('t')}/partitions"]
-        assert await world.write({T0: MOVING}) == {}
-        assert world.found("t")[0] == MOVING
-
-    play(test)
+    world.once(act)
+    failed = await world.write({T0: MOVING, U0: MOVING})
+    assert failed.keys() == {"t"}
+    assert ("created again" in failed["t"]) == made_again
+    assert world.found("u")[0] == MOVING
+    if made_again:
+        assert world.found("t") == {0: Assignment((2, 1))}
 
 
-def test_a_node_that_nobody_can_read_is_left_alone() -> None:
-    async def test(world: World) -> None:
-        world.server.ensure(TopicZNode.path("t"), b"rubbish")
-        failed = await world.write({T0: MOVING})
-        assert "not readable" in failed["t"]
-        assert world.server.nodes[TopicZNode.path("t")].data == b"rubbish"
-
-    play(test)
+@played(play)
+async def test_a_topic_that_never_had_a_leader_has_nothing_below_it(world: World) -> None:
+    del world.server.nodes[f"{TopicZNode.path('t')}/partitions"]
+    assert await world.write({T0: MOVING}) == {}
+    assert world.found("t")[0] == MOVING
 
 
-def test_a_deposed_controller_writes_nothing() -> None:
+@played(play)
+async def test_a_node_that_nobody_can_read_is_left_alone(world: World) -> None:
+    world.server.ensure(TopicZNode.path("t"), b"rubbish")
+    failed = await world.write({T0: MOVING})
+    assert "not readable" in failed["t"]
+    assert world.server.nodes[TopicZNode.path("t")].data == b"rubbish"
+
+
+@played(play)
+async def test_a_deposed_controller_writes_nothing(world: World) -> None:
     """INV-9."""
-
-    async def test(world: World) -> None:
-        world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,)}))
-        world.server.ensure(ControllerEpochZNode.PATH, b"2")
-        with pytest.raises(ControllerMoved):
-            await world.write({T0: MOVING})
-        with pytest.raises(ControllerMoved):
-            await remove_requested_moves(world.store, lambda tp, target: True)
-        assert world.found("t")[0] == STAYING
-        assert PATH in world.server.nodes
-
-    play(test)
-
-
-def test_requested_moves_are_taken_out_one_by_one_and_the_node_with_the_last() -> None:
-    async def test(world: World) -> None:
-        assert await requested_moves(world.store) is None
+    world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,)}))
+    world.server.ensure(ControllerEpochZNode.PATH, b"2")
+    with pytest.raises(ControllerMoved):
+        await world.write({T0: MOVING})
+    with pytest.raises(ControllerMoved):
         await remove_requested_moves(world.store, lambda tp, target: True)
-        world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,), T1: (3,), U0: (3,)}))
-        await remove_requested_moves(world.store, lambda tp, target: target == (4,))
-        assert world.server.writes == []
-        await remove_requested_moves(world.store, lambda tp, target: tp.topic == "t")
-        assert ReassignPartitionsZNode.decode(world.server.nodes[PATH].data) == {U0: (3,)}
-        await remove_requested_moves(world.store, lambda tp, target: tp == U0)
-        assert PATH not in world.server.nodes
+    assert world.found("t")[0] == STAYING
+    assert PATH in world.server.nodes
 
-    play(test)
+
+@played(play)
+async def test_requested_moves_are_taken_out_one_by_one_and_the_node_with_the_last(world: World) -> None:
+    assert await requested_moves(world.store) is None
+    await remove_requested_moves(world.store, lambda tp, target: True)
+    world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,), T1: (3,), U0: (3,)}))
+    await remove_requested_moves(world.store, lambda tp, target: target == (4,))
+    assert world.server.writes == []
+    await remove_requested_moves(world.store, lambda tp, target: tp.topic == "t")
+    assert ReassignPartitionsZNode.decode(world.server.nodes[PATH].data) == {U0: (3,)}
+    await remove_requested_moves(world.store, lambda tp, target: tp == U0)
+    assert PATH not in world.server.nodes
 
 
 @pytest.mark.parametrize("written", [{T1: (3,)}, None])
-def test_the_next_admin_is_quicker(written: dict[TopicPartition, tuple[int, ...]] | None) -> None:
+@played(play)
+async def test_the_next_admin_is_quicker(world: World, written: dict[TopicPartition, tuple[int, ...]] | None) -> None:
     """Only what is done is taken out of what is there by then."""
+    world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,)}))
 
-    async def test(world: World) -> None:
-        world.server.ensure(PATH, ReassignPartitionsZNode.encode({T0: (3,)}))
+    def act() -> None:
+        if written is None:
+            del world.server.nodes[PATH]
+        else:
+            world.server.ensure(PATH, ReassignPartitionsZNode.encode(written))
 
-        def act() -> None:
-            if written is None:
-                del world.server.nodes[PATH]
-            else:
-                world.server.ensure(PATH, ReassignPartitionsZNode.encode(written))
-
-        world.once(act)
-        await remove_requested_moves(world.store, lambda tp, target: (tp, target) == (T0, (3,)))
-        node = world.server.nodes.get(PATH)
-        assert (None if node is None else ReassignPartitionsZNode.decode(node.data)) == written
-
-    play(test)
+    world.once(act)
+    await remove_requested_moves(world.store, lambda tp, target: (tp, target) == (T0, (3,)))
+    node = world.server.nodes.get(PATH)
+    assert (None if node is None else ReassignPartitionsZNode.decode(node.data)) == written

@@ -12,6 +12,7 @@ from controller.broker_channels import BrokerChannels
 from protocol.network_client import Disconnected, RequestTimedOut
 from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import BrokerInfo, Endpoint
+from tests.support.played import played
 
 
 def request(controller_id: int, number: int = 0) -> StopReplicaRequest:
@@ -64,19 +65,17 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_one_at_a_time_and_in_order() -> None:
-    async def test(world: World) -> None:
-        world.channels.add(broker(1))
-        answers = [world.channels.send(1, request(n)) for n in range(3)]
-        for n in range(3):
-            await turns()
-            assert [sent for _, sent in world.client.sent] == [request(i, i + 1) for i in range(n + 1)]
-            world.client.under_way[n].set_result(ControlResponse())
+@played(play)
+async def test_one_at_a_time_and_in_order(world: World) -> None:
+    world.channels.add(broker(1))
+    answers = [world.channels.send(1, request(n)) for n in range(3)]
+    for n in range(3):
         await turns()
-        assert all(answer is not None and answer.result() == ControlResponse() for answer in answers)
-        assert world.answered == [(1, 0), (1, 1), (1, 2)]
-
-    play(test)
+        assert [sent for _, sent in world.client.sent] == [request(i, i + 1) for i in range(n + 1)]
+        world.client.under_way[n].set_result(ControlResponse())
+    await turns()
+    assert all(answer is not None and answer.result() == ControlResponse() for answer in answers)
+    assert world.answered == [(1, 0), (1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -101,71 +100,60 @@ def test_what_fails_is_sent_again_unchanged(failure: Exception, monkeypatch: pyt
     play(test)
 
 
-def test_who_answers_in_time() -> None:
+@played(play)
+async def test_who_answers_in_time(world: World) -> None:
     """Broker 1 answers all, 2 nothing, 3 the first of two requests, 4 goes, 5 has no channel, 6 was told nothing."""
-
-    async def test(world: World) -> None:
-        for broker_id in (1, 2, 3, 4, 6):
-            world.channels.add(broker(broker_id))
-        for broker_id in (1, 2, 3, 3, 4):
-            world.channels.send(broker_id, request(broker_id))
-        asked = asyncio.ensure_future(world.channels.answering({1, 2, 3, 4, 5, 6}, 0.05))
-        await turns()
-        for (_, sent), answer in zip(tuple(world.client.sent), tuple(world.client.under_way), strict=True):
-            if sent.controller_id in (1, 3):
-                answer.set_result(ControlResponse())
-        world.channels.remove(4)
-        assert await asked == {1, 6}
-        assert await world.channels.answering({1, 6}, 0) == {1, 6}, "and nobody waits"
-
-    play(test)
+    for broker_id in (1, 2, 3, 4, 6):
+        world.channels.add(broker(broker_id))
+    for broker_id in (1, 2, 3, 3, 4):
+        world.channels.send(broker_id, request(broker_id))
+    asked = asyncio.ensure_future(world.channels.answering({1, 2, 3, 4, 5, 6}, 0.05))
+    await turns()
+    for (_, sent), answer in zip(tuple(world.client.sent), tuple(world.client.under_way), strict=True):
+        if sent.controller_id in (1, 3):
+            answer.set_result(ControlResponse())
+    world.channels.remove(4)
+    assert await asked == {1, 6}
+    assert await world.channels.answering({1, 6}, 0) == {1, 6}, "and nobody waits"
 
 
-def test_what_waits_goes_with_the_broker() -> None:
-    async def test(world: World) -> None:
-        world.channels.add(broker(1))
-        world.channels.add(broker(2))
-        answers = [world.channels.send(1, request(n)) for n in range(2)]
-        await turns()
-        world.channels.remove(1)
-        await turns()
-        assert all(answer is not None and answer.cancelled() for answer in answers)
-        assert world.client.disconnected == [("host", 1)]
-        assert world.channels.send(1, request(2)) is None
-        world.channels.add(broker(1))
-        world.channels.send(1, request(3))
-        await turns()
-        assert [sent for _, sent in world.client.sent] == [request(0, 1), request(3, 3)]
-
-    play(test)
+@played(play)
+async def test_what_waits_goes_with_the_broker(world: World) -> None:
+    world.channels.add(broker(1))
+    world.channels.add(broker(2))
+    answers = [world.channels.send(1, request(n)) for n in range(2)]
+    await turns()
+    world.channels.remove(1)
+    await turns()
+    assert all(answer is not None and answer.cancelled() for answer in answers)
+    assert world.client.disconnected == [("host", 1)]
+    assert world.channels.send(1, request(2)) is None
+    world.channels.add(broker(1))
+    world.channels.send(1, request(3))
+    await turns()
+    assert [sent for _, sent in world.client.sent] == [request(0, 1), request(3, 3)]
 
 
-def test_a_silent_broker_holds_nobody_up() -> None:
-    async def test(world: World) -> None:
-        world.channels.add(broker(1))
-        world.channels.add(broker(2))
-        world.channels.send(1, request(0))
-        world.channels.send(2, request(1))
-        await turns()
-        assert len(world.client.sent) == 2
-
-    play(test)
+@played(play)
+async def test_a_silent_broker_holds_nobody_up(world: World) -> None:
+    world.channels.add(broker(1))
+    world.channels.add(broker(2))
+    world.channels.send(1, request(0))
+    world.channels.send(2, request(1))
+    await turns()
+    assert len(world.client.sent) == 2
 
 
-def test_a_broker_without_a_control_listener_is_left_out() -> None:
-    async def test(world: World) -> None:
-        world.channels.add(broker(1, "PLAINTEXT"))
-        assert world.channels.send(1, request(0)) is None
-
-    play(test)
+@played(play)
+async def test_a_broker_without_a_control_listener_is_left_out(world: World) -> None:
+    world.channels.add(broker(1, "PLAINTEXT"))
+    assert world.channels.send(1, request(0)) is None
 
 
-def test_after_the_term_nothing_is_sent() -> None:
-    async def test(world: World) -> None:
-        world.channels.add(broker(1))
-        world.channels.close()
-        world.channels.add(broker(2))
-        assert world.channels.send(1, request(0)) is None
-        assert world.channels.send(2, request(0)) is None
-
-    play(test)
+@played(play)
+async def test_after_the_term_nothing_is_sent(world: World) -> None:
+    world.channels.add(broker(1))
+    world.channels.close()
+    world.channels.add(broker(2))
+    assert world.channels.send(1, request(0)) is None
+    assert world.channels.send(2, request(0)) is None

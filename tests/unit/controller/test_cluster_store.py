@@ -12,6 +12,7 @@ from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op, SessionState
 from protocol.zk.znodes import ControllerEpochZNode, PartitionStateZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.played import played
 
 TPS = [TopicPartition("t", p) for p in range(2 * BATCH + 10)]
 
@@ -46,103 +47,89 @@ def play(test: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_states_are_made_and_written_in_fenced_batches() -> None:
-    async def test(world: World) -> None:
-        made = await world.store.create_states({tp: state(0) for tp in TPS})
-        assert made.done == {tp: state(0, 0) for tp in TPS}
-        world.server.writes.clear()
-        written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
-        assert written.done == {tp: state(1, 1) for tp in TPS}
-        assert written.conflicts == {}
-        assert [len(ops) for _, ops in world.server.writes] == [BATCH + 1, BATCH + 1, 11]
-        assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
-
-    play(test)
+@played(play)
+async def test_states_are_made_and_written_in_fenced_batches(world: World) -> None:
+    made = await world.store.create_states({tp: state(0) for tp in TPS})
+    assert made.done == {tp: state(0, 0) for tp in TPS}
+    world.server.writes.clear()
+    written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
+    assert written.done == {tp: state(1, 1) for tp in TPS}
+    assert written.conflicts == {}
+    assert [len(ops) for _, ops in world.server.writes] == [BATCH + 1, BATCH + 1, 11]
+    assert all(ops[0] == CheckOp(ControllerEpochZNode.PATH, 0) for _, ops in world.server.writes)
 
 
-def test_nothing_to_write() -> None:
-    async def test(world: World) -> None:
-        assert (await world.store.write_states({})).done == {}
-        assert (await world.store.create_states({})).done == {}
-        await world.store.delete([])
-        assert world.server.writes == []
-
-    play(test)
+@played(play)
+async def test_nothing_to_write(world: World) -> None:
+    assert (await world.store.write_states({})).done == {}
+    assert (await world.store.create_states({})).done == {}
+    await world.store.delete([])
+    assert world.server.writes == []
 
 
-def test_those_in_the_way_are_told_and_the_others_are_written() -> None:
-    async def test(world: World) -> None:
-        await world.store.create_states({tp: state(0) for tp in TPS})
-        world.put(TPS[3], state(0, isr=(1,)))
-        world.put(TPS[BATCH + 1], state(0, isr=(1,)))
-        world.put(TPS[BATCH + 2], state(0, isr=(1,)))
-        world.server.apply(DeleteOp(PartitionStateZNode.path(TPS[7])), 0)
-        world.server.ensure(PartitionStateZNode.path(TPS[9]), b"rubbish")
-        written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
-        conflicting = state(0, 1, (1,))
-        assert written.conflicts == {
-            TPS[3]: conflicting,
-            TPS[7]: None,
-            TPS[9]: None,
-            TPS[BATCH + 1]: conflicting,
-            TPS[BATCH + 2]: conflicting,
-        }
-        assert written.done.keys() == set(TPS) - written.conflicts.keys()
-        assert world.get(TPS[BATCH + 3]) == state(1, 1)
-
-    play(test)
+@played(play)
+async def test_those_in_the_way_are_told_and_the_others_are_written(world: World) -> None:
+    await world.store.create_states({tp: state(0) for tp in TPS})
+    world.put(TPS[3], state(0, isr=(1,)))
+    world.put(TPS[BATCH + 1], state(0, isr=(1,)))
+    world.put(TPS[BATCH + 2], state(0, isr=(1,)))
+    world.server.apply(DeleteOp(PartitionStateZNode.path(TPS[7])), 0)
+    world.server.ensure(PartitionStateZNode.path(TPS[9]), b"rubbish")
+    written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
+    conflicting = state(0, 1, (1,))
+    assert written.conflicts == {
+        TPS[3]: conflicting,
+        TPS[7]: None,
+        TPS[9]: None,
+        TPS[BATCH + 1]: conflicting,
+        TPS[BATCH + 2]: conflicting,
+    }
+    assert written.done.keys() == set(TPS) - written.conflicts.keys()
+    assert world.get(TPS[BATCH + 3]) == state(1, 1)
 
 
-def test_states_that_are_there_already_are_conflicts() -> None:
-    async def test(world: World) -> None:
-        world.put(TPS[1], state(5))
-        world.server.ensure(PartitionStateZNode.path(TPS[2]), b"rubbish")
-        made = await world.store.create_states({tp: state(0) for tp in TPS[:4]})
-        assert made.done.keys() == {TPS[0], TPS[3]}
-        assert made.conflicts == {TPS[1]: state(5, 0), TPS[2]: None}
-
-    play(test)
+@played(play)
+async def test_states_that_are_there_already_are_conflicts(world: World) -> None:
+    world.put(TPS[1], state(5))
+    world.server.ensure(PartitionStateZNode.path(TPS[2]), b"rubbish")
+    made = await world.store.create_states({tp: state(0) for tp in TPS[:4]})
+    assert made.done.keys() == {TPS[0], TPS[3]}
+    assert made.conflicts == {TPS[1]: state(5, 0), TPS[2]: None}
 
 
-def test_the_topic_is_gone_meanwhile() -> None:
-    async def test(world: World) -> None:
-        gone = TopicPartition("gone", 0)
-        made = await world.store.create_states({gone: state(0), TPS[0]: state(0)})
-        assert made.conflicts == {gone: None}
-        assert made.done == {TPS[0]: state(0, 0)}
-
-    play(test)
+@played(play)
+async def test_the_topic_is_gone_meanwhile(world: World) -> None:
+    gone = TopicPartition("gone", 0)
+    made = await world.store.create_states({gone: state(0), TPS[0]: state(0)})
+    assert made.conflicts == {gone: None}
+    assert made.done == {TPS[0]: state(0, 0)}
 
 
 @pytest.mark.parametrize("lost", range(1, 6))
-def test_lost_answers_are_looked_up(lost: int) -> None:
-    async def test(world: World) -> None:
-        world.zk.lose_answers = lost
-        made = await world.store.create_states({tp: state(0) for tp in TPS})
-        assert made.done == {tp: state(0, 0) for tp in TPS}
-        world.zk.lose_answers = lost
-        written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
-        assert written.done == {tp: state(1, 1) for tp in TPS}
-        assert {world.get(tp) for tp in TPS} == {state(1, 1)}
-        world.zk.lose_answers = lost
-        await world.store.delete([PartitionStateZNode.path(tp) for tp in TPS])
-        assert not any(path.endswith("/state") for path in world.server.nodes)
-
-    play(test)
+@played(play)
+async def test_lost_answers_are_looked_up(world: World, lost: int) -> None:
+    world.zk.lose_answers = lost
+    made = await world.store.create_states({tp: state(0) for tp in TPS})
+    assert made.done == {tp: state(0, 0) for tp in TPS}
+    world.zk.lose_answers = lost
+    written = await world.store.write_states({tp: state(1, 0) for tp in TPS})
+    assert written.done == {tp: state(1, 1) for tp in TPS}
+    assert {world.get(tp) for tp in TPS} == {state(1, 1)}
+    world.zk.lose_answers = lost
+    await world.store.delete([PartitionStateZNode.path(tp) for tp in TPS])
+    assert not any(path.endswith("/state") for path in world.server.nodes)
 
 
-def test_a_write_that_was_not_applied_is_tried_again_after_the_reconnect() -> None:
-    async def test(world: World) -> None:
-        await world.store.create_states({TPS[0]: state(0)})
-        world.zk.change_state(SessionState.SUSPENDED)
-        writing = asyncio.create_task(world.store.write_states({TPS[0]: state(1, 0)}))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not writing.done()
-        world.zk.change_state(SessionState.CONNECTED)
-        assert (await writing).done == {TPS[0]: state(1, 1)}
-
-    play(test)
+@played(play)
+async def test_a_write_that_was_not_applied_is_tried_again_after_the_reconnect(world: World) -> None:
+    await world.store.create_states({TPS[0]: state(0)})
+    world.zk.change_state(SessionState.SUSPENDED)
+    writing = asyncio.create_task(world.store.write_states({TPS[0]: state(1, 0)}))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not writing.done()
+    world.zk.change_state(SessionState.CONNECTED)
+    assert (await writing).done == {TPS[0]: state(1, 1)}
 
 
 def _depose(world: World) -> None:
@@ -164,50 +151,46 @@ def _close(world: World) -> None:
 
 @pytest.mark.parametrize("end", [_depose, _expire, _expire_and_renew, _close])
 @pytest.mark.parametrize("moment", ["before", "while it is sent", "while it waits for the connection"])
-def test_nothing_is_written_after_the_term(end: Callable[[World], None], moment: str) -> None:
-    async def test(world: World) -> None:
-        await world.store.create_states({tp: state(0) for tp in TPS})
-        batches = 0
+@played(play)
+async def test_nothing_is_written_after_the_term(world: World, end: Callable[[World], None], moment: str) -> None:
+    await world.store.create_states({tp: state(0) for tp in TPS})
+    batches = 0
 
-        def second_batch(ops: Sequence[Op]) -> None:
-            nonlocal batches
-            batches += 1
-            if batches == 2:
-                end(world)
+    def second_batch(ops: Sequence[Op]) -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 2:
+            end(world)
 
-        if moment == "before":
-            end(world)
-        elif moment == "while it is sent":
-            world.zk.before_multi = second_batch
-        else:
-            world.zk.change_state(SessionState.SUSPENDED)
-        writing = asyncio.create_task(world.store.write_states({tp: state(1, 0) for tp in TPS}))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        if moment == "while it waits for the connection":
-            end(world)
-            if world.zk.state is SessionState.SUSPENDED:
-                world.zk.change_state(SessionState.CONNECTED)
-        if end is _close and moment == "while it is sent":
-            assert (await writing).done, "what was under way when it resigned of its own will may still be applied"
-        else:
-            with pytest.raises(ControllerMoved):
-                await writing
-        written = [tp for tp in TPS if world.get(tp).leader_epoch == 1]
-        if end is not _close:
-            assert len(written) == (BATCH if moment == "while it is sent" else 0)
+    if moment == "before":
+        end(world)
+    elif moment == "while it is sent":
+        world.zk.before_multi = second_batch
+    else:
+        world.zk.change_state(SessionState.SUSPENDED)
+    writing = asyncio.create_task(world.store.write_states({tp: state(1, 0) for tp in TPS}))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if moment == "while it waits for the connection":
+        end(world)
+        if world.zk.state is SessionState.SUSPENDED:
+            world.zk.change_state(SessionState.CONNECTED)
+    if end is _close and moment == "while it is sent":
+        assert (await writing).done, "what was under way when it resigned of its own will may still be applied"
+    else:
         with pytest.raises(ControllerMoved):
-            await world.store.write_states({TPS[0]: state(9, 0)})
-
-    play(test)
+            await writing
+    written = [tp for tp in TPS if world.get(tp).leader_epoch == 1]
+    if end is not _close:
+        assert len(written) == (BATCH if moment == "while it is sent" else 0)
+    with pytest.raises(ControllerMoved):
+        await world.store.write_states({TPS[0]: state(9, 0)})
 
 
 @pytest.mark.parametrize("end", [_expire, _expire_and_renew, _close])
-def test_nothing_is_read_after_the_term(end: Callable[[World], None]) -> None:
-    async def test(world: World) -> None:
-        end(world)
-        with pytest.raises(ControllerMoved):
-            await world.store.states(TPS)
-        world.store.close()
-
-    play(test)
+@played(play)
+async def test_nothing_is_read_after_the_term(world: World, end: Callable[[World], None]) -> None:
+    end(world)
+    with pytest.raises(ControllerMoved):
+        await world.store.states(TPS)
+    world.store.close()

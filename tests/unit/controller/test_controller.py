@@ -22,74 +22,63 @@ from protocol.zk.znodes import (
     IsrChangeZNode,
     PartitionStateZNode,
 )
-from tests.support.memory_cluster import MemoryCluster, kinds, scenario
+from tests.support.memory_cluster import MemoryCluster, kinds, on_cluster, scenario
 
 T0 = TopicPartition("t", 0)
 
 
-def test_the_first_broker_is_elected_and_the_others_are_told() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        assert (cluster.controller, cluster.controller_epoch) == (1, 1)
-        assert [c.is_active for c in cluster.controllers.values()] == [True, False, False]
-        assert [c.controller_id for c in cluster.controllers.values()] == [1, 1, 1]
-
-    scenario(play)
+@on_cluster()
+async def test_the_first_broker_is_elected_and_the_others_are_told(cluster: MemoryCluster) -> None:
+    assert (cluster.controller, cluster.controller_epoch) == (1, 1)
+    assert [c.is_active for c in cluster.controllers.values()] == [True, False, False]
+    assert [c.controller_id for c in cluster.controllers.values()] == [1, 1, 1]
 
 
-def test_a_topic_gets_its_leaders_and_all_hear_of_it() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        before = len(cluster.running[2].requests)
-        await cluster.create_topic("t", {0: (2, 3, 1), 1: (3, 1, 2), 2: (1, 9, 2)})
-        assert cluster.state("t", 0) == LeaderAndIsr(2, 0, (2, 3, 1), 1, 0)
-        assert cluster.state("t", 2) == LeaderAndIsr(1, 0, (1, 2), 1, 0)
-        assert kinds(cluster.running[2].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
-        told = cluster.running[2].requests[before]
-        assert isinstance(told, LeaderAndIsrRequest)
-        assert all(state.is_new for state in told.partitions)
-        assert {info.id for info in told.live_leaders} == {1, 2, 3}
-        assert not told.is_full
-
-    scenario(play)
+@on_cluster()
+async def test_a_topic_gets_its_leaders_and_all_hear_of_it(cluster: MemoryCluster) -> None:
+    before = len(cluster.running[2].requests)
+    await cluster.create_topic("t", {0: (2, 3, 1), 1: (3, 1, 2), 2: (1, 9, 2)})
+    assert cluster.state("t", 0) == LeaderAndIsr(2, 0, (2, 3, 1), 1, 0)
+    assert cluster.state("t", 2) == LeaderAndIsr(1, 0, (1, 2), 1, 0)
+    assert kinds(cluster.running[2].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
+    told = cluster.running[2].requests[before]
+    assert isinstance(told, LeaderAndIsrRequest)
+    assert all(state.is_new for state in told.partitions)
+    assert {info.id for info in told.live_leaders} == {1, 2, 3}
+    assert not told.is_full
 
 
-def test_a_topic_without_a_live_replica_waits_for_one() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (8, 9)})
-        assert cluster.states() == {}
-        await cluster.start(9)
-        assert cluster.state("t") == LeaderAndIsr(9, 0, (9,), 1, 0)
-
-    scenario(play)
+@on_cluster()
+async def test_a_topic_without_a_live_replica_waits_for_one(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (8, 9)})
+    assert cluster.states() == {}
+    await cluster.start(9)
+    assert cluster.state("t") == LeaderAndIsr(9, 0, (9,), 1, 0)
 
 
-def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment() -> None:
+@on_cluster()
+async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster: MemoryCluster) -> None:
     """CTL-5, FLT-1: first live replica of AR in the ISR, the dead leave the ISR, one request of each kind per broker."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1), 1: (1, 2, 3), 2: (2, 1, 3), 3: (3, 1)})
-        before = len(cluster.running[3].requests)
-        await cluster.kill(2)
-        assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
-        assert cluster.state("t", 1) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
-        assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
-        assert cluster.state("t", 3) == LeaderAndIsr(3, 0, (3, 1), 1, 0)
-        assert kinds(cluster.running[3].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1), 1: (1, 2, 3), 2: (2, 1, 3), 3: (3, 1)})
+    before = len(cluster.running[3].requests)
+    await cluster.kill(2)
+    assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
+    assert cluster.state("t", 1) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
+    assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
+    assert cluster.state("t", 3) == LeaderAndIsr(3, 0, (3, 1), 1, 0)
+    assert kinds(cluster.running[3].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
 
 
-def test_the_last_of_the_isr_is_kept_and_leads_again_when_it_returns() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.kill(3)
-        await cluster.kill(2)
-        assert cluster.state("t") == LeaderAndIsr(-1, 2, (2,), 1, 2)
-        await cluster.start(3)
-        assert cluster.state("t") == LeaderAndIsr(-1, 2, (2,), 1, 2), "it is not in the ISR"
-        await cluster.start(2)
-        assert cluster.state("t") == LeaderAndIsr(2, 3, (2,), 1, 3)
-
-    scenario(play)
+@on_cluster()
+async def test_the_last_of_the_isr_is_kept_and_leads_again_when_it_returns(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.kill(3)
+    await cluster.kill(2)
+    assert cluster.state("t") == LeaderAndIsr(-1, 2, (2,), 1, 2)
+    await cluster.start(3)
+    assert cluster.state("t") == LeaderAndIsr(-1, 2, (2,), 1, 2), "it is not in the ISR"
+    await cluster.start(2)
+    assert cluster.state("t") == LeaderAndIsr(2, 3, (2,), 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -117,262 +106,214 @@ def test_unclean_election_is_the_topics_choice(
     scenario(play, unclean_leader_election_enable=by_default)
 
 
-def test_a_bounce_that_nobody_saw_is_a_failure_and_a_startup() -> None:
+@on_cluster()
+async def test_a_bounce_that_nobody_saw_is_a_failure_and_a_startup(cluster: MemoryCluster) -> None:
     """BUG-16, FLT-23; a broker with a new session in the same process looks the same (FLT-20)."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3), 1: (2,)})
-        epoch = cluster.running[2].epoch
-        await cluster.bounce(2)
-        assert cluster.running[2].epoch > epoch
-        assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3,), 1, 1)
-        assert cluster.state("t", 1) == LeaderAndIsr(2, 2, (2,), 1, 2)
-        cluster.expire(3)
-        await cluster.settle()
-        assert cluster.state("t", 0) == LeaderAndIsr(3, 3, (3,), 1, 3)
-        assert [row["bounced"] for row in cluster.events.of("brokers_changed")][-2:] == [[2], [3]]
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3), 1: (2,)})
+    epoch = cluster.running[2].epoch
+    await cluster.bounce(2)
+    assert cluster.running[2].epoch > epoch
+    assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3,), 1, 1)
+    assert cluster.state("t", 1) == LeaderAndIsr(2, 2, (2,), 1, 2)
+    cluster.expire(3)
+    await cluster.settle()
+    assert cluster.state("t", 0) == LeaderAndIsr(3, 3, (3,), 1, 3)
+    assert [row["bounced"] for row in cluster.events.of("brokers_changed")][-2:] == [[2], [3]]
 
 
-def test_a_new_broker_hears_of_everything_first() -> None:
+@on_cluster()
+async def test_a_new_broker_hears_of_everything_first(cluster: MemoryCluster) -> None:
     """STA-1."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 4)})
-        await cluster.create_topic("u", {0: (4,)})
-        await cluster.start(4)
-        metadata, leadership = cluster.running[4].requests[:2]
-        assert isinstance(metadata, UpdateMetadataRequest)
-        assert metadata.is_full
-        assert {info.id for info in metadata.brokers} == {1, 2, 3, 4}
-        assert isinstance(leadership, LeaderAndIsrRequest)
-        assert leadership.is_full
-        assert {state.topic_partition for state in leadership.partitions} == {T0, TopicPartition("u", 0)}
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (1, 4)})
+    await cluster.create_topic("u", {0: (4,)})
+    await cluster.start(4)
+    metadata, leadership = cluster.running[4].requests[:2]
+    assert isinstance(metadata, UpdateMetadataRequest)
+    assert metadata.is_full
+    assert {info.id for info in metadata.brokers} == {1, 2, 3, 4}
+    assert isinstance(leadership, LeaderAndIsrRequest)
+    assert leadership.is_full
+    assert {state.topic_partition for state in leadership.partitions} == {T0, TopicPartition("u", 0)}
 
 
-def test_the_next_controller_goes_on_where_the_last_one_stopped() -> None:
+@on_cluster()
+async def test_the_next_controller_goes_on_where_the_last_one_stopped(cluster: MemoryCluster) -> None:
     """FLT-4: the dead controller's own partitions, and those that lost a follower, are made good by the next one."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (2, 3)})
-        await cluster.kill(1)
-        assert (cluster.controller, cluster.controller_epoch) == (2, 2)
-        assert cluster.state("t", 0) == LeaderAndIsr(2, 1, (2,), 2, 1)
-        assert cluster.state("t", 1) == LeaderAndIsr(2, 1, (2,), 2, 1)
-        assert cluster.state("t", 2) == LeaderAndIsr(-1, 1, (1,), 2, 1)
-        assert cluster.state("t", 3) == LeaderAndIsr(2, 0, (2, 3), 1, 0), "nothing to do"
-        assert not cluster.events.of("control_request_refused"), "an epoch repeated in a full request is no news"
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (2, 3)})
+    await cluster.kill(1)
+    assert (cluster.controller, cluster.controller_epoch) == (2, 2)
+    assert cluster.state("t", 0) == LeaderAndIsr(2, 1, (2,), 2, 1)
+    assert cluster.state("t", 1) == LeaderAndIsr(2, 1, (2,), 2, 1)
+    assert cluster.state("t", 2) == LeaderAndIsr(-1, 1, (1,), 2, 1)
+    assert cluster.state("t", 3) == LeaderAndIsr(2, 0, (2, 3), 1, 0), "nothing to do"
+    assert not cluster.events.of("control_request_refused"), "an epoch repeated in a full request is no news"
 
 
-def test_deleting_the_controller_by_hand_elects_again() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2)})
-        for epoch in (2, 3, 4):
-            cluster.delete_tree(ControllerZNode.PATH)
-            await cluster.settle()
-            assert cluster.controller_epoch == epoch
-            assert [c.is_active for c in cluster.controllers.values()].count(True) == 1
-            assert {c.controller_id for c in cluster.controllers.values()} == {cluster.controller}
-
-    scenario(play)
+@on_cluster()
+async def test_deleting_the_controller_by_hand_elects_again(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (1, 2)})
+    for epoch in (2, 3, 4):
+        cluster.delete_tree(ControllerZNode.PATH)
+        await cluster.settle()
+        assert cluster.controller_epoch == epoch
+        assert [c.is_active for c in cluster.controllers.values()].count(True) == 1
+        assert {c.controller_id for c in cluster.controllers.values()} == {cluster.controller}
 
 
-def test_a_deposed_controller_can_write_nothing() -> None:
+@on_cluster()
+async def test_a_deposed_controller_can_write_nothing(cluster: MemoryCluster) -> None:
     """INV-9, BUG-8, FLT-7: the epoch is raised behind its back; what it decides next is refused, and not announced."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        # Another controller, which the old one has not heard of yet.
-        cluster.server.ensure(ControllerEpochZNode.PATH, b"2")
-        requests = len(cluster.running[3].requests)
-        before = cluster.state("t")
-        cluster.crash(2)
-        await cluster.until(lambda: cluster.events.of("controller_resigned"))
-        assert cluster.state("t") == before
-        assert len(cluster.running[3].requests) == requests
-        await cluster.settle()
-        assert cluster.controller_epoch == 3
-        assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 3, 1)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    # Another controller, which the old one has not heard of yet.
+    cluster.server.ensure(ControllerEpochZNode.PATH, b"2")
+    requests = len(cluster.running[3].requests)
+    before = cluster.state("t")
+    cluster.crash(2)
+    await cluster.until(lambda: cluster.events.of("controller_resigned"))
+    assert cluster.state("t") == before
+    assert len(cluster.running[3].requests) == requests
+    await cluster.settle()
+    assert cluster.controller_epoch == 3
+    assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 3, 1)
 
 
-def test_a_controller_whose_session_expired_resigns_first() -> None:
+@on_cluster()
+async def test_a_controller_whose_session_expired_resigns_first(cluster: MemoryCluster) -> None:
     """STA-4, BUG-7: at once, before its broker is registered again; the others elect; it waits."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1,), 1: (1, 2)})
-        controller = cluster.controllers[1]
-        cluster.sessions[1].expire()
-        controller.on_session_expired()
-        assert not controller.is_active
-        response = await controller.controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
-        assert response.error is ErrorCode.NOT_CONTROLLER
-        del cluster.running[1]
-        await cluster.settle()
-        assert cluster.controller == 2
-        cluster.running[1] = cluster.disks[1]
-        cluster.sessions[1].renew()
-        cluster.register(1)
-        controller.on_session_restored()
-        await cluster.settle()
-        assert controller.controller_id == 2
-        assert cluster.state("t", 0) == LeaderAndIsr(1, 2, (1,), 2, 2)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (1,), 1: (1, 2)})
+    controller = cluster.controllers[1]
+    cluster.sessions[1].expire()
+    controller.on_session_expired()
+    assert not controller.is_active
+    response = await controller.controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    assert response.error is ErrorCode.NOT_CONTROLLER
+    del cluster.running[1]
+    await cluster.settle()
+    assert cluster.controller == 2
+    cluster.running[1] = cluster.disks[1]
+    cluster.sessions[1].renew()
+    cluster.register(1)
+    controller.on_session_restored()
+    await cluster.settle()
+    assert controller.controller_id == 2
+    assert cluster.state("t", 0) == LeaderAndIsr(1, 2, (1,), 2, 2)
 
 
-def test_the_only_controllers_session_expires() -> None:
+@on_cluster(1)
+async def test_the_only_controllers_session_expires(cluster: MemoryCluster) -> None:
     """Nobody else is there: it comes back, and its broker leads on in a new epoch, as after any new registration."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1,)})
-        cluster.expire(1)
-        await cluster.settle()
-        assert cluster.controller_epoch == 2
-        assert cluster.state("t") == LeaderAndIsr(1, 1, (1,), 2, 1)
-
-    scenario(play, 1)
+    await cluster.create_topic("t", {0: (1,)})
+    cluster.expire(1)
+    await cluster.settle()
+    assert cluster.controller_epoch == 2
+    assert cluster.state("t") == LeaderAndIsr(1, 1, (1,), 2, 1)
 
 
-def test_an_isr_change_is_told_to_all() -> None:
+@on_cluster()
+async def test_an_isr_change_is_told_to_all(cluster: MemoryCluster) -> None:
     """CTL-13; the notification is removed; rubbish in one is survived."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)})
-        cluster.server.ensure(f"{IsrChangeZNode.PATH_PREFIX}0000000001", b"{rubbish")
-        cluster.leader_writes_isr("t", 0, (2, 1))
-        await cluster.settle()
-        assert cluster.running[3].metadata[T0].isr == (2, 1)
-        assert cluster.running[3].metadata[T0].zk_version == 1
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1)})
+    cluster.server.ensure(f"{IsrChangeZNode.PATH_PREFIX}0000000001", b"{rubbish")
+    cluster.leader_writes_isr("t", 0, (2, 1))
+    await cluster.settle()
+    assert cluster.running[3].metadata[T0].isr == (2, 1)
+    assert cluster.running[3].metadata[T0].zk_version == 1
 
 
-def test_a_member_that_died_as_it_was_let_in_leaves_again() -> None:
+@on_cluster()
+async def test_a_member_that_died_as_it_was_let_in_leaves_again(cluster: MemoryCluster) -> None:
     """INV-14."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)})
-        await cluster.kill(3)
-        cluster.leader_writes_isr("t", 0, (2, 1, 3))
-        await cluster.settle()
-        assert cluster.state("t") == LeaderAndIsr(2, 2, (2, 1), 1, 3)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1)})
+    await cluster.kill(3)
+    cluster.leader_writes_isr("t", 0, (2, 1, 3))
+    await cluster.settle()
+    assert cluster.state("t") == LeaderAndIsr(2, 2, (2, 1), 1, 3)
 
 
-def test_a_leader_wrote_its_isr_just_before_it_died() -> None:
+@on_cluster()
+async def test_a_leader_wrote_its_isr_just_before_it_died(cluster: MemoryCluster) -> None:
     """CTL-5: on a conflict, read again; the decision is made from what is there (here 3 has left the ISR)."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-        cluster.leader_writes_isr("t", 0, (2, 1), notify=False)
-        await cluster.kill(2)
-        assert cluster.state("t", 0) == LeaderAndIsr(1, 1, (1,), 1, 2)
-        assert cluster.state("t", 1) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
+    cluster.leader_writes_isr("t", 0, (2, 1), notify=False)
+    await cluster.kill(2)
+    assert cluster.state("t", 0) == LeaderAndIsr(1, 1, (1,), 1, 2)
+    assert cluster.state("t", 1) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_lost_answer_is_looked_up(lost: int) -> None:
+@on_cluster()
+async def test_a_lost_answer_is_looked_up(cluster: MemoryCluster, lost: int) -> None:
     """BUG-5, FLT-19: the write was applied; its version is adopted, nothing is written twice."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
-        cluster.sessions[1].lose_answers = lost
-        await cluster.create_topic("u", {0: (2, 3)})
-        assert cluster.state("u") == LeaderAndIsr(2, 0, (2, 3), 1, 0)
-        cluster.sessions[1].lose_answers = lost
-        await cluster.kill(2)
-        assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3,), 1, 1)
-        assert cluster.running[3].replicas[T0].zk_version == 1
-        assert cluster.controller_epoch == 1
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
+    cluster.sessions[1].lose_answers = lost
+    await cluster.create_topic("u", {0: (2, 3)})
+    assert cluster.state("u") == LeaderAndIsr(2, 0, (2, 3), 1, 0)
+    cluster.sessions[1].lose_answers = lost
+    await cluster.kill(2)
+    assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3,), 1, 1)
+    assert cluster.running[3].replicas[T0].zk_version == 1
+    assert cluster.controller_epoch == 1
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_lost_answer_to_the_election(lost: int) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.sessions[1].lose_answers = lost
-        cluster.delete_tree(ControllerZNode.PATH)
-        await cluster.settle()
-        await asyncio.sleep(0.25)  # the election is looked at again
-        await cluster.settle()
-        assert cluster.controllers[1].is_active
-        assert cluster.controller_epoch == 2
-
-    scenario(play, 1)
+@on_cluster(1)
+async def test_a_lost_answer_to_the_election(cluster: MemoryCluster, lost: int) -> None:
+    cluster.sessions[1].lose_answers = lost
+    cluster.delete_tree(ControllerZNode.PATH)
+    await cluster.settle()
+    await asyncio.sleep(0.25)  # the election is looked at again
+    await cluster.settle()
+    assert cluster.controllers[1].is_active
+    assert cluster.controller_epoch == 2
 
 
-def test_zookeeper_is_away_for_a_while() -> None:
+@on_cluster()
+async def test_zookeeper_is_away_for_a_while(cluster: MemoryCluster) -> None:
     """CTL-14: nothing is decided; when it is back, what was begun goes on."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.set_connected(1, False)
-        await cluster.kill(2)
-        assert cluster.state("t") == LeaderAndIsr(2, 0, (2, 3), 1, 0)
-        cluster.set_connected(1, True)
-        await cluster.settle()
-        assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 1, 1)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.set_connected(1, False)
+    await cluster.kill(2)
+    assert cluster.state("t") == LeaderAndIsr(2, 0, (2, 3), 1, 0)
+    cluster.set_connected(1, True)
+    await cluster.settle()
+    assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 1, 1)
 
 
-def test_controlled_shutdown_moves_leaderships_first() -> None:
+@on_cluster()
+async def test_controlled_shutdown_moves_leaderships_first(cluster: MemoryCluster) -> None:
     """STA-2: one LeaderAndIsr per broker; the stopping broker's followers stop and leave the ISR."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 1), 2: (1, 2), 3: (2,), 4: (3, 1)})
-        before = {b: len(broker.requests) for b, broker in cluster.running.items()}
-        response = await cluster.controllers[1].controlled_shutdown(
-            ControlledShutdownRequest(2, cluster.running[2].epoch)
-        )
-        assert response.error is ErrorCode.NONE
-        assert response.partitions == (), "a partition without other replicas does not count"
-        assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
-        assert cluster.state("t", 1) == LeaderAndIsr(1, 1, (1,), 1, 1)
-        assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1,), 1, 1)
-        assert cluster.state("t", 3) == LeaderAndIsr(2, 0, (2,), 1, 0)
-        await cluster.settle()
-        assert kinds(cluster.running[3].requests[before[3] :]) == ["LeaderAndIsr", "UpdateMetadata"]
-        assert kinds(cluster.running[2].requests[before[2] :]) == ["LeaderAndIsr", "StopReplica", "UpdateMetadata"]
-        assert cluster.running[2].stopped == {TopicPartition("t", p) for p in (0, 1, 2)}
-        await cluster.kill(2)
-        assert cluster.state("t", 3) == LeaderAndIsr(-1, 1, (2,), 1, 1)
-        await cluster.start(2)
-        assert cluster.state("t", 3) == LeaderAndIsr(2, 2, (2,), 1, 2)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 1), 2: (1, 2), 3: (2,), 4: (3, 1)})
+    before = {b: len(broker.requests) for b, broker in cluster.running.items()}
+    response = await cluster.controllers[1].controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    assert response.error is ErrorCode.NONE
+    assert response.partitions == (), "a partition without other replicas does not count"
+    assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
+    assert cluster.state("t", 1) == LeaderAndIsr(1, 1, (1,), 1, 1)
+    assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1,), 1, 1)
+    assert cluster.state("t", 3) == LeaderAndIsr(2, 0, (2,), 1, 0)
+    await cluster.settle()
+    assert kinds(cluster.running[3].requests[before[3] :]) == ["LeaderAndIsr", "UpdateMetadata"]
+    assert kinds(cluster.running[2].requests[before[2] :]) == ["LeaderAndIsr", "StopReplica", "UpdateMetadata"]
+    assert cluster.running[2].stopped == {TopicPartition("t", p) for p in (0, 1, 2)}
+    await cluster.kill(2)
+    assert cluster.state("t", 3) == LeaderAndIsr(-1, 1, (2,), 1, 1)
+    await cluster.start(2)
+    assert cluster.state("t", 3) == LeaderAndIsr(2, 2, (2,), 1, 2)
 
 
-def test_controlled_shutdown_of_the_last_in_sync_replica() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.leader_writes_isr("t", 0, (2,))
-        await cluster.settle()
-        response = await cluster.controllers[1].controlled_shutdown(
-            ControlledShutdownRequest(2, cluster.running[2].epoch)
-        )
-        assert [(e.topic, e.partition) for e in response.partitions] == [("t", 0)]
-        assert cluster.state("t").leader == 2
-        cluster.leader_writes_isr("t", 0, (2, 3))
-        await cluster.settle()
-        response = await cluster.controllers[1].controlled_shutdown(
-            ControlledShutdownRequest(2, cluster.running[2].epoch)
-        )
-        assert response.partitions == ()
-        assert cluster.state("t").leader == 3
-
-    scenario(play)
+@on_cluster()
+async def test_controlled_shutdown_of_the_last_in_sync_replica(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.leader_writes_isr("t", 0, (2,))
+    await cluster.settle()
+    response = await cluster.controllers[1].controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    assert [(e.topic, e.partition) for e in response.partitions] == [("t", 0)]
+    assert cluster.state("t").leader == 2
+    cluster.leader_writes_isr("t", 0, (2, 3))
+    await cluster.settle()
+    response = await cluster.controllers[1].controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    assert response.partitions == ()
+    assert cluster.state("t").leader == 3
 
 
 @pytest.mark.parametrize(
@@ -383,58 +324,50 @@ def test_controlled_shutdown_of_the_last_in_sync_replica() -> None:
         (1, 2, -1, ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-def test_controlled_shutdown_is_refused(asked: int, broker_id: int, epoch_off: int, error: ErrorCode) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        known = cluster.running.get(broker_id)
-        request = ControlledShutdownRequest(broker_id, (known.epoch if known else 0) + epoch_off)
-        assert (await cluster.controllers[asked].controlled_shutdown(request)).error is error
+@on_cluster()
+async def test_controlled_shutdown_is_refused(
+    cluster: MemoryCluster, asked: int, broker_id: int, epoch_off: int, error: ErrorCode
+) -> None:
+    known = cluster.running.get(broker_id)
+    request = ControlledShutdownRequest(broker_id, (known.epoch if known else 0) + epoch_off)
+    assert (await cluster.controllers[asked].controlled_shutdown(request)).error is error
 
-    scenario(play)
 
-
-def test_an_error_of_its_own_ends_the_term_not_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_cluster()
+async def test_an_error_of_its_own_ends_the_term_not_the_controller(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bug in a reaction: the office is left, and the next controller makes it good."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    failures = iter([True])
 
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        failures = iter([True])
+    def fail_once(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, SetOp) and op.path == PartitionStateZNode.path(T0) for op in ops) and next(failures, 0):
+            raise RuntimeError("a bug")
 
-        def fail_once(ops: Sequence[Op]) -> None:
-            if any(isinstance(op, SetOp) and op.path == PartitionStateZNode.path(T0) for op in ops) and next(
-                failures, 0
-            ):
-                raise RuntimeError("a bug")
-
-        cluster.sessions[1].before_multi = fail_once
-        await cluster.kill(2)
-        assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 2, 1)
-        assert cluster.controller == 3
-
-    scenario(play)
+    cluster.sessions[1].before_multi = fail_once
+    await cluster.kill(2)
+    assert cluster.state("t") == LeaderAndIsr(3, 1, (3,), 2, 1)
+    assert cluster.controller == 3
 
 
-def test_a_broker_that_does_not_answer_is_told_until_it_is_gone() -> None:
+@on_cluster()
+async def test_a_broker_that_does_not_answer_is_told_until_it_is_gone(cluster: MemoryCluster) -> None:
     """CTL-15, BUG-4: requests wait in order, and reach it when it answers again."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        silent = cluster.running.pop(3)
-        await cluster.create_topic("t", {0: (3, 2)})
-        await cluster.create_topic("u", {0: (3, 2)})
-        assert cluster.state("u").leader == 3
-        before = len(silent.requests)
-        cluster.running[3] = silent
-        await asyncio.sleep(0.12)
-        await cluster.settle()
-        assert kinds(silent.requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"] * 2
-
-    scenario(play)
+    silent = cluster.running.pop(3)
+    await cluster.create_topic("t", {0: (3, 2)})
+    await cluster.create_topic("u", {0: (3, 2)})
+    assert cluster.state("u").leader == 3
+    before = len(silent.requests)
+    cluster.running[3] = silent
+    await asyncio.sleep(0.12)
+    await cluster.settle()
+    assert kinds(silent.requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"] * 2
 
 
-def test_stopping_makes_way_at_once() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.controllers[1].stop()
-        await cluster.settle()
-        assert (cluster.controller, cluster.controller_epoch) == (2, 2)
-        assert not any(isinstance(r, StopReplicaRequest) for r in cluster.running[2].requests)
-
-    scenario(play)
+@on_cluster()
+async def test_stopping_makes_way_at_once(cluster: MemoryCluster) -> None:
+    await cluster.controllers[1].stop()
+    await cluster.settle()
+    assert (cluster.controller, cluster.controller_epoch) == (2, 2)
+    assert not any(isinstance(r, StopReplicaRequest) for r in cluster.running[2].requests)

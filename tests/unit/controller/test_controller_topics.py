@@ -9,130 +9,113 @@ import pytest
 from protocol.rpc.messages import LeaderAndIsrRequest
 from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import PreferredElectionZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
 
 T0 = TopicPartition("t", 0)
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 
 
-def test_partitions_are_added_and_never_taken_away() -> None:
+@on_cluster()
+async def test_partitions_are_added_and_never_taken_away(cluster: MemoryCluster) -> None:
     """CTL-8."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.create_topic("t", {0: (3, 1), 1: (3, 2)})
-        assert cluster.state("t", 0) == LeaderAndIsr(2, 0, (2, 3), 1, 0)
-        assert cluster.state("t", 1) == LeaderAndIsr(3, 0, (3, 2), 1, 0)
-        assert cluster.running[1].metadata[T0].replicas == (2, 3)
-        await cluster.create_topic("t", {1: (3, 2)})
-        assert T0 in cluster.running[1].metadata
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.create_topic("t", {0: (3, 1), 1: (3, 2)})
+    assert cluster.state("t", 0) == LeaderAndIsr(2, 0, (2, 3), 1, 0)
+    assert cluster.state("t", 1) == LeaderAndIsr(3, 0, (3, 2), 1, 0)
+    assert cluster.running[1].metadata[T0].replicas == (2, 3)
+    await cluster.create_topic("t", {1: (3, 2)})
+    assert T0 in cluster.running[1].metadata
 
 
-def test_a_topic_removed_by_hand_is_forgotten() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.delete_tree(TopicZNode.path("t"))
-        await cluster.settle()
-        assert T0 not in cluster.running[1].metadata
-        assert cluster.running[2].stopped == {T0}
-        await cluster.create_topic("t", {0: (3,)})
-        assert cluster.state("t").leader == 3
-
-    scenario(play)
+@on_cluster()
+async def test_a_topic_removed_by_hand_is_forgotten(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.delete_tree(TopicZNode.path("t"))
+    await cluster.settle()
+    assert T0 not in cluster.running[1].metadata
+    assert cluster.running[2].stopped == {T0}
+    await cluster.create_topic("t", {0: (3,)})
+    assert cluster.state("t").leader == 3
 
 
-def test_a_topic_deleted_and_made_again_between_two_looks() -> None:
+@on_cluster()
+async def test_a_topic_deleted_and_made_again_between_two_looks(cluster: MemoryCluster) -> None:
     """FLT-36: same name, another id."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.put_topic("t", {0: (2, 3)}, ID_1)
-        await cluster.settle()
-        await cluster.kill(2)
-        await cluster.start(2)
-        cluster.delete_tree(TopicZNode.path("t"))
-        cluster.put_topic("t", {0: (2, 1)}, ID_2)
-        await cluster.settle()
-        assert cluster.state("t") == LeaderAndIsr(2, 0, (2, 1), 1, 0)
-        last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
-        assert last.topic_ids == {"t": ID_2}
-
-    scenario(play)
+    cluster.put_topic("t", {0: (2, 3)}, ID_1)
+    await cluster.settle()
+    await cluster.kill(2)
+    await cluster.start(2)
+    cluster.delete_tree(TopicZNode.path("t"))
+    cluster.put_topic("t", {0: (2, 1)}, ID_2)
+    await cluster.settle()
+    assert cluster.state("t") == LeaderAndIsr(2, 0, (2, 1), 1, 0)
+    last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
+    assert last.topic_ids == {"t": ID_2}
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_a_topic_deleted_and_made_again_during_the_looks(turns: int) -> None:
+@on_cluster()
+async def test_a_topic_deleted_and_made_again_during_the_looks(cluster: MemoryCluster, turns: int) -> None:
     """FLT-36: its node is missed in one look and its name is there again in the next, wherever between them it comes back."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.put_topic("t", {0: (2, 3)}, ID_1)
-        await cluster.settle()
-        cluster.delete_tree(TopicZNode.path("t"))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        cluster.put_topic("t", {0: (3, 2)}, ID_2)
-        await cluster.settle()
-        assert cluster.state("t").leader == 3
-        last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
-        assert last.topic_ids == {"t": ID_2}
-
-    scenario(play)
+    cluster.put_topic("t", {0: (2, 3)}, ID_1)
+    await cluster.settle()
+    cluster.delete_tree(TopicZNode.path("t"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    cluster.put_topic("t", {0: (3, 2)}, ID_2)
+    await cluster.settle()
+    assert cluster.state("t").leader == 3
+    last = [r for r in cluster.running[2].requests if isinstance(r, LeaderAndIsrRequest)][-1]
+    assert last.topic_ids == {"t": ID_2}
 
 
 @pytest.mark.parametrize("path", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/brokers/ids/7"])
 @pytest.mark.parametrize("rubbish", [b"", b"{", b"[]", b'{"version":1}', b"\xff\xfe", b"1" * 5000])
-def test_rubbish_in_a_znode_is_left_alone(path: str, rubbish: bytes) -> None:
+@on_cluster()
+async def test_rubbish_in_a_znode_is_left_alone(cluster: MemoryCluster, path: str, rubbish: bytes) -> None:
     """Also in the next controller's first look."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        if path.endswith("state"):
-            cluster.put_topic("bad", {0: (2, 3)})
-        cluster.server.ensure(path, rubbish)
-        await cluster.settle()
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.kill(1)
-        await cluster.kill(2)
-        assert cluster.server.nodes[path].data == rubbish
-        assert cluster.state("t").leader == 3
-        assert cluster.controllers[3].is_active
-        assert cluster.controller_epoch == 3, "nobody failed and was elected again"
-        cluster.delete_tree(path)
-        if "topics" in path:
-            cluster.delete_tree("/brokers/topics/bad")
-
-    scenario(play)
+    if path.endswith("state"):
+        cluster.put_topic("bad", {0: (2, 3)})
+    cluster.server.ensure(path, rubbish)
+    await cluster.settle()
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.kill(1)
+    await cluster.kill(2)
+    assert cluster.server.nodes[path].data == rubbish
+    assert cluster.state("t").leader == 3
+    assert cluster.controllers[3].is_active
+    assert cluster.controller_epoch == 3, "nobody failed and was elected again"
+    cluster.delete_tree(path)
+    if "topics" in path:
+        cluster.delete_tree("/brokers/topics/bad")
 
 
 @pytest.mark.parametrize("replicas", [(), (2, 2)])
-def test_an_impossible_assignment_is_left_alone_until_it_is_repaired(replicas: tuple[int, ...]) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3), 1: replicas})
-        assert cluster.states() == {}
-        await cluster.create_topic("t", {0: (2, 3), 1: (3,)})
-        assert len(cluster.states()) == 2
+@on_cluster()
+async def test_an_impossible_assignment_is_left_alone_until_it_is_repaired(
+    cluster: MemoryCluster, replicas: tuple[int, ...]
+) -> None:
+    await cluster.create_topic("t", {0: (2, 3), 1: replicas})
+    assert cluster.states() == {}
+    await cluster.create_topic("t", {0: (2, 3), 1: (3,)})
+    assert len(cluster.states()) == 2
 
-    scenario(play)
 
-
-def test_preferred_election_by_the_znode() -> None:
+@on_cluster()
+async def test_preferred_election_by_the_znode(cluster: MemoryCluster) -> None:
     """CTL-12; unknown partitions and rubbish are removed with the node."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
-        await cluster.bounce(2)
-        assert cluster.state("t", 0).leader == 3
-        cluster.leader_writes_isr("t", 0, (3, 2))
+    await cluster.create_topic("t", {0: (2, 3), 1: (2, 3)})
+    await cluster.bounce(2)
+    assert cluster.state("t", 0).leader == 3
+    cluster.leader_writes_isr("t", 0, (3, 2))
+    await cluster.settle()
+    asked = [T0, TopicPartition("t", 1), TopicPartition("no", 5)]
+    for data in (PreferredElectionZNode.encode(asked), b"rubbish"):
+        cluster.server.ensure(PreferredElectionZNode.PATH, data)
         await cluster.settle()
-        asked = [T0, TopicPartition("t", 1), TopicPartition("no", 5)]
-        for data in (PreferredElectionZNode.encode(asked), b"rubbish"):
-            cluster.server.ensure(PreferredElectionZNode.PATH, data)
-            await cluster.settle()
-            assert PreferredElectionZNode.PATH not in cluster.server.nodes
-        assert cluster.state("t", 0) == LeaderAndIsr(2, 2, (3, 2), 1, 3)
-        assert cluster.state("t", 1).leader == 3, "2 is not in its ISR"
-
-    scenario(play)
+        assert PreferredElectionZNode.PATH not in cluster.server.nodes
+    assert cluster.state("t", 0) == LeaderAndIsr(2, 2, (3, 2), 1, 3)
+    assert cluster.state("t", 1).leader == 3, "2 is not in its ISR"
 
 
 @pytest.mark.parametrize(("percentage", "leader"), [(10, 2), (60, 3)])

@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
 from protocol.zk.znodes import LogDirEventZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -33,135 +33,114 @@ async def fail(cluster: MemoryCluster, broker: int, *partitions: TopicPartition)
     await cluster.settle()
 
 
-def test_the_leader_moves_and_the_other_directory_goes_on() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-        await fail(cluster, 2, T0)
-        assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3, 1))
-        assert (cluster.state("t", 1).leader, cluster.state("t", 1).isr) == (2, (2, 3, 1))
-        assert offline(cluster) == {(2,)}
-        assert offline(cluster, T1) == {()}
-        assert replica_status(cluster, 2) is ReplicaStatus.OFFLINE
-        assert replica_status(cluster, 2, T1) is ReplicaStatus.ONLINE
-
-    scenario(play)
+@on_cluster()
+async def test_the_leader_moves_and_the_other_directory_goes_on(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
+    await fail(cluster, 2, T0)
+    assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3, 1))
+    assert (cluster.state("t", 1).leader, cluster.state("t", 1).isr) == (2, (2, 3, 1))
+    assert offline(cluster) == {(2,)}
+    assert offline(cluster, T1) == {()}
+    assert replica_status(cluster, 2) is ReplicaStatus.OFFLINE
+    assert replica_status(cluster, 2, T1) is ReplicaStatus.ONLINE
 
 
-def test_a_follower_leaves_the_isr_in_a_new_epoch() -> None:
+@on_cluster()
+async def test_a_follower_leaves_the_isr_in_a_new_epoch(cluster: MemoryCluster) -> None:
     """BUG-6: the leader must take it over."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)})
-        await fail(cluster, 3, T0)
-        state = cluster.state("t")
-        assert (state.leader, state.isr, state.leader_epoch) == (2, (2, 1), 1)
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1)})
+    await fail(cluster, 3, T0)
+    state = cluster.state("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (2, 1), 1)
 
 
-def test_nobody_else_in_the_isr_waits_for_the_disk_and_comes_back_with_the_brokers_next_life() -> None:
+@on_cluster()
+async def test_nobody_else_in_the_isr_waits_for_the_disk_and_comes_back_with_the_brokers_next_life(
+    cluster: MemoryCluster,
+) -> None:
     """INV-4, INV-18: no leader, the ISR is kept."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.leader_writes_isr("t", 0, (2,))
-        await cluster.settle()
-        await fail(cluster, 2, T0)
-        assert (cluster.state("t").leader, cluster.state("t").isr) == (-1, (2,))
-        cluster.disks[2].offline.clear()
-        await cluster.bounce(2)
-        assert cluster.state("t").leader == 2
-        assert offline(cluster) == {()}
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.leader_writes_isr("t", 0, (2,))
+    await cluster.settle()
+    await fail(cluster, 2, T0)
+    assert (cluster.state("t").leader, cluster.state("t").isr) == (-1, (2,))
+    cluster.disks[2].offline.clear()
+    await cluster.bounce(2)
+    assert cluster.state("t").leader == 2
+    assert offline(cluster) == {()}
 
 
-def test_an_unclean_election_does_not_choose_a_replica_without_a_disk() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)}, {"unclean.leader.election.enable": "true"})
-        cluster.leader_writes_isr("t", 0, (2,))
-        await cluster.settle()
-        await fail(cluster, 3, T0)
-        await fail(cluster, 2, T0)
-        assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
-
-    scenario(play)
+@on_cluster()
+async def test_an_unclean_election_does_not_choose_a_replica_without_a_disk(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3, 1)}, {"unclean.leader.election.enable": "true"})
+    cluster.leader_writes_isr("t", 0, (2,))
+    await cluster.settle()
+    await fail(cluster, 3, T0)
+    await fail(cluster, 2, T0)
+    assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-def test_elections_by_request_do_not_choose_it(unclean: bool) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await fail(cluster, 2, T0)
-        if unclean:
-            await fail(cluster, 3, T0)
-        results: Mapping[TopicPartition, Any] = {}
-        controller = cluster.controllers[cluster.controller]
-        results = await controller.elect_leaders(unclean, [T0])
-        error = results[T0]
-        wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        assert error is not None
-        assert error.code is wanted
-        assert cluster.state("t").leader == (-1 if unclean else 3)
-
-    scenario(play)
-
-
-def test_a_controlled_shutdown_does_not_choose_it() -> None:
-    """STA-2: the replica that is left without a disk cannot take over."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
+@on_cluster()
+async def test_elections_by_request_do_not_choose_it(cluster: MemoryCluster, unclean: bool) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    await fail(cluster, 2, T0)
+    if unclean:
         await fail(cluster, 3, T0)
-        controller = cluster.controllers[cluster.controller]
-        request = ControlledShutdownRequest(2, cluster.running[2].epoch)
-        response = await controller.controlled_shutdown(request)
-        assert [(row.topic, row.partition) for row in response.partitions] == [("t", 0)]
-        await cluster.kill(2)
-        assert cluster.state("t").leader == -1
+    results: Mapping[TopicPartition, Any] = {}
+    controller = cluster.controllers[cluster.controller]
+    results = await controller.elect_leaders(unclean, [T0])
+    error = results[T0]
+    wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert error is not None
+    assert error.code is wanted
+    assert cluster.state("t").leader == (-1 if unclean else 3)
 
-    scenario(play)
+
+@on_cluster()
+async def test_a_controlled_shutdown_does_not_choose_it(cluster: MemoryCluster) -> None:
+    """STA-2: the replica that is left without a disk cannot take over."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    await fail(cluster, 3, T0)
+    controller = cluster.controllers[cluster.controller]
+    request = ControlledShutdownRequest(2, cluster.running[2].epoch)
+    response = await controller.controlled_shutdown(request)
+    assert [(row.topic, row.partition) for row in response.partitions] == [("t", 0)]
+    await cluster.kill(2)
+    assert cluster.state("t").leader == -1
 
 
-def test_a_new_controller_learns_it_from_the_answers() -> None:
+@on_cluster()
+async def test_a_new_controller_learns_it_from_the_answers(cluster: MemoryCluster) -> None:
     """Nothing of it is stored: everybody is told everything once, and answers."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)})
-        await fail(cluster, 2, T0)
-        await cluster.kill(cluster.controller)
-        assert offline(cluster) == {(2,)}
-        assert cluster.state("t").leader == 3
-        assert 2 not in cluster.state("t").isr
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1)})
+    await fail(cluster, 2, T0)
+    await cluster.kill(cluster.controller)
+    assert offline(cluster) == {(2,)}
+    assert cluster.state("t").leader == 3
+    assert 2 not in cluster.state("t").isr
 
 
-def test_a_broker_that_starts_without_a_directory() -> None:
+@on_cluster()
+async def test_a_broker_that_starts_without_a_directory(cluster: MemoryCluster) -> None:
     """KIP-112: it answers its first LeaderAndIsr with what it cannot serve."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
-        await cluster.kill(2)
-        cluster.disks[2].offline.add(T0)
-        await cluster.start(2)
-        assert offline(cluster) == {(2,)}
-        assert offline(cluster, T1) == {()}
-        assert cluster.state("t").leader == 3
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 3, 1)})
+    await cluster.kill(2)
+    cluster.disks[2].offline.add(T0)
+    await cluster.start(2)
+    assert offline(cluster) == {(2,)}
+    assert offline(cluster, T1) == {()}
+    assert cluster.state("t").leader == 3
 
 
-def test_events_that_nobody_can_read_or_of_dead_brokers_are_removed() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)})
-        before = cluster.state("t")
-        cluster.server.ensure(f"{LogDirEventZNode.PATH_PREFIX}0000000001", b"rubbish")
-        cluster.server.ensure(f"{LogDirEventZNode.PATH_PREFIX}0000000002", LogDirEventZNode.encode(77))
-        await cluster.settle()
-        assert cluster.state("t") == before
-
-    scenario(play)
+@on_cluster()
+async def test_events_that_nobody_can_read_or_of_dead_brokers_are_removed(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3, 1)})
+    before = cluster.state("t")
+    cluster.server.ensure(f"{LogDirEventZNode.PATH_PREFIX}0000000001", b"rubbish")
+    cluster.server.ensure(f"{LogDirEventZNode.PATH_PREFIX}0000000002", LogDirEventZNode.encode(77))
+    await cluster.settle()
+    assert cluster.state("t") == before
 
 
 def test_the_node_is_kafkas() -> None:

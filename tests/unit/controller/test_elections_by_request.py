@@ -12,6 +12,7 @@ from protocol.types import LeaderAndIsr, TopicPartition
 from protocol.zk.session import SetOp
 from protocol.zk.znodes import DeleteTopicZNode, PartitionStateZNode
 from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.played import played
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 NONE = ErrorCode.NONE
@@ -40,145 +41,122 @@ def play(story: Callable[[MemoryCluster], Awaitable[None]]) -> None:
     scenario(prepared)
 
 
-def test_preferred_leaders() -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        unknown = TopicPartition("no", 1)
-        assert await elect(cluster, [T0, T1, T2, unknown]) == {
-            T0: NONE,
-            T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            T2: ErrorCode.ELECTION_NOT_NEEDED,
-            unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        }
-        assert cluster.state("t", 0) == LeaderAndIsr(2, 2, (3, 2), 1, 3)
-        assert cluster.running[1].metadata[T0].leader == 2
-        assert cluster.running[2].replicas[T0].leader == 2
-        assert await elect(cluster, [T0]) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
-
-    play(story)
+@played(play)
+async def test_preferred_leaders(cluster: MemoryCluster) -> None:
+    unknown = TopicPartition("no", 1)
+    assert await elect(cluster, [T0, T1, T2, unknown]) == {
+        T0: NONE,
+        T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        T2: ErrorCode.ELECTION_NOT_NEEDED,
+        unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert cluster.state("t", 0) == LeaderAndIsr(2, 2, (3, 2), 1, 3)
+    assert cluster.running[1].metadata[T0].leader == 2
+    assert cluster.running[2].replicas[T0].leader == 2
+    assert await elect(cluster, [T0]) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
 
 
-def test_asked_for_all_it_names_only_those_that_needed_one() -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        assert await elect(cluster, None) == {T0: NONE, T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-        assert await elect(cluster, None, unclean=True) == {}
-
-    play(story)
+@played(play)
+async def test_asked_for_all_it_names_only_those_that_needed_one(cluster: MemoryCluster) -> None:
+    assert await elect(cluster, None) == {T0: NONE, T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert await elect(cluster, None, unclean=True) == {}
 
 
-def test_unclean_only_where_nobody_leads_and_only_when_it_is_asked_for() -> None:
+@played(play)
+async def test_unclean_only_where_nobody_leads_and_only_when_it_is_asked_for(cluster: MemoryCluster) -> None:
     """INV-18: the failure alone elects nobody from outside the ISR; the preferred election does not either."""
-
-    async def story(cluster: MemoryCluster) -> None:
-        await cluster.kill(3)
-        assert cluster.state("t", 1).leader == -1
-        assert cluster.state("t", 1).isr == (3,)
-        before = cluster.state("t", 2)
-        assert await elect(cluster, [T0, T1, T2]) == {
-            T0: ErrorCode.ELECTION_NOT_NEEDED,
-            T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            T2: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        }
-        assert cluster.state("t", 1).leader == -1
-        assert await elect(cluster, None, unclean=True) == {T1: NONE}
-        assert cluster.state("t", 1).leader == 2
-        assert cluster.state("t", 1).isr == (2,)
-        (event,) = cluster.events.of("unclean_election")
-        assert event == {"partition": "t-1", "leader": 2, "isr_before": [3]}
-        assert cluster.state("t", 2) == before
-
-    play(story)
+    await cluster.kill(3)
+    assert cluster.state("t", 1).leader == -1
+    assert cluster.state("t", 1).isr == (3,)
+    before = cluster.state("t", 2)
+    assert await elect(cluster, [T0, T1, T2]) == {
+        T0: ErrorCode.ELECTION_NOT_NEEDED,
+        T1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        T2: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    }
+    assert cluster.state("t", 1).leader == -1
+    assert await elect(cluster, None, unclean=True) == {T1: NONE}
+    assert cluster.state("t", 1).leader == 2
+    assert cluster.state("t", 1).isr == (2,)
+    (event,) = cluster.events.of("unclean_election")
+    assert event == {"partition": "t-1", "leader": 2, "isr_before": [3]}
+    assert cluster.state("t", 2) == before
 
 
-def test_unclean_prefers_the_isr() -> None:
+@played(play)
+async def test_unclean_prefers_the_isr(cluster: MemoryCluster) -> None:
     """Nothing is lost where a member of the ISR lives, though losing was allowed."""
-
-    async def story(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("u", {0: (2, 3)})
-        node = cluster.server.nodes[PartitionStateZNode.path(TopicPartition("u", 0))]
-        leaderless = LeaderAndIsr(-1, 1, (3,), 1)
-        cluster.server.apply(
-            SetOp(
-                PartitionStateZNode.path(TopicPartition("u", 0)), PartitionStateZNode.encode(leaderless), node.version
-            ),
-            0,
-        )
-        await cluster.bounce(1)
-        assert cluster.state("u").leader == 3, "the next controller has done it already"
-        assert await elect(cluster, [TopicPartition("u", 0)], unclean=True) == {
-            TopicPartition("u", 0): ErrorCode.ELECTION_NOT_NEEDED
-        }
-        assert not cluster.events.of("unclean_election")
-
-    play(story)
+    await cluster.create_topic("u", {0: (2, 3)})
+    node = cluster.server.nodes[PartitionStateZNode.path(TopicPartition("u", 0))]
+    leaderless = LeaderAndIsr(-1, 1, (3,), 1)
+    cluster.server.apply(
+        SetOp(PartitionStateZNode.path(TopicPartition("u", 0)), PartitionStateZNode.encode(leaderless), node.version),
+        0,
+    )
+    await cluster.bounce(1)
+    assert cluster.state("u").leader == 3, "the next controller has done it already"
+    assert await elect(cluster, [TopicPartition("u", 0)], unclean=True) == {
+        TopicPartition("u", 0): ErrorCode.ELECTION_NOT_NEEDED
+    }
+    assert not cluster.events.of("unclean_election")
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-def test_where_no_replica_lives(unclean: bool) -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("u", {0: (3, 2)})
-        await cluster.kill(2)
-        await cluster.kill(3)
-        u0 = TopicPartition("u", 0)
-        before = cluster.state("u")
-        wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        assert await elect(cluster, [u0], unclean=unclean) == {u0: wanted}
-        assert cluster.state("u") == before, "nothing was written"
-
-    play(story)
+@played(play)
+async def test_where_no_replica_lives(cluster: MemoryCluster, unclean: bool) -> None:
+    await cluster.create_topic("u", {0: (3, 2)})
+    await cluster.kill(2)
+    await cluster.kill(3)
+    u0 = TopicPartition("u", 0)
+    before = cluster.state("u")
+    wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert await elect(cluster, [u0], unclean=unclean) == {u0: wanted}
+    assert cluster.state("u") == before, "nothing was written"
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-def test_a_partition_that_never_had_a_leader(unclean: bool) -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("u", {0: (7, 8)})
-        u0 = TopicPartition("u", 0)
-        wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        assert await elect(cluster, [u0], unclean=unclean) == {u0: wanted}
-
-    play(story)
+@played(play)
+async def test_a_partition_that_never_had_a_leader(cluster: MemoryCluster, unclean: bool) -> None:
+    await cluster.create_topic("u", {0: (7, 8)})
+    u0 = TopicPartition("u", 0)
+    wanted = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert await elect(cluster, [u0], unclean=unclean) == {u0: wanted}
 
 
 @pytest.mark.parametrize("unclean", [False, True])
-def test_a_topic_that_is_being_deleted(unclean: bool) -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        await cluster.kill(3)
-        cluster.server.ensure(DeleteTopicZNode.path("t"))
-        await cluster.settle()
-        assert await elect(cluster, [T1], unclean=unclean) == {T1: ErrorCode.INVALID_TOPIC_EXCEPTION}
-        assert await elect(cluster, None, unclean=unclean) == {}
-        await cluster.start(3)
-
-    play(story)
+@played(play)
+async def test_a_topic_that_is_being_deleted(cluster: MemoryCluster, unclean: bool) -> None:
+    await cluster.kill(3)
+    cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await cluster.settle()
+    assert await elect(cluster, [T1], unclean=unclean) == {T1: ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert await elect(cluster, None, unclean=unclean) == {}
+    await cluster.start(3)
 
 
-def test_only_the_controller_is_to_be_asked() -> None:
+@played(play)
+async def test_only_the_controller_is_to_be_asked(cluster: MemoryCluster) -> None:
     """CTL-3: also when it ceases to be it while the request waits in its queue."""
-
-    async def story(cluster: MemoryCluster) -> None:
-        with pytest.raises(KafkaError) as refused:
-            await cluster.controllers[2].elect_leaders(False, None)
-        assert refused.value.code is ErrorCode.NOT_CONTROLLER
-        asked = asyncio.ensure_future(cluster.controllers[1].elect_leaders(False, [T0]))
-        await asyncio.sleep(0)
-        cluster.expire(1)
-        with pytest.raises(KafkaError) as refused:
-            await asked
-        assert refused.value.code is ErrorCode.NOT_CONTROLLER
-        await cluster.settle()
-
-    play(story)
+    with pytest.raises(KafkaError) as refused:
+        await cluster.controllers[2].elect_leaders(False, None)
+    assert refused.value.code is ErrorCode.NOT_CONTROLLER
+    asked = asyncio.ensure_future(cluster.controllers[1].elect_leaders(False, [T0]))
+    await asyncio.sleep(0)
+    cluster.expire(1)
+    with pytest.raises(KafkaError) as refused:
+        await asked
+    assert refused.value.code is ErrorCode.NOT_CONTROLLER
+    await cluster.settle()
 
 
-def test_a_leader_that_changes_its_isr_at_that_moment() -> None:
+@played(play)
+async def test_a_leader_that_changes_its_isr_at_that_moment(cluster: MemoryCluster) -> None:
     """INV-4: decided again from what is there; 2 has just left the ISR, so it must not lead."""
 
-    async def story(cluster: MemoryCluster) -> None:
-        def shrinks(ops: object) -> None:
-            cluster.sessions[1].before_multi = lambda ops: None
-            cluster.leader_writes_isr("t", 0, (3,))
+    def shrinks(ops: object) -> None:
+        cluster.sessions[1].before_multi = lambda ops: None
+        cluster.leader_writes_isr("t", 0, (3,))
 
-        cluster.sessions[1].before_multi = shrinks
-        assert await elect(cluster, [T0]) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-        assert cluster.state("t", 0).leader == 3
-
-    play(story)
+    cluster.sessions[1].before_multi = shrinks
+    assert await elect(cluster, [T0]) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert cluster.state("t", 0).leader == 3

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-
-import pytest
+from collections.abc import Sequence
+from functools import partial
 
 from protocol.types import LeaderAndIsr
 from protocol.zk.session import CheckOp, CreateOp, DeleteOp, Op, SessionState, SetOp
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, ControllerZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster
 
-Play = Callable[[MemoryCluster], Awaitable[None]]
-
-
-def played(play: Play, *broker_ids: int, is_on: bool = True) -> MemoryCluster:
-    """Brokers 1, 2, 3 by default; 1 is the controller."""
-    return scenario(play, *broker_ids, fast_failure_detection=is_on)
+detecting = partial(on_cluster, fast_failure_detection=True)
 
 
 def registered(cluster: MemoryCluster) -> set[int]:
     return {int(name) for name in cluster.server.children(BrokerIdZNode.PARENT)}
+
+
+def watch_counts(cluster: MemoryCluster) -> dict[int, int]:
+    """Broker -> how many watch it."""
+    return {broker: len(watches) for broker, watches in cluster.watches.of.items() if watches}
 
 
 def deletions(cluster: MemoryCluster) -> list[list[Op]]:
@@ -34,257 +33,219 @@ def deletions(cluster: MemoryCluster) -> list[list[Op]]:
     ]
 
 
-def test_a_dead_broker_is_unregistered_while_its_session_lives() -> None:
+@detecting()
+async def test_a_dead_broker_is_unregistered_while_its_session_lives(cluster: MemoryCluster) -> None:
     """CTL-5 follows from the watch, and the deletion is fenced (INV-9) and conditional on the version."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3, 1)})
-        session = await cluster.end_process(2)
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        assert registered(cluster) == {1, 3}
-        assert cluster.state("t") == LeaderAndIsr(3, 1, (3, 1), 1, 1)
-        assert session.state is SessionState.CONNECTED
-        ((fence, deletion),) = deletions(cluster)
-        assert isinstance(fence, CheckOp)
-        assert fence.path == ControllerEpochZNode.PATH
-        assert deletion == DeleteOp(BrokerIdZNode.path(2), 0)
-        assert [row["broker"] for row in cluster.events.of("broker_found_dead")] == [2]
-        session.expire()  # much later: nothing of it is left
-        await cluster.settle()
-        assert cluster.controller_epoch == 1
-
-    played(play)
+    await cluster.create_topic("t", {0: (2, 3, 1)})
+    session = await cluster.end_process(2)
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    assert registered(cluster) == {1, 3}
+    assert cluster.state("t") == LeaderAndIsr(3, 1, (3, 1), 1, 1)
+    assert session.state is SessionState.CONNECTED
+    ((fence, deletion),) = deletions(cluster)
+    assert isinstance(fence, CheckOp)
+    assert fence.path == ControllerEpochZNode.PATH
+    assert deletion == DeleteOp(BrokerIdZNode.path(2), 0)
+    assert [row["broker"] for row in cluster.events.of("broker_found_dead")] == [2]
+    session.expire()  # much later: nothing of it is left
+    await cluster.settle()
+    assert cluster.controller_epoch == 1
 
 
-def test_a_proof_about_an_earlier_life_is_worthless() -> None:
+@detecting()
+async def test_a_proof_about_an_earlier_life_is_worthless(cluster: MemoryCluster) -> None:
     """STA-3, BUG-16: the broker started again before the controller looked."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        (watch,) = (w for w in cluster.watches.of[2] if w is cluster.watches.of[2][0])
-        found_dead = watch.found_dead
-        session = await cluster.end_process(2)
-        session.expire()
-        await cluster.launch(2)  # its new node is not seen yet
-        found_dead()
-        await cluster.settle()
-        found_dead()
-        await cluster.settle()
-        assert registered(cluster) == {1, 2, 3}
-        assert deletions(cluster) == []
-
-    played(play)
+    (watch,) = (w for w in cluster.watches.of[2] if w is cluster.watches.of[2][0])
+    found_dead = watch.found_dead
+    session = await cluster.end_process(2)
+    session.expire()
+    await cluster.launch(2)  # its new node is not seen yet
+    found_dead()
+    await cluster.settle()
+    found_dead()
+    await cluster.settle()
+    assert registered(cluster) == {1, 2, 3}
+    assert deletions(cluster) == []
 
 
-def test_a_deposed_controller_unregisters_nobody() -> None:
+@detecting()
+async def test_a_deposed_controller_unregisters_nobody(cluster: MemoryCluster) -> None:
     """INV-9, BUG-8: its epoch is checked in the same multi."""
 
-    async def play(cluster: MemoryCluster) -> None:
-        def depose(ops: Sequence[Op]) -> None:
-            if any(isinstance(op, DeleteOp) and op.path == BrokerIdZNode.path(2) for op in ops):
-                cluster.sessions[1].before_multi = lambda _: None
-                cluster.delete_tree(ControllerZNode.PATH)
-                cluster.server.apply(SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(7)), 0)
-
-        cluster.sessions[1].before_multi = depose
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        assert registered(cluster) == {1, 2, 3}
-        assert cluster.controller_epoch == 8
-
-    played(play)
-
-
-def test_one_wrongly_judged_registers_again_and_is_not_judged_again() -> None:
-    """A firewall that refuses in the broker's name: the same session comes back, so only its end counts from now on."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        assert registered(cluster) == {1, 3}
-        cluster.register(2)
-        await cluster.settle()
-        assert cluster.state("t").leader == 3
-        for _ in range(3):
-            cluster.watches.refuse(2)
-            await cluster.settle()
-        assert registered(cluster) == {1, 2, 3}
-        assert len(deletions(cluster)) == 1
-        # Its next life is another matter.
-        await cluster.bounce(2)
-        await cluster.end_process(2)
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        assert registered(cluster) == {1, 3}
-
-    played(play)
-
-
-def test_while_zookeeper_is_away_nothing_is_decided() -> None:
-    """CTL-14: the proof is made good when it is back."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.end_process(2)
-        cluster.set_connected(1, False)
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        assert registered(cluster) == {1, 2, 3}
-        cluster.set_connected(1, True)
-        await cluster.settle()
-        assert registered(cluster) == {1, 3}
-        assert cluster.state("t").leader == 3
-
-    played(play)
-
-
-def test_a_lost_answer_to_the_deletion_does_no_harm() -> None:
-    """FLT-19, BUG-5."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.end_process(2)
-        cluster.sessions[1].lose_answers = 1
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        cluster.watches.refuse(2)
-        await cluster.settle()
-        assert registered(cluster) == {1, 3}
-
-    played(play)
-
-
-def test_a_dead_controller_is_found_by_the_others() -> None:
-    """Its office and its registration go in one multi; one of those that found it succeeds, and one election follows."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2, 3)})
-        await cluster.end_process(1)
-        cluster.watches.refuse(1)
-        await cluster.settle()
-        assert cluster.controller in (2, 3)
-        assert cluster.controller_epoch == 2
-        assert registered(cluster) == {2, 3}
-        assert cluster.state("t").leader == 2
-        (ops,) = deletions(cluster)
-        fence, office, registration = ops
-        assert isinstance(fence, CheckOp)
-        assert fence.path == ControllerEpochZNode.PATH
-        assert (office, registration) == (DeleteOp(ControllerZNode.PATH), DeleteOp(BrokerIdZNode.path(1), 0))
-        assert [row["broker"] for row in cluster.events.of("controller_found_dead")] == [1]
-
-    played(play)
-
-
-def test_controller_after_controller() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        for expected in range(2, 5):
-            dead = cluster.controller
-            await cluster.end_process(dead)
-            cluster.watches.refuse(dead)
-            await cluster.settle()
-            assert cluster.controller_epoch == expected
-            assert dead not in registered(cluster)
-
-    played(play, 1, 2, 3, 4, 5)
-
-
-def test_somebody_was_elected_meanwhile() -> None:
-    """The epoch that was read before guards `/controller`: the next controller's node is not deleted for the old one's."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.end_process(1)
-
-        def another_is_elected(ops: Sequence[Op]) -> None:
-            for session in (cluster.sessions[2], cluster.sessions[3]):
-                session.before_multi = lambda _: None
+    def depose(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, DeleteOp) and op.path == BrokerIdZNode.path(2) for op in ops):
+            cluster.sessions[1].before_multi = lambda _: None
             cluster.delete_tree(ControllerZNode.PATH)
-            session_id = cluster.sessions[3].session_id
-            cluster.server.apply(
-                CreateOp(ControllerZNode.PATH, ControllerZNode.encode(3, 0), ephemeral=True), session_id
-            )
-            cluster.server.apply(SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(2)), 0)
+            cluster.server.apply(SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(7)), 0)
 
+    cluster.sessions[1].before_multi = depose
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    assert registered(cluster) == {1, 2, 3}
+    assert cluster.controller_epoch == 8
+
+
+@detecting()
+async def test_one_wrongly_judged_registers_again_and_is_not_judged_again(cluster: MemoryCluster) -> None:
+    """A firewall that refuses in the broker's name: the same session comes back, so only its end counts from now on."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    assert registered(cluster) == {1, 3}
+    cluster.register(2)
+    await cluster.settle()
+    assert cluster.state("t").leader == 3
+    for _ in range(3):
+        cluster.watches.refuse(2)
+        await cluster.settle()
+    assert registered(cluster) == {1, 2, 3}
+    assert len(deletions(cluster)) == 1
+    # Its next life is another matter.
+    await cluster.bounce(2)
+    await cluster.end_process(2)
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    assert registered(cluster) == {1, 3}
+
+
+@detecting()
+async def test_while_zookeeper_is_away_nothing_is_decided(cluster: MemoryCluster) -> None:
+    """CTL-14: the proof is made good when it is back."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.end_process(2)
+    cluster.set_connected(1, False)
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    assert registered(cluster) == {1, 2, 3}
+    cluster.set_connected(1, True)
+    await cluster.settle()
+    assert registered(cluster) == {1, 3}
+    assert cluster.state("t").leader == 3
+
+
+@detecting()
+async def test_a_lost_answer_to_the_deletion_does_no_harm(cluster: MemoryCluster) -> None:
+    """FLT-19, BUG-5."""
+    await cluster.end_process(2)
+    cluster.sessions[1].lose_answers = 1
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    cluster.watches.refuse(2)
+    await cluster.settle()
+    assert registered(cluster) == {1, 3}
+
+
+@detecting()
+async def test_a_dead_controller_is_found_by_the_others(cluster: MemoryCluster) -> None:
+    """Its office and its registration go in one multi; one of those that found it succeeds, and one election follows."""
+    await cluster.create_topic("t", {0: (1, 2, 3)})
+    await cluster.end_process(1)
+    cluster.watches.refuse(1)
+    await cluster.settle()
+    assert cluster.controller in (2, 3)
+    assert cluster.controller_epoch == 2
+    assert registered(cluster) == {2, 3}
+    assert cluster.state("t").leader == 2
+    (ops,) = deletions(cluster)
+    fence, office, registration = ops
+    assert isinstance(fence, CheckOp)
+    assert fence.path == ControllerEpochZNode.PATH
+    assert (office, registration) == (DeleteOp(ControllerZNode.PATH), DeleteOp(BrokerIdZNode.path(1), 0))
+    assert [row["broker"] for row in cluster.events.of("controller_found_dead")] == [1]
+
+
+@detecting(1, 2, 3, 4, 5)
+async def test_controller_after_controller(cluster: MemoryCluster) -> None:
+    for expected in range(2, 5):
+        dead = cluster.controller
+        await cluster.end_process(dead)
+        cluster.watches.refuse(dead)
+        await cluster.settle()
+        assert cluster.controller_epoch == expected
+        assert dead not in registered(cluster)
+
+
+@detecting()
+async def test_somebody_was_elected_meanwhile(cluster: MemoryCluster) -> None:
+    """The epoch that was read before guards `/controller`: the next controller's node is not deleted for the old one's."""
+    await cluster.end_process(1)
+
+    def another_is_elected(ops: Sequence[Op]) -> None:
         for session in (cluster.sessions[2], cluster.sessions[3]):
-            session.before_multi = another_is_elected
-        before = len(cluster.server.writes)
-        cluster.watches.refuse(1)
-        for _ in range(40):
-            await asyncio.sleep(0)
-        assert not any(
-            isinstance(op, DeleteOp) and op.path == ControllerZNode.PATH and isinstance(ops[0], CheckOp)
-            for _, ops in cluster.server.writes[before:]
-            for op in ops
-        )
-        # Broker 1's session ends at last, and the controller of the story steps down.
-        cluster.server.end_session(1)
+            session.before_multi = lambda _: None
         cluster.delete_tree(ControllerZNode.PATH)
+        session_id = cluster.sessions[3].session_id
+        cluster.server.apply(CreateOp(ControllerZNode.PATH, ControllerZNode.encode(3, 0), ephemeral=True), session_id)
+        cluster.server.apply(SetOp(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(2)), 0)
 
-    played(play)
+    for session in (cluster.sessions[2], cluster.sessions[3]):
+        session.before_multi = another_is_elected
+    before = len(cluster.server.writes)
+    cluster.watches.refuse(1)
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert not any(
+        isinstance(op, DeleteOp) and op.path == ControllerZNode.PATH and isinstance(ops[0], CheckOp)
+        for _, ops in cluster.server.writes[before:]
+        for op in ops
+    )
+    # Broker 1's session ends at last, and the controller of the story steps down.
+    cluster.server.end_session(1)
+    cluster.delete_tree(ControllerZNode.PATH)
 
 
-def test_a_controller_that_registered_again_meanwhile_keeps_its_office() -> None:
+@detecting()
+async def test_a_controller_that_registered_again_meanwhile_keeps_its_office(cluster: MemoryCluster) -> None:
     """Its registration was lost and made again: what refused was before that."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        found_dead = [watch.found_dead for watch in cluster.watches.of[1]]
-        cluster.delete_tree(BrokerIdZNode.path(1))
-        cluster.register(1)
-        for report in found_dead:
-            report()
-        await cluster.settle()
-        assert cluster.controller == 1
-        assert cluster.controller_epoch == 1
-        assert cluster.watches.of[1] == [], "somebody deletes its registration though it lives: its session decides now"
-
-    played(play)
+    found_dead = [watch.found_dead for watch in cluster.watches.of[1]]
+    cluster.delete_tree(BrokerIdZNode.path(1))
+    cluster.register(1)
+    for report in found_dead:
+        report()
+    await cluster.settle()
+    assert cluster.controller == 1
+    assert cluster.controller_epoch == 1
+    assert cluster.watches.of[1] == [], "somebody deletes its registration though it lives: its session decides now"
 
 
-def test_a_controller_wrongly_judged_serves_on_or_makes_way() -> None:
+@detecting()
+async def test_a_controller_wrongly_judged_serves_on_or_makes_way(cluster: MemoryCluster) -> None:
     """It lives: it sees its office gone, and is fenced (INV-9). Judged once, it is not judged again in that session."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2, 3)})
+    await cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.watches.refuse(1)
+    await cluster.settle()
+    assert cluster.controller_epoch == 2
+    assert registered(cluster) == {2, 3}
+    cluster.register(1)
+    await cluster.settle()
+    for _ in range(3):
         cluster.watches.refuse(1)
         await cluster.settle()
-        assert cluster.controller_epoch == 2
-        assert registered(cluster) == {2, 3}
-        cluster.register(1)
-        await cluster.settle()
-        for _ in range(3):
-            cluster.watches.refuse(1)
-            await cluster.settle()
-        assert registered(cluster) == {1, 2, 3}
-        assert cluster.controller_epoch == 2
-
-    played(play)
+    assert registered(cluster) == {1, 2, 3}
+    assert cluster.controller_epoch == 2
 
 
-@pytest.mark.parametrize("is_on", [True, False])
-def test_who_watches_whom(is_on: bool) -> None:
-    """The controller watches the others, they watch it, nobody itself; and nobody anybody with the switch off."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        watched = {broker: len(watches) for broker, watches in cluster.watches.of.items() if watches}
-        assert watched == ({1: 2, 2: 1, 3: 1} if is_on else {})
-
-    played(play, is_on=is_on)
+@detecting()
+async def test_the_controller_watches_all_others_and_they_watch_it(cluster: MemoryCluster) -> None:
+    assert watch_counts(cluster) == {1: 2, 2: 1, 3: 1}
 
 
-def test_nothing_is_watched_without_a_session() -> None:
+@on_cluster()
+async def test_nobody_is_watched_when_it_is_switched_off(cluster: MemoryCluster) -> None:
+    assert watch_counts(cluster) == {}
+
+
+@detecting()
+async def test_nothing_is_watched_without_a_session(cluster: MemoryCluster) -> None:
     """STA-4: a controller whose session expired stops judging others at once."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.sessions[1].expire()
-        cluster.controllers[1].on_session_expired()
-        assert cluster.watches.of[2] == []
-        assert cluster.watches.of[3] == []
-        await cluster.settle()
-        cluster.sessions[1].renew()
-        cluster.register(1)
-        cluster.controllers[1].on_session_restored()
-        await cluster.settle()
-        watched = {broker: len(watches) for broker, watches in cluster.watches.of.items() if watches}
-        assert watched == {broker: 2 if broker == cluster.controller else 1 for broker in (1, 2, 3)}
-
-    played(play)
+    cluster.sessions[1].expire()
+    cluster.controllers[1].on_session_expired()
+    assert cluster.watches.of[2] == []
+    assert cluster.watches.of[3] == []
+    await cluster.settle()
+    cluster.sessions[1].renew()
+    cluster.register(1)
+    cluster.controllers[1].on_session_restored()
+    await cluster.settle()
+    assert watch_counts(cluster) == {broker: 2 if broker == cluster.controller else 1 for broker in (1, 2, 3)}

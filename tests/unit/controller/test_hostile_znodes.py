@@ -23,7 +23,7 @@ from protocol.zk.znodes import (
     ReassignPartitionsZNode,
     TopicZNode,
 )
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
 
 T0 = TopicPartition("t", 0)
 
@@ -130,57 +130,51 @@ def test_a_topic_with_an_illegal_name_is_told_to_nobody(name: str, caplog: pytes
 
 
 @pytest.mark.parametrize("data", BAD_ASSIGNMENTS.values(), ids=BAD_ASSIGNMENTS.keys())
-def test_a_topic_whose_assignment_is_rubbish_harms_no_other(data: bytes) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        raw_topic(cluster, "bad", data)
-        await still_works(cluster)
-        raw_topic(cluster, "t", data)  # a known one becomes unreadable: it goes on as it was
-        await cluster.settle()
-        assert cluster.controller_epoch == 1
-        assert T0 in cluster.running[1].metadata
-        cluster.put_topic("t", {0: (2, 3)})
-        await cluster.settle()
-        await new_controller(cluster)
-        assert not {tp for broker in cluster.running.values() for tp in broker.metadata if tp.topic == "bad"}
-
-    scenario(play)
+@on_cluster()
+async def test_a_topic_whose_assignment_is_rubbish_harms_no_other(cluster: MemoryCluster, data: bytes) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    raw_topic(cluster, "bad", data)
+    await still_works(cluster)
+    raw_topic(cluster, "t", data)  # a known one becomes unreadable: it goes on as it was
+    await cluster.settle()
+    assert cluster.controller_epoch == 1
+    assert T0 in cluster.running[1].metadata
+    cluster.put_topic("t", {0: (2, 3)})
+    await cluster.settle()
+    await new_controller(cluster)
+    assert not {tp for broker in cluster.running.values() for tp in broker.metadata if tp.topic == "bad"}
 
 
 @pytest.mark.parametrize("data", BAD_STATES.values(), ids=BAD_STATES.keys())
-def test_a_state_that_is_rubbish_harms_its_partition_alone(data: bytes) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.create_topic("bad", {0: (1, 2), 1: (2, 3)})
-        path = PartitionStateZNode.path(TopicPartition("bad", 0))
-        good = cluster.server.nodes[path].data
-        cluster.server.ensure(path, data)
-        cluster.server.ensure(
-            f"{IsrChangeZNode.PATH_PREFIX}0000000007", IsrChangeZNode.encode([TopicPartition("bad", 0), T0])
-        )
-        await still_works(cluster)
-        await new_controller(cluster)
-        assert TopicPartition("bad", 1) in cluster.running[1].metadata
-        assert cluster.server.nodes[path].data == data, "it is left alone"
-        cluster.server.ensure(path, good)
-        cluster.delete_tree(TopicZNode.path("bad"))
-
-    scenario(play)
+@on_cluster()
+async def test_a_state_that_is_rubbish_harms_its_partition_alone(cluster: MemoryCluster, data: bytes) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.create_topic("bad", {0: (1, 2), 1: (2, 3)})
+    path = PartitionStateZNode.path(TopicPartition("bad", 0))
+    good = cluster.server.nodes[path].data
+    cluster.server.ensure(path, data)
+    cluster.server.ensure(
+        f"{IsrChangeZNode.PATH_PREFIX}0000000007", IsrChangeZNode.encode([TopicPartition("bad", 0), T0])
+    )
+    await still_works(cluster)
+    await new_controller(cluster)
+    assert TopicPartition("bad", 1) in cluster.running[1].metadata
+    assert cluster.server.nodes[path].data == data, "it is left alone"
+    cluster.server.ensure(path, good)
+    cluster.delete_tree(TopicZNode.path("bad"))
 
 
 @pytest.mark.parametrize(
     "name", ["²", "٣", "9" * 5000, "99999999999", "01", "-1", "x", "1 "], ids=lambda n: ascii(n[:9])
 )
-def test_a_registration_with_an_id_that_is_none(name: str) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        path = f"{BrokerIdZNode.PARENT}/{name}"
-        cluster.server.ensure(path, cluster.server.nodes[BrokerIdZNode.path(1)].data)
-        await still_works(cluster)
-        await new_controller(cluster)
-        cluster.delete_tree(path)
-
-    scenario(play)
+@on_cluster()
+async def test_a_registration_with_an_id_that_is_none(cluster: MemoryCluster, name: str) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    path = f"{BrokerIdZNode.PARENT}/{name}"
+    cluster.server.ensure(path, cluster.server.nodes[BrokerIdZNode.path(1)].data)
+    await still_works(cluster)
+    await new_controller(cluster)
+    cluster.delete_tree(path)
 
 
 def registration(**changes: Any) -> bytes:
@@ -214,16 +208,14 @@ BAD_REGISTRATIONS = {
 
 
 @pytest.mark.parametrize("data", BAD_REGISTRATIONS.values(), ids=BAD_REGISTRATIONS.keys())
-def test_a_registration_that_is_rubbish_is_no_broker(data: bytes) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.server.ensure(BrokerIdZNode.path(9), data)
-        await still_works(cluster)
-        assert {info.id for info in cluster.running[1].brokers} == {1, 2, 3}
-        await new_controller(cluster)
-        cluster.delete_tree(BrokerIdZNode.path(9))
-
-    scenario(play)
+@on_cluster()
+async def test_a_registration_that_is_rubbish_is_no_broker(cluster: MemoryCluster, data: bytes) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.server.ensure(BrokerIdZNode.path(9), data)
+    await still_works(cluster)
+    assert {info.id for info in cluster.running[1].brokers} == {1, 2, 3}
+    await new_controller(cluster)
+    cluster.delete_tree(BrokerIdZNode.path(9))
 
 
 BAD_PARTITION_LISTS = {
@@ -251,14 +243,14 @@ BAD_PARTITION_LISTS = {
         f"{LogDirEventZNode.PATH_PREFIX}0000000001",
     ],
 )
-def test_a_request_or_notification_that_is_rubbish_is_removed(path: str, data: bytes) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.server.ensure(path, data)
-        await still_works(cluster)
-        assert path not in cluster.server.nodes
-
-    scenario(play)
+@on_cluster()
+async def test_a_request_or_notification_that_is_rubbish_is_removed(
+    cluster: MemoryCluster, path: str, data: bytes
+) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.server.ensure(path, data)
+    await still_works(cluster)
+    assert path not in cluster.server.nodes
 
 
 @pytest.mark.parametrize(
@@ -275,25 +267,22 @@ def test_a_request_or_notification_that_is_rubbish_is_removed(path: str, data: b
     ],
     ids=lambda path: path[:40],
 )
-def test_a_node_that_cannot_be_removed_for_its_children_ends_no_term(parent: str) -> None:
+@on_cluster()
+async def test_a_node_that_cannot_be_removed_for_its_children_ends_no_term(cluster: MemoryCluster, parent: str) -> None:
     """A delete fails with NotEmpty where somebody has put something below."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.create_topic("good", {0: (2, 3)})
-        cluster.server.ensure(f"{parent}/child/grandchild", b"{}")
-        if parent == ConfigZNode.path("topics", "t"):
-            cluster.server.ensure(DeleteTopicZNode.path("t"))
-        await cluster.settle()
-        assert cluster.controller_epoch == 1
-        await cluster.create_topic("after", {0: (2, 3)})
-        assert cluster.state("after").leader == 2
-        if "t" in (parent.rpartition("/")[2],):
-            assert T0 not in cluster.running[1].metadata, "deleted all the same"
-            assert TopicZNode.path("t") not in cluster.server.nodes
-        assert parent not in cluster.server.nodes, "with what is below"
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.create_topic("good", {0: (2, 3)})
+    cluster.server.ensure(f"{parent}/child/grandchild", b"{}")
+    if parent == ConfigZNode.path("topics", "t"):
+        cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await cluster.settle()
+    assert cluster.controller_epoch == 1
+    await cluster.create_topic("after", {0: (2, 3)})
+    assert cluster.state("after").leader == 2
+    if "t" in (parent.rpartition("/")[2],):
+        assert T0 not in cluster.running[1].metadata, "deleted all the same"
+        assert TopicZNode.path("t") not in cluster.server.nodes
+    assert parent not in cluster.server.nodes, "with what is below"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster
 
 T0 = TopicPartition("t", 0)
 
@@ -17,43 +17,35 @@ async def with_an_unannounced_member(cluster: MemoryCluster) -> None:
     cluster.leader_writes_isr("t", 0, (2, 3), notify=False)
 
 
-def test_a_dead_follower_leaves_the_isr_that_it_has_just_joined() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await with_an_unannounced_member(cluster)
-        await cluster.kill(3)
-        state = cluster.state("t")
-        assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
-
-    scenario(play)
+@on_cluster()
+async def test_a_dead_follower_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
+    await with_an_unannounced_member(cluster)
+    await cluster.kill(3)
+    state = cluster.state("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
 
 
-def test_a_stopping_follower_leaves_the_isr_that_it_has_just_joined() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await with_an_unannounced_member(cluster)
-        request = ControlledShutdownRequest(3, cluster.running[3].epoch)
-        assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
-        assert cluster.state("t").isr == (2,)
-        await cluster.kill(3)
-
-    scenario(play)
+@on_cluster()
+async def test_a_stopping_follower_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
+    await with_an_unannounced_member(cluster)
+    request = ControlledShutdownRequest(3, cluster.running[3].epoch)
+    assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
+    assert cluster.state("t").isr == (2,)
+    await cluster.kill(3)
 
 
-def test_a_stopping_leader_hands_over_to_one_that_has_just_joined() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await with_an_unannounced_member(cluster)
-        request = ControlledShutdownRequest(2, cluster.running[2].epoch)
-        assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
-        assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3,))
-        await cluster.kill(2)
-
-    scenario(play)
+@on_cluster()
+async def test_a_stopping_leader_hands_over_to_one_that_has_just_joined(cluster: MemoryCluster) -> None:
+    await with_an_unannounced_member(cluster)
+    request = ControlledShutdownRequest(2, cluster.running[2].epoch)
+    assert (await cluster.controllers[1].controlled_shutdown(request)).partitions == ()
+    assert (cluster.state("t").leader, cluster.state("t").isr) == (3, (3,))
+    await cluster.kill(2)
 
 
-def test_a_failed_disk_leaves_the_isr_that_it_has_just_joined() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await with_an_unannounced_member(cluster)
-        cluster.disk_fails(3, T0)
-        await cluster.settle()
-        assert cluster.state("t").isr == (2,)
-
-    scenario(play)
+@on_cluster()
+async def test_a_failed_disk_leaves_the_isr_that_it_has_just_joined(cluster: MemoryCluster) -> None:
+    await with_an_unannounced_member(cluster)
+    cluster.disk_fails(3, T0)
+    await cluster.settle()
+    assert cluster.state("t").isr == (2,)

@@ -23,6 +23,7 @@ from tests.support.moving_replicas import (
     request,
     requested,
 )
+from tests.support.played import played
 
 TP = TopicPartition("t", 0)
 
@@ -59,29 +60,28 @@ def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluste
         ([("t", 0, [3]), ("t", 0, [4])], "named more than once"),
     ],
 )
-def test_what_is_refused_is_told_and_taken_out(rows: list[tuple[str, int, list[int]]], reason: str) -> None:
+@played(play)
+async def test_what_is_refused_is_told_and_taken_out(
+    cluster: MemoryCluster, rows: list[tuple[str, int, list[int]]], reason: str
+) -> None:
     """The good row beside it goes on; the node goes with the last row."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("good", {0: (1,)})
-        good = TopicPartition("good", 0)
-        text = ",".join(
-            f'{{"topic":"{topic}","partition":{partition},"replicas":{replicas}}}'
-            for topic, partition, replicas in [("good", 0, [2]), *rows]
-        )
-        cluster.server.ensure(ReassignPartitionsZNode.PATH, f'{{"version":1,"partitions":[{text}]}}'.encode())
-        await cluster.settle()
-        assert requested(cluster) == [(good, (2,))]
-        assert assignment_of(cluster, TP) == Assignment((1, 2))
-        (told,) = cluster.events.of("reassignment_refused")
-        assert reason in told["reason"]
-        await catch_up(cluster)
-        check_finished(cluster, {good: (2,), TP: (1, 2)})
-        request(cluster, {TP: (3, 2)})
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+    await cluster.create_topic("good", {0: (1,)})
+    good = TopicPartition("good", 0)
+    text = ",".join(
+        f'{{"topic":"{topic}","partition":{partition},"replicas":{replicas}}}'
+        for topic, partition, replicas in [("good", 0, [2]), *rows]
+    )
+    cluster.server.ensure(ReassignPartitionsZNode.PATH, f'{{"version":1,"partitions":[{text}]}}'.encode())
+    await cluster.settle()
+    assert requested(cluster) == [(good, (2,))]
+    assert assignment_of(cluster, TP) == Assignment((1, 2))
+    (told,) = cluster.events.of("reassignment_refused")
+    assert reason in told["reason"]
+    await catch_up(cluster)
+    check_finished(cluster, {good: (2,), TP: (1, 2)})
+    request(cluster, {TP: (3, 2)})
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 2)})
 
 
 @pytest.mark.parametrize(
@@ -100,71 +100,59 @@ def test_what_is_refused_is_told_and_taken_out(rows: list[tuple[str, int, list[i
         b"[" * 100_000,
     ],
 )
-def test_rubbish_does_not_block_the_next_admin(rubbish: bytes) -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        cluster.server.ensure(ReassignPartitionsZNode.PATH, rubbish)
-        await cluster.settle()
-        assert requested(cluster) is None
-        assert cluster.controller_epoch == 1, "the controller survives"
-        request(cluster, {TP: (3, 2)})
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+@played(play)
+async def test_rubbish_does_not_block_the_next_admin(cluster: MemoryCluster, rubbish: bytes) -> None:
+    cluster.server.ensure(ReassignPartitionsZNode.PATH, rubbish)
+    await cluster.settle()
+    assert requested(cluster) is None
+    assert cluster.controller_epoch == 1, "the controller survives"
+    request(cluster, {TP: (3, 2)})
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 2)})
 
 
-def test_a_target_written_over_another_replaces_it() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        request(cluster, {TP: (3, 2)})
-        await cluster.settle()
-        request(cluster, {TP: (4, 2)})
-        await cluster.settle()
-        assert moving(cluster) == {TP: Assignment((4, 2, 1), (4,), (1,))}
-        assert TP not in cluster.running[3].replicas
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (4, 2)})
-
-    play(act)
+@played(play)
+async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster) -> None:
+    request(cluster, {TP: (3, 2)})
+    await cluster.settle()
+    request(cluster, {TP: (4, 2)})
+    await cluster.settle()
+    assert moving(cluster) == {TP: Assignment((4, 2, 1), (4,), (1,))}
+    assert TP not in cluster.running[3].replicas
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (4, 2)})
 
 
-def test_the_api_takes_over_from_the_node() -> None:
+@played(play)
+async def test_the_api_takes_over_from_the_node(cluster: MemoryCluster) -> None:
     """The newest request counts, and the node does not bring back the older one."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        request(cluster, {TP: (3, 2)})
-        await cluster.settle()
-        await moved_to(cluster, (4, 2))
-        assert requested(cluster) is None
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (4, 2)})
-
-    play(act)
+    request(cluster, {TP: (3, 2)})
+    await cluster.settle()
+    await moved_to(cluster, (4, 2))
+    assert requested(cluster) is None
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (4, 2)})
 
 
-def test_a_node_that_is_removed_by_hand_stops_nothing() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        request(cluster, {TP: (3, 2)})
-        await cluster.settle()
-        cluster.delete_tree(ReassignPartitionsZNode.PATH)
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+@played(play)
+async def test_a_node_that_is_removed_by_hand_stops_nothing(cluster: MemoryCluster) -> None:
+    request(cluster, {TP: (3, 2)})
+    await cluster.settle()
+    cluster.delete_tree(ReassignPartitionsZNode.PATH)
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 2)})
 
 
-def test_a_new_controller_finds_a_request_nobody_has_looked_at() -> None:
+@played(play)
+async def test_a_new_controller_finds_a_request_nobody_has_looked_at(cluster: MemoryCluster) -> None:
     """CTL-2."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        cluster.crash(1)
-        request(cluster, {TP: (3, 2), TopicPartition("nosuch", 0): (3,)})
-        await cluster.settle()
-        assert requested(cluster) == [(TP, (3, 2))]
-        await catch_up(cluster)
-        await cluster.start(1)
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+    cluster.crash(1)
+    request(cluster, {TP: (3, 2), TopicPartition("nosuch", 0): (3,)})
+    await cluster.settle()
+    assert requested(cluster) == [(TP, (3, 2))]
+    await catch_up(cluster)
+    await cluster.start(1)
+    check_finished(cluster, {TP: (3, 2)})
 
 
 @pytest.mark.parametrize(
@@ -176,76 +164,68 @@ def test_a_new_controller_finds_a_request_nobody_has_looked_at() -> None:
         (Assignment((1, 2), (), (1, 2)), False),  # removes all: there is no target, and nothing is deleted
     ],
 )
-def test_moves_that_a_hand_wrote_into_the_topics_node(written: Assignment, complete: bool) -> None:
+@played(play)
+async def test_moves_that_a_hand_wrote_into_the_topics_node(
+    cluster: MemoryCluster, written: Assignment, complete: bool
+) -> None:
     """A new controller finds them: nothing is lost, and an admin can end it."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        cluster.crash(1)
-        cluster.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: written}))
+    cluster.crash(1)
+    cluster.server.ensure(TopicZNode.path("t"), TopicZNode.encode(None, {0: written}))
+    await cluster.settle()
+    await cluster.start(1)
+    await catch_up(cluster)
+    if not complete:
+        assert moving(cluster) == {TP: written}
+        assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
         await cluster.settle()
-        await cluster.start(1)
-        await catch_up(cluster)
-        if not complete:
-            assert moving(cluster) == {TP: written}
-            assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
-            await cluster.settle()
-        check_finished(cluster, {TP: (1, 2)})
-
-    play(act)
+    check_finished(cluster, {TP: (1, 2)})
 
 
 # -- the API ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_controller_answers() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        with pytest.raises(KafkaError) as raised:
-            await cluster.controllers[2].alter_reassignments({TP: (3,)})
-        assert raised.value.code is ErrorCode.NOT_CONTROLLER
-        with pytest.raises(KafkaError) as raised:
-            cluster.controllers[2].reassignments()
-        assert raised.value.code is ErrorCode.NOT_CONTROLLER
-
-    play(act)
+@played(play)
+async def test_only_the_controller_answers(cluster: MemoryCluster) -> None:
+    with pytest.raises(KafkaError) as raised:
+        await cluster.controllers[2].alter_reassignments({TP: (3,)})
+    assert raised.value.code is ErrorCode.NOT_CONTROLLER
+    with pytest.raises(KafkaError) as raised:
+        cluster.controllers[2].reassignments()
+    assert raised.value.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_each_partition_gets_its_own_answer() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        nosuch = TopicPartition("nosuch", 0)
-        empty, dead, other = (TopicPartition("t", partition) for partition in (1, 2, 3))
-        cluster.put_topic("t", {0: (1, 2), 1: (1,), 2: (1,), 3: (1,)})
-        await cluster.settle()
-        assert await ask(cluster, {TP: (3, 2), nosuch: (1,), empty: (), dead: (9,), other: None}) == {
-            TP: ErrorCode.NONE,
-            nosuch: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            empty: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            dead: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            other: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-        }
-        assert await ask(cluster, {}) == {}
-        assert moving(cluster).keys() == {TP}
-        await catch_up(cluster)
-
-    play(act)
+@played(play)
+async def test_each_partition_gets_its_own_answer(cluster: MemoryCluster) -> None:
+    nosuch = TopicPartition("nosuch", 0)
+    empty, dead, other = (TopicPartition("t", partition) for partition in (1, 2, 3))
+    cluster.put_topic("t", {0: (1, 2), 1: (1,), 2: (1,), 3: (1,)})
+    await cluster.settle()
+    assert await ask(cluster, {TP: (3, 2), nosuch: (1,), empty: (), dead: (9,), other: None}) == {
+        TP: ErrorCode.NONE,
+        nosuch: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        empty: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        dead: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        other: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    }
+    assert await ask(cluster, {}) == {}
+    assert moving(cluster).keys() == {TP}
+    await catch_up(cluster)
 
 
-def test_many_partitions_move_in_few_writes() -> None:
+@played(play)
+async def test_many_partitions_move_in_few_writes(cluster: MemoryCluster) -> None:
     """100 partitions of one topic: the node twice, their states by the hundred, one StopReplica to each broker."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("many", dict.fromkeys(range(100), (1, 2)))
-        targets = {TopicPartition("many", partition): (3, 4) for partition in range(100)}
-        steps = Steps(cluster)
-        assert set((await ask(cluster, targets)).values()) == {ErrorCode.NONE}
-        await cluster.settle()
-        for tp in targets:
-            cluster.leader_writes_isr(tp.topic, tp.partition, (1, 2, 3, 4))
-        await cluster.settle()
-        check_finished(cluster, targets)
-        assert steps.multis.count("topic") <= 4
-        assert steps.multis.count("state") <= 4
-        stops = [r for r in cluster.running[1].requests if isinstance(r, StopReplicaRequest)]
-        assert sum(len(r.partitions) for r in stops) == 100
-        assert len(stops) <= 2
-
-    play(act)
+    await cluster.create_topic("many", dict.fromkeys(range(100), (1, 2)))
+    targets = {TopicPartition("many", partition): (3, 4) for partition in range(100)}
+    steps = Steps(cluster)
+    assert set((await ask(cluster, targets)).values()) == {ErrorCode.NONE}
+    await cluster.settle()
+    for tp in targets:
+        cluster.leader_writes_isr(tp.topic, tp.partition, (1, 2, 3, 4))
+    await cluster.settle()
+    check_finished(cluster, targets)
+    assert steps.multis.count("topic") <= 4
+    assert steps.multis.count("state") <= 4
+    stops = [r for r in cluster.running[1].requests if isinstance(r, StopReplicaRequest)]
+    assert sum(len(r.partitions) for r in stops) == 100
+    assert len(stops) <= 2

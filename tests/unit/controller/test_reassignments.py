@@ -31,6 +31,7 @@ from tests.support.moving_replicas import (
     request,
     requested,
 )
+from tests.support.played import played
 
 TP = TopicPartition("t", 0)
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
@@ -59,423 +60,368 @@ def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluste
 # -- the numbered steps -----------------------------------------------------------------------------------------------
 
 
-def test_step_0_when_the_target_is_in_sync_nothing_is_waited_for() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (2,))
-        check_finished(cluster, {TP: (2,)})
-
-    play(act)
+@played(play)
+async def test_step_0_when_the_target_is_in_sync_nothing_is_waited_for(cluster: MemoryCluster) -> None:
+    await moved_to(cluster, (2,))
+    check_finished(cluster, {TP: (2,)})
 
 
-def test_step_1_the_node_has_target_first_then_those_that_go() -> None:
+@played(play)
+async def test_step_1_the_node_has_target_first_then_those_that_go(cluster: MemoryCluster) -> None:
     """CTL-10, as Kafka shows it while a partition moves."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        steps = Steps(cluster)
-        await moved_to(cluster, (3, 2))
-        assert assignment_of(cluster, TP) == Assignment((3, 2, 1), (3,), (1,))
-        assert moving(cluster) == {TP: Assignment((3, 2, 1), (3,), (1,))}
-        assert steps.multis[0] == "topic"
-        assert steps_of(cluster) == [1, 2, 3]
-        await catch_up(cluster)
-
-    play(act)
+    steps = Steps(cluster)
+    await moved_to(cluster, (3, 2))
+    assert assignment_of(cluster, TP) == Assignment((3, 2, 1), (3,), (1,))
+    assert moving(cluster) == {TP: Assignment((3, 2, 1), (3,), (1,))}
+    assert steps.multis[0] == "topic"
+    assert steps_of(cluster) == [1, 2, 3]
+    await catch_up(cluster)
 
 
-def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        before = cluster.state("t")
-        seen = {broker: len(stand_in.requests) for broker, stand_in in cluster.running.items()}
-        await moved_to(cluster, (3, 2))
-        state = cluster.state("t")
-        assert (state.leader, state.isr) == (before.leader, before.isr)
-        assert state.leader_epoch == before.leader_epoch + 1
-        for broker in (1, 2, 3):
-            new = [r for r in cluster.running[broker].requests[seen[broker] :] if isinstance(r, LeaderAndIsrRequest)]
-            ((told,),) = [r.partitions for r in new]
-            assert (told.replicas, told.adding, told.removing) == ((3, 2, 1), (3,), (1,))
-            assert told.is_new == (broker == 3)
-        assert not any(isinstance(r, LeaderAndIsrRequest) for r in cluster.running[4].requests[seen[4] :])
-        assert cluster.running[4].metadata[TP].adding == (3,)
-        await catch_up(cluster)
-
-    play(act)
+@played(play)
+async def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new(cluster: MemoryCluster) -> None:
+    before = cluster.state("t")
+    seen = {broker: len(stand_in.requests) for broker, stand_in in cluster.running.items()}
+    await moved_to(cluster, (3, 2))
+    state = cluster.state("t")
+    assert (state.leader, state.isr) == (before.leader, before.isr)
+    assert state.leader_epoch == before.leader_epoch + 1
+    for broker in (1, 2, 3):
+        new = [r for r in cluster.running[broker].requests[seen[broker] :] if isinstance(r, LeaderAndIsrRequest)]
+        ((told,),) = [r.partitions for r in new]
+        assert (told.replicas, told.adding, told.removing) == ((3, 2, 1), (3,), (1,))
+        assert told.is_new == (broker == 3)
+    assert not any(isinstance(r, LeaderAndIsrRequest) for r in cluster.running[4].requests[seen[4] :])
+    assert cluster.running[4].metadata[TP].adding == (3,)
+    await catch_up(cluster)
 
 
-def test_step_4_it_waits_until_the_isr_holds_the_whole_target() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 4))
-        let_in(cluster, but=(4,))
-        await cluster.settle()
-        assert cluster.state("t").isr == (1, 2, 3)
-        assert steps_of(cluster) == [1, 2, 3]
-        assert TP in moving(cluster)
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 4)})
-
-    play(act)
+@played(play)
+async def test_step_4_it_waits_until_the_isr_holds_the_whole_target(cluster: MemoryCluster) -> None:
+    await moved_to(cluster, (3, 4))
+    let_in(cluster, but=(4,))
+    await cluster.settle()
+    assert cluster.state("t").isr == (1, 2, 3)
+    assert steps_of(cluster) == [1, 2, 3]
+    assert TP in moving(cluster)
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 4)})
 
 
-def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_deleted() -> None:
+@played(play)
+async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_deleted(cluster: MemoryCluster) -> None:
     """INV-25: in this order; one write of the state, one LeaderAndIsr, then StopReplica(delete) with the newest epoch."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        steps = Steps(cluster)
-        await catch_up(cluster)
-        assert steps.multis == ["state", "topic"]
-        state = cluster.state("t")
-        assert (state.leader, set(state.isr)) == (3, {2, 3})
-        ((broker, stop),) = steps.stops
-        assert broker == 1
-        assert [(s.leader_epoch, s.delete) for s in stop.partitions] == [(state.leader_epoch, True)]
-        assert steps_of(cluster) == [1, 2, 3, 5, 6, 7, 8, 9, 9, 10, 11, 12]
-
-    play(act)
+    await moved_to(cluster, (3, 2))
+    steps = Steps(cluster)
+    await catch_up(cluster)
+    assert steps.multis == ["state", "topic"]
+    state = cluster.state("t")
+    assert (state.leader, set(state.isr)) == (3, {2, 3})
+    ((broker, stop),) = steps.stops
+    assert broker == 1
+    assert [(s.leader_epoch, s.delete) for s in stop.partitions] == [(state.leader_epoch, True)]
+    assert steps_of(cluster) == [1, 2, 3, 5, 6, 7, 8, 9, 9, 10, 11, 12]
 
 
-def test_step_7_a_leader_of_the_target_goes_on_in_a_new_epoch() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 1))
-        before = cluster.state("t")
-        await catch_up(cluster)
-        assert cluster.state("t").leader == 1
-        assert cluster.state("t").leader_epoch == before.leader_epoch + 1
-        assert cluster.running[1].replicas[TP].replicas == (3, 1), "it knows that 2 is no follower any more"
-
-    play(act)
+@played(play)
+async def test_step_7_a_leader_of_the_target_goes_on_in_a_new_epoch(cluster: MemoryCluster) -> None:
+    await moved_to(cluster, (3, 1))
+    before = cluster.state("t")
+    await catch_up(cluster)
+    assert cluster.state("t").leader == 1
+    assert cluster.state("t").leader_epoch == before.leader_epoch + 1
+    assert cluster.running[1].replicas[TP].replicas == (3, 1), "it knows that 2 is no follower any more"
 
 
-def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted() -> None:
+@played(play)
+async def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted(cluster: MemoryCluster) -> None:
     """Step 10 waits for the answer of a live broker, however long that takes."""
+    await moved_to(cluster, (3, 2))
+    steps = Steps(cluster)
+    waited: list[Assignment] = []
 
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        steps = Steps(cluster)
-        waited: list[Assignment] = []
+    def at_stop(_: int, moment: str) -> None:
+        waited.append(assignment_of(cluster, TP))
+        assert moving(cluster) == {TP: Assignment((3, 2, 1), (3,), (1,))}
 
-        def at_stop(_: int, moment: str) -> None:
-            waited.append(assignment_of(cluster, TP))
-            assert moving(cluster) == {TP: Assignment((3, 2, 1), (3,), (1,))}
-
-        steps.at_stop = at_stop
-        await catch_up(cluster)
-        assert waited == [Assignment((3, 2, 1), (3,), (1,))] * 2
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+    steps.at_stop = at_stop
+    await catch_up(cluster)
+    assert waited == [Assignment((3, 2, 1), (3,), (1,))] * 2
+    check_finished(cluster, {TP: (3, 2)})
 
 
 @pytest.mark.parametrize("removed", ["dead", "dies", "cannot"])
-def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(removed: str) -> None:
+@played(play)
+async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
+    cluster: MemoryCluster, removed: str
+) -> None:
     """What lies on a dead broker's disk goes when it is back: a full LeaderAndIsr does not name it (LAI-6)."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 1))
-        steps = Steps(cluster)
-        if removed == "dead":
-            cluster.crash(2)
-        elif removed == "dies":
-            steps.at_stop = lambda index, moment: cluster.crash(2) if moment == "before" else None
-        else:
-            cluster.running[2].failing.add(TP)
-        await catch_up(cluster)
-        assert assignment_of(cluster, TP) == Assignment((3, 1))
-        assert moving(cluster) == {}
-        if removed == "cannot":
-            told = [row["what"] for row in cluster.events.of("reassignment_step") if row["step"] == 9]
-            assert told[-1] == "2 answered KAFKA_STORAGE_ERROR"
-            cluster.running[2].failing.clear()
-            cluster.crash(2)
-        await cluster.start(2)
-        check_finished(cluster, {TP: (3, 1)})
-
-    play(act)
+    await moved_to(cluster, (3, 1))
+    steps = Steps(cluster)
+    if removed == "dead":
+        cluster.crash(2)
+    elif removed == "dies":
+        steps.at_stop = lambda index, moment: cluster.crash(2) if moment == "before" else None
+    else:
+        cluster.running[2].failing.add(TP)
+    await catch_up(cluster)
+    assert assignment_of(cluster, TP) == Assignment((3, 1))
+    assert moving(cluster) == {}
+    if removed == "cannot":
+        told = [row["what"] for row in cluster.events.of("reassignment_step") if row["step"] == 9]
+        assert told[-1] == "2 answered KAFKA_STORAGE_ERROR"
+        cluster.running[2].failing.clear()
+        cluster.crash(2)
+    await cluster.start(2)
+    check_finished(cluster, {TP: (3, 1)})
 
 
-def test_steps_10_to_12_the_node_the_request_and_everybodys_metadata() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        request(cluster, {TP: (3, 2)})
-        await cluster.settle()
-        assert requested(cluster) == [(TP, (3, 2))]
-        steps = Steps(cluster)
-        await catch_up(cluster)
-        assert steps.multis == ["state", "topic", "request"]
-        assert requested(cluster) is None
-        last = cluster.running[4].requests[-1]
-        assert isinstance(last, UpdateMetadataRequest)
-        assert [(row.replicas, row.adding, row.removing) for row in last.partitions] == [((3, 2), (), ())]
-
-    play(act)
+@played(play)
+async def test_steps_10_to_12_the_node_the_request_and_everybodys_metadata(cluster: MemoryCluster) -> None:
+    request(cluster, {TP: (3, 2)})
+    await cluster.settle()
+    assert requested(cluster) == [(TP, (3, 2))]
+    steps = Steps(cluster)
+    await catch_up(cluster)
+    assert steps.multis == ["state", "topic", "request"]
+    assert requested(cluster) is None
+    last = cluster.running[4].requests[-1]
+    assert isinstance(last, UpdateMetadataRequest)
+    assert [(row.replicas, row.adding, row.removing) for row in last.partitions] == [((3, 2), (), ())]
 
 
 @pytest.mark.parametrize("end", ["complete", "cancelled"])
-def test_step_13_a_deletion_that_waits_goes_on(end: str) -> None:
+@played(play)
+async def test_step_13_a_deletion_that_waits_goes_on(cluster: MemoryCluster, end: str) -> None:
     """CTL-9: ineligible while it moves; from the request on nobody may begin or change a move of it."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        if end == "cancelled":
-            request(cluster, {TP: (3, 2)})
-            await cluster.settle()
-        cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await moved_to(cluster, (3, 2))
+    if end == "cancelled":
+        request(cluster, {TP: (3, 2)})
         await cluster.settle()
-        assert TP in moving(cluster)
-        assert TopicZNode.path("t") in cluster.server.nodes
-        assert await ask(cluster, {TP: (4, 2)}) == {TP: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        await catch_up(cluster)
-        assert TopicZNode.path("t") not in cluster.server.nodes
-        assert requested(cluster) is None
-        assert all(TP not in broker.replicas for broker in cluster.running.values())
-
-    play(act)
+    cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await cluster.settle()
+    assert TP in moving(cluster)
+    assert TopicZNode.path("t") in cluster.server.nodes
+    assert await ask(cluster, {TP: (4, 2)}) == {TP: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    await catch_up(cluster)
+    assert TopicZNode.path("t") not in cluster.server.nodes
+    assert requested(cluster) is None
+    assert all(TP not in broker.replicas for broker in cluster.running.values())
 
 
 # -- other targets and cancellations ----------------------------------------------------------------------------------
 
 
-def test_a_cancellation_restores_the_replicas_and_deletes_the_new_ones() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 4))
-        let_in(cluster, but=(4,))
-        await cluster.settle()
-        steps = Steps(cluster)
-        assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
-        await cluster.settle()
-        assert steps.multis == ["state", "topic"], "out of the ISR before anybody forgets them"
-        check_finished(cluster, {TP: (1, 2)})
-        assert sorted(broker for broker, _ in steps.stops) == [3, 4]
-        assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
-
-    play(act)
+@played(play)
+async def test_a_cancellation_restores_the_replicas_and_deletes_the_new_ones(cluster: MemoryCluster) -> None:
+    await moved_to(cluster, (3, 4))
+    let_in(cluster, but=(4,))
+    await cluster.settle()
+    steps = Steps(cluster)
+    assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
+    await cluster.settle()
+    assert steps.multis == ["state", "topic"], "out of the ISR before anybody forgets them"
+    check_finished(cluster, {TP: (1, 2)})
+    assert sorted(broker for broker, _ in steps.stops) == [3, 4]
+    assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
 
-def test_a_cancellation_takes_the_leadership_back() -> None:
+@played(play, 2, 1, 3, 4)
+async def test_a_cancellation_takes_the_leadership_back(cluster: MemoryCluster) -> None:
     """The new replica leads already when the move is cancelled."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 4))
-        let_in(cluster, but=(4,))
-        await cluster.settle()
-        await cluster.kill(1)
-        assert cluster.state("t").leader == 3, "the first of AR that lives and is in sync"
-        assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
-        assert cluster.state("t").leader == 2
-        await cluster.start(1)
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (1, 2)})
-
-    play(act, 2, 1, 3, 4)
+    await moved_to(cluster, (3, 4))
+    let_in(cluster, but=(4,))
+    await cluster.settle()
+    await cluster.kill(1)
+    assert cluster.state("t").leader == 3, "the first of AR that lives and is in sync"
+    assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
+    assert cluster.state("t").leader == 2
+    await cluster.start(1)
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (1, 2)})
 
 
 @pytest.mark.parametrize("target", [None, (4, 2)])
-def test_a_change_that_would_lose_the_only_replica_in_sync_is_refused(target: tuple[int, ...] | None) -> None:
+@played(play, 2, 1, 3, 4)
+async def test_a_change_that_would_lose_the_only_replica_in_sync_is_refused(
+    cluster: MemoryCluster, target: tuple[int, ...] | None
+) -> None:
     """INV-4, INV-18: as KRaft."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 1))
-        let_in(cluster)
-        await cluster.settle()
-        check_finished(cluster, {TP: (3, 1)})
-        await moved_to(cluster, (4, 2))
-        let_in(cluster, but=(2,))
-        await cluster.settle()
-        cluster.crash(1)
-        await cluster.kill(3)
-        assert cluster.state("t").leader == 4
-        assert cluster.state("t").isr == (4,)
-        before = cluster.server.nodes[TopicZNode.path("t")].data
-        wanted = None if target is None else (2, 1)
-        assert await ask(cluster, {TP: wanted}) == {TP: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
-        assert cluster.server.nodes[TopicZNode.path("t")].data == before
-        assert cluster.state("t").leader == 4
-        await cluster.start(1)
-        await cluster.start(3)
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (4, 2)})
-
-    play(act, 2, 1, 3, 4)
+    await moved_to(cluster, (3, 1))
+    let_in(cluster)
+    await cluster.settle()
+    check_finished(cluster, {TP: (3, 1)})
+    await moved_to(cluster, (4, 2))
+    let_in(cluster, but=(2,))
+    await cluster.settle()
+    cluster.crash(1)
+    await cluster.kill(3)
+    assert cluster.state("t").leader == 4
+    assert cluster.state("t").isr == (4,)
+    before = cluster.server.nodes[TopicZNode.path("t")].data
+    wanted = None if target is None else (2, 1)
+    assert await ask(cluster, {TP: wanted}) == {TP: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+    assert cluster.server.nodes[TopicZNode.path("t")].data == before
+    assert cluster.state("t").leader == 4
+    await cluster.start(1)
+    await cluster.start(3)
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (4, 2)})
 
 
-def test_a_cancellation_in_the_middle_of_the_deletions() -> None:
+@played(play)
+async def test_a_cancellation_in_the_middle_of_the_deletions(cluster: MemoryCluster) -> None:
     """Between the steps 9 and 10 the target is in sync, and the old replicas may be gone: then there is no way back."""
+    await moved_to(cluster, (3, 2))
+    handle, tried = cluster.running[1].handle, []
 
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        handle, tried = cluster.running[1].handle, []
+    def away(sent: ControlRequest) -> ControlResponse:
+        if isinstance(sent, StopReplicaRequest):
+            tried.append(sent)
+            raise Disconnected("it does not answer")
+        return handle(sent)
 
-        def away(sent: ControlRequest) -> ControlResponse:
-            if isinstance(sent, StopReplicaRequest):
-                tried.append(sent)
-                raise Disconnected("it does not answer")
-            return handle(sent)
-
-        cluster.running[1].handle = away  # type: ignore[method-assign]
-        let_in(cluster)
-        await cluster.until(lambda: tried)
-        assert moving(cluster) == {TP: Assignment((3, 2, 1), (3,), (1,))}
-        assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
-        cluster.running[1].handle = handle  # type: ignore[method-assign]
-        await cluster.until(lambda: TP not in cluster.running[3].replicas)
-        await asyncio.sleep(0.1)  # broker 1 is asked again
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (2, 1)})
-
-    play(act)
+    cluster.running[1].handle = away  # type: ignore[method-assign]
+    let_in(cluster)
+    await cluster.until(lambda: tried)
+    assert moving(cluster) == {TP: Assignment((3, 2, 1), (3,), (1,))}
+    assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NONE}
+    cluster.running[1].handle = handle  # type: ignore[method-assign]
+    await cluster.until(lambda: TP not in cluster.running[3].replicas)
+    await asyncio.sleep(0.1)  # broker 1 is asked again
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (2, 1)})
 
 
-def test_the_same_request_again_changes_nothing() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        steps = Steps(cluster)
-        await moved_to(cluster, (3, 2))
-        request(cluster, {TP: (3, 2)})
-        await cluster.settle()
-        assert steps.multis == []
-        await catch_up(cluster)
-        await moved_to(cluster, (3, 2))
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+@played(play)
+async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) -> None:
+    await moved_to(cluster, (3, 2))
+    steps = Steps(cluster)
+    await moved_to(cluster, (3, 2))
+    request(cluster, {TP: (3, 2)})
+    await cluster.settle()
+    assert steps.multis == []
+    await catch_up(cluster)
+    await moved_to(cluster, (3, 2))
+    check_finished(cluster, {TP: (3, 2)})
 
 
-def test_another_order_moves_no_leader() -> None:
+@played(play)
+async def test_another_order_moves_no_leader(cluster: MemoryCluster) -> None:
     """CTL-10: only ElectLeaders does."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (2, 1))
-        assert cluster.state("t").leader == 1
-        check_finished(cluster, {TP: (2, 1)})
-
-    play(act)
+    await moved_to(cluster, (2, 1))
+    assert cluster.state("t").leader == 1
+    check_finished(cluster, {TP: (2, 1)})
 
 
 # -- what waits, and for whom -----------------------------------------------------------------------------------------
 
 
-def test_a_new_replica_that_dies_is_waited_for() -> None:
+@played(play)
+async def test_a_new_replica_that_dies_is_waited_for(cluster: MemoryCluster) -> None:
     """STA-1."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        await cluster.kill(3)
-        await catch_up(cluster)
-        assert TP in moving(cluster)
-        await cluster.start(3)
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+    await moved_to(cluster, (3, 2))
+    await cluster.kill(3)
+    await catch_up(cluster)
+    assert TP in moving(cluster)
+    await cluster.start(3)
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 2)})
 
 
-def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again() -> None:
+@played(play, 3, 4, 1, 2)
+async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(cluster: MemoryCluster) -> None:
     """Brokers 3 and 4 are to take over from 1 and 2, which are dead: nothing is lost, it waits for one of them (INV-18)."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        cluster.crash(1)
-        await cluster.kill(2)
-        state = cluster.state("t")
-        assert state.leader == -1
-        await moved_to(cluster, (3, 4))
-        assert cluster.state("t").leader == -1
-        assert set(cluster.state("t").isr) == set(state.isr)
-        assert TP in moving(cluster)
-        await cluster.start(*state.isr)
-        await catch_up(cluster)
-        await cluster.start(*({1, 2} - set(state.isr)))
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 4)})
-
-    play(act, 3, 4, 1, 2)
+    cluster.crash(1)
+    await cluster.kill(2)
+    state = cluster.state("t")
+    assert state.leader == -1
+    await moved_to(cluster, (3, 4))
+    assert cluster.state("t").leader == -1
+    assert set(cluster.state("t").isr) == set(state.isr)
+    assert TP in moving(cluster)
+    await cluster.start(*state.isr)
+    await catch_up(cluster)
+    await cluster.start(*({1, 2} - set(state.isr)))
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 4)})
 
 
-def test_a_partition_that_never_had_a_leader_gets_its_first_one() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        await cluster.kill(4)
-        await cluster.create_topic("never", {0: (4,)})
-        never = TopicPartition("never", 0)
-        assert PartitionStateZNode.path(never) not in cluster.server.nodes
-        assert await ask(cluster, {never: (3, 2)}) == {never: ErrorCode.NONE}
-        await catch_up(cluster)
-        check_finished(cluster, {never: (3, 2)})
-
-    play(act)
+@played(play)
+async def test_a_partition_that_never_had_a_leader_gets_its_first_one(cluster: MemoryCluster) -> None:
+    await cluster.kill(4)
+    await cluster.create_topic("never", {0: (4,)})
+    never = TopicPartition("never", 0)
+    assert PartitionStateZNode.path(never) not in cluster.server.nodes
+    assert await ask(cluster, {never: (3, 2)}) == {never: ErrorCode.NONE}
+    await catch_up(cluster)
+    check_finished(cluster, {never: (3, 2)})
 
 
-def test_the_isr_shrinks_before_the_handing_over_is_written() -> None:
+@played(play)
+async def test_the_isr_shrinks_before_the_handing_over_is_written(cluster: MemoryCluster) -> None:
     """The leader is quicker: the decision is made again, and waits (INV-25)."""
+    await moved_to(cluster, (3, 2))
+    steps = Steps(cluster)
 
-    async def act(cluster: MemoryCluster) -> None:
-        await moved_to(cluster, (3, 2))
-        steps = Steps(cluster)
+    def at_multi(index: int, moment: str) -> None:
+        if (index, moment) == (0, "before"):
+            cluster.leader_writes_isr("t", 0, (1, 2))
 
-        def at_multi(index: int, moment: str) -> None:
-            if (index, moment) == (0, "before"):
-                cluster.leader_writes_isr("t", 0, (1, 2))
-
-        steps.at_multi = at_multi
-        cluster.leader_writes_isr("t", 0, (1, 2, 3))
-        await cluster.settle()
-        assert TP in moving(cluster)
-        assert steps.stops == []
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 2)})
-
-    play(act)
+    steps.at_multi = at_multi
+    cluster.leader_writes_isr("t", 0, (1, 2, 3))
+    await cluster.settle()
+    assert TP in moving(cluster)
+    assert steps.stops == []
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 2)})
 
 
-def test_partitions_are_added_while_the_node_is_written() -> None:
+@played(play)
+async def test_partitions_are_added_while_the_node_is_written(cluster: MemoryCluster) -> None:
     """Somebody else is quicker: both changes are there in the end (CTL-8)."""
 
-    async def act(cluster: MemoryCluster) -> None:
-        def meanwhile(ops: Sequence[Op]) -> None:
-            for op in ops:
-                if isinstance(op, SetOp) and op.path == TopicZNode.path("t"):
-                    session.before_multi = lambda ops: None
-                    cluster.put_topic("t", {0: (1, 2), 1: (2, 4)})
-
-        session = cluster.sessions[1]
-        session.before_multi = meanwhile
-        await moved_to(cluster, (3, 2))
-        assert assignment_of(cluster, TP) == Assignment((3, 2, 1), (3,), (1,))
-        assert assignment_of(cluster, TopicPartition("t", 1)) == Assignment((2, 4))
-        await catch_up(cluster)
-        check_finished(cluster, {TP: (3, 2), TopicPartition("t", 1): (2, 4)})
-
-    play(act)
-
-
-def test_a_topic_made_again_is_not_the_one_that_was_meant() -> None:
-    """FLT-36: it was deleted and made again just before the node is written."""
-
-    async def act(cluster: MemoryCluster) -> None:
-        cluster.put_topic("u", {0: (1, 2)}, ID_1)
-        await cluster.settle()
-        tp = TopicPartition("u", 0)
-
-        def meanwhile(ops: Sequence[Op]) -> None:
-            if any(isinstance(op, SetOp) and op.path == TopicZNode.path("u") for op in ops):
+    def meanwhile(ops: Sequence[Op]) -> None:
+        for op in ops:
+            if isinstance(op, SetOp) and op.path == TopicZNode.path("t"):
                 session.before_multi = lambda ops: None
-                cluster.delete_tree(TopicZNode.path("u"))
-                cluster.put_topic("u", {0: (2, 1)}, ID_2)
+                cluster.put_topic("t", {0: (1, 2), 1: (2, 4)})
 
-        session = cluster.sessions[1]
-        session.before_multi = meanwhile
-        assert await ask(cluster, {tp: (3, 2)}) == {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        await cluster.settle()
-        assert assignment_of(cluster, tp) == Assignment((2, 1))
-        assert cluster.state("u").leader == 2
-
-    play(act)
+    session = cluster.sessions[1]
+    session.before_multi = meanwhile
+    await moved_to(cluster, (3, 2))
+    assert assignment_of(cluster, TP) == Assignment((3, 2, 1), (3,), (1,))
+    assert assignment_of(cluster, TopicPartition("t", 1)) == Assignment((2, 4))
+    await catch_up(cluster)
+    check_finished(cluster, {TP: (3, 2), TopicPartition("t", 1): (2, 4)})
 
 
-def test_a_topic_that_goes_in_the_middle_is_forgotten() -> None:
-    async def act(cluster: MemoryCluster) -> None:
-        request(cluster, {TP: (3, 2)})
-        await cluster.settle()
-        cluster.delete_tree(TopicZNode.path("t"))
-        await cluster.settle()
-        assert moving(cluster) == {}
-        assert requested(cluster) is None, "the next admin is not blocked"
+@played(play)
+async def test_a_topic_made_again_is_not_the_one_that_was_meant(cluster: MemoryCluster) -> None:
+    """FLT-36: it was deleted and made again just before the node is written."""
+    cluster.put_topic("u", {0: (1, 2)}, ID_1)
+    await cluster.settle()
+    tp = TopicPartition("u", 0)
 
-    play(act)
+    def meanwhile(ops: Sequence[Op]) -> None:
+        if any(isinstance(op, SetOp) and op.path == TopicZNode.path("u") for op in ops):
+            session.before_multi = lambda ops: None
+            cluster.delete_tree(TopicZNode.path("u"))
+            cluster.put_topic("u", {0: (2, 1)}, ID_2)
+
+    session = cluster.sessions[1]
+    session.before_multi = meanwhile
+    assert await ask(cluster, {tp: (3, 2)}) == {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    await cluster.settle()
+    assert assignment_of(cluster, tp) == Assignment((2, 1))
+    assert cluster.state("u").leader == 2
+
+
+@played(play)
+async def test_a_topic_that_goes_in_the_middle_is_forgotten(cluster: MemoryCluster) -> None:
+    request(cluster, {TP: (3, 2)})
+    await cluster.settle()
+    cluster.delete_tree(TopicZNode.path("t"))
+    await cluster.settle()
+    assert moving(cluster) == {}
+    assert requested(cluster) is None, "the next admin is not blocked"

@@ -21,7 +21,7 @@ from protocol.zk.znodes import (
     ReassignPartitionsZNode,
     TopicZNode,
 )
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
 
 SUCCESSOR = 2
 
@@ -200,18 +200,15 @@ def test_step_7_every_partitions_leadership_goes_to_the_live_brokers() -> None:
     takeover(check)
 
 
-def test_step_8_the_rebalance_begins() -> None:
+@on_cluster(leader_imbalance_check_interval_seconds=0.01)
+async def test_step_8_the_rebalance_begins(cluster: MemoryCluster) -> None:
     """CTL-12: broker 3 is back in the ISR, and gets its preferred leadership from the new controller."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (3, 2)})
-        await cluster.bounce(3)
-        cluster.leader_writes_isr("t", 0, (2, 3))
-        await cluster.settle()
-        cluster.crash(1)
-        await cluster.until(lambda: cluster.state("t").leader == 3)
-
-    scenario(play, leader_imbalance_check_interval_seconds=0.01)
+    await cluster.create_topic("t", {0: (3, 2)})
+    await cluster.bounce(3)
+    cluster.leader_writes_isr("t", 0, (2, 3))
+    await cluster.settle()
+    cluster.crash(1)
+    await cluster.until(lambda: cluster.state("t").leader == 3)
 
 
 async def unseen(cluster: MemoryCluster, *bounced: int) -> None:
@@ -238,53 +235,46 @@ async def unseen(cluster: MemoryCluster, *bounced: int) -> None:
     ],
     ids=["leader", "lone leader", "follower", "out of the ISR", "leader and follower", "all", "nobody"],
 )
-def test_bounces_before_the_term(isr: tuple[int, ...], bounced: tuple[int, ...], expected: LeaderAndIsr) -> None:
+@on_cluster(4, 1, 2, 3)
+async def test_bounces_before_the_term(
+    cluster: MemoryCluster, isr: tuple[int, ...], bounced: tuple[int, ...], expected: LeaderAndIsr
+) -> None:
     """CTL-5, INV-5, FLT-23: the registration is newer than the state."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2, 3)})
-        cluster.leader_writes_isr("t", 0, isr)
-        await cluster.settle()
-        await unseen(cluster, *bounced)
-        assert cluster.state("t") == expected
-
-    scenario(play, 4, 1, 2, 3)
+    await cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.leader_writes_isr("t", 0, isr)
+    await cluster.settle()
+    await unseen(cluster, *bounced)
+    assert cluster.state("t") == expected
 
 
-def test_a_state_without_a_leader_is_an_ordinary_election() -> None:
+@on_cluster(4, 1, 2, 3)
+async def test_a_state_without_a_leader_is_an_ordinary_election(cluster: MemoryCluster) -> None:
     """Both members of the ISR died, and were seen: they registered after the state was written, and may lead."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2)})
-        cluster.crash(1)
-        cluster.crash(2)
-        await cluster.settle()
-        assert cluster.state("t").leader == NO_LEADER
-        isr = cluster.state("t").isr
-        cluster.crash(4)
-        await cluster.start(*isr)
-        state = cluster.state("t")
-        assert (state.leader, state.leader_epoch, state.isr) == (isr[0], 2, isr)
-
-    scenario(play, 4, 1, 2, 3)
+    await cluster.create_topic("t", {0: (1, 2)})
+    cluster.crash(1)
+    cluster.crash(2)
+    await cluster.settle()
+    assert cluster.state("t").leader == NO_LEADER
+    isr = cluster.state("t").isr
+    cluster.crash(4)
+    await cluster.start(*isr)
+    state = cluster.state("t")
+    assert (state.leader, state.leader_epoch, state.isr) == (isr[0], 2, isr)
 
 
-def test_after_a_bounce_that_was_seen_nothing_is_written() -> None:
+@on_cluster(4, 1, 2, 3)
+async def test_after_a_bounce_that_was_seen_nothing_is_written(cluster: MemoryCluster) -> None:
     """The state was written after the broker was back: by its failover, and by the leader that let it in again."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2, 3)})
-        for broker in (1, 2, 3):
-            await cluster.bounce(broker)
-            cluster.leader_writes_isr("t", 0, (*cluster.state("t").isr, broker))
-            await cluster.settle()
-        before = cluster.state("t")
-        assert len(before.isr) == 3
-        cluster.crash(4)
+    await cluster.create_topic("t", {0: (1, 2, 3)})
+    for broker in (1, 2, 3):
+        await cluster.bounce(broker)
+        cluster.leader_writes_isr("t", 0, (*cluster.state("t").isr, broker))
         await cluster.settle()
-        assert cluster.state("t") == before
-
-    scenario(play, 4, 1, 2, 3)
+    before = cluster.state("t")
+    assert len(before.isr) == 3
+    cluster.crash(4)
+    await cluster.settle()
+    assert cluster.state("t") == before
 
 
 def test_a_bounced_leader_does_not_make_way_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:

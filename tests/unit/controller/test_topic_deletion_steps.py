@@ -17,7 +17,7 @@ from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRe
 from protocol.types import TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op, OpResult, SessionExpired
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
 
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 ASSIGNMENT = {0: (2, 3), 1: (1, 2), 2: (3, 1)}
@@ -226,29 +226,26 @@ def test_answers_of_zookeeper_get_lost(step: int) -> None:
     finished_after(disturb)
 
 
-def test_a_topic_made_again_while_the_last_answer_is_lost_is_not_touched() -> None:
+@on_cluster()
+async def test_a_topic_made_again_while_the_last_answer_is_lost_is_not_touched(cluster: MemoryCluster) -> None:
     """FLT-36: the retry of the last multi finds a topic of that name with another id."""
+    cluster.put_topic("t", ASSIGNMENT, ID_1)
+    await cluster.settle()
+    deletions = Deletions(cluster)
 
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.put_topic("t", ASSIGNMENT, ID_1)
-        await cluster.settle()
-        deletions = Deletions(cluster)
+    def at_multi(index: int, when: str) -> None:
+        if deletions.multis[index][-1].path == DeleteTopicZNode.path("t"):
+            if when == "before":
+                for session in cluster.sessions.values():
+                    session.lose_answers = 1
+            else:
+                cluster.put_topic("t", {0: (2, 3)}, ID_2)
 
-        def at_multi(index: int, when: str) -> None:
-            if deletions.multis[index][-1].path == DeleteTopicZNode.path("t"):
-                if when == "before":
-                    for session in cluster.sessions.values():
-                        session.lose_answers = 1
-                else:
-                    cluster.put_topic("t", {0: (2, 3)}, ID_2)
-
-        deletions.at_multi = at_multi
-        cluster.server.ensure(DeleteTopicZNode.path("t"))
-        await cluster.settle()
-        assert cluster.state("t").leader == 2
-        assert cluster.running[3].metadata.keys() == {TopicPartition("t", 0)}
-
-    scenario(play)
+    deletions.at_multi = at_multi
+    cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await cluster.settle()
+    assert cluster.state("t").leader == 2
+    assert cluster.running[3].metadata.keys() == {TopicPartition("t", 0)}
 
 
 def test_a_deposed_controller_removes_nothing() -> None:

@@ -12,6 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import TopicPartition
 from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.played import played
 
 T0 = TopicPartition("t", 0)
 
@@ -41,27 +42,23 @@ def play(story: Callable[[MemoryCluster], Awaitable[None]]) -> None:
     scenario(prepared, leader_imbalance_per_broker_percentage=0)
 
 
-def test_the_preferred_leader_is_elected_when_it_is_reached_again() -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        controller = cluster.controllers[1]
-        error = (await controller.elect_leaders(False, [T0]))[T0]
-        assert error is not None
-        assert (error.code, "cannot reach it" in str(error)) == (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, True)
-        controller._queue.post(RebalanceDue())
-        await controller.elect_leaders(True, [T0])  # is answered after it
-        assert cluster.state("t").leader == 1
-        cluster.network.rejected.clear()
-        await cluster.until(lambda: controller._term.channels.reached({2}))  # type: ignore[union-attr]
-        assert (await controller.elect_leaders(False, [T0]))[T0] is None
-        assert cluster.state("t").leader == 2
-
-    play(story)
+@played(play)
+async def test_the_preferred_leader_is_elected_when_it_is_reached_again(cluster: MemoryCluster) -> None:
+    controller = cluster.controllers[1]
+    error = (await controller.elect_leaders(False, [T0]))[T0]
+    assert error is not None
+    assert (error.code, "cannot reach it" in str(error)) == (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, True)
+    controller._queue.post(RebalanceDue())
+    await controller.elect_leaders(True, [T0])  # is answered after it
+    assert cluster.state("t").leader == 1
+    cluster.network.rejected.clear()
+    await cluster.until(lambda: controller._term.channels.reached({2}))  # type: ignore[union-attr]
+    assert (await controller.elect_leaders(False, [T0]))[T0] is None
+    assert cluster.state("t").leader == 2
 
 
-def test_a_stopping_leader_hands_over_to_one_that_can_be_told() -> None:
-    async def story(cluster: MemoryCluster) -> None:
-        request = ControlledShutdownRequest(1, cluster.running[1].epoch)
-        await cluster.controllers[1].controlled_shutdown(request)
-        assert cluster.state("t").leader == 3
-
-    play(story)
+@played(play)
+async def test_a_stopping_leader_hands_over_to_one_that_can_be_told(cluster: MemoryCluster) -> None:
+    request = ControlledShutdownRequest(1, cluster.running[1].epoch)
+    await cluster.controllers[1].controlled_shutdown(request)
+    assert cluster.state("t").leader == 3

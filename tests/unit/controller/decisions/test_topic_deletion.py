@@ -10,7 +10,7 @@ from controller.replica_status import ReplicaStatus
 from protocol.rpc.messages import LeaderAndIsrRequest, StopReplicaRequest
 from protocol.types import Assignment, BrokerInfo, LeaderAndIsr, TopicPartition
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, PreferredElectionZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -105,254 +105,219 @@ def test_a_broker_that_dies_between_request_and_answer_is_told_again() -> None:
 # -- the controller -----------------------------------------------------------------------------------------------
 
 
-def test_a_dead_replica_holds_up_the_end_but_clients_see_the_topic_gone() -> None:
+@on_cluster()
+async def test_a_dead_replica_holds_up_the_end_but_clients_see_the_topic_gone(cluster: MemoryCluster) -> None:
     """CTL-9 step 2: resumed when the broker is back, also by the next controller."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
-        await cluster.kill(3)
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        assert TopicZNode.path("t") in cluster.server.nodes
-        assert is_requested(cluster, "t")
-        assert cluster.running[1].metadata == {}
-        assert cluster.running[2].replicas == {}
-        await cluster.bounce(1)
-        assert cluster.running[1].metadata == {}, "a controller that takes over does not bring it back"
-        assert TopicZNode.path("t") in cluster.server.nodes
-        await cluster.start(3)
-        assert TopicZNode.path("t") not in cluster.server.nodes
-        assert not is_requested(cluster, "t")
-        assert cluster.running[3].replicas == {}
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
+    await cluster.kill(3)
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert TopicZNode.path("t") in cluster.server.nodes
+    assert is_requested(cluster, "t")
+    assert cluster.running[1].metadata == {}
+    assert cluster.running[2].replicas == {}
+    await cluster.bounce(1)
+    assert cluster.running[1].metadata == {}, "a controller that takes over does not bring it back"
+    assert TopicZNode.path("t") in cluster.server.nodes
+    await cluster.start(3)
+    assert TopicZNode.path("t") not in cluster.server.nodes
+    assert not is_requested(cluster, "t")
+    assert cluster.running[3].replicas == {}
 
 
-def test_a_broker_that_comes_back_is_not_told_to_lead_what_is_being_deleted() -> None:
+@on_cluster()
+async def test_a_broker_that_comes_back_is_not_told_to_lead_what_is_being_deleted(cluster: MemoryCluster) -> None:
     """INV-26: its full LeaderAndIsr leaves the topic out, and says that it does."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.kill(3)
-        cluster.disks[2].failing.add(T0)
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        before = len(cluster.disks[3].requests)
-        await cluster.start(3)
-        told = cluster.disks[3].requests[before:]
-        (full,) = [r for r in told if isinstance(r, LeaderAndIsrRequest)]
-        assert full.partitions == ()
-        assert full.other_topics == ("t",)
-        assert any(isinstance(r, StopReplicaRequest) for r in told)
-        cluster.disks[2].failing.clear()
-        await cluster.bounce(2)
-        assert TopicZNode.path("t") not in cluster.server.nodes
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.kill(3)
+    cluster.disks[2].failing.add(T0)
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    before = len(cluster.disks[3].requests)
+    await cluster.start(3)
+    told = cluster.disks[3].requests[before:]
+    (full,) = [r for r in told if isinstance(r, LeaderAndIsrRequest)]
+    assert full.partitions == ()
+    assert full.other_topics == ("t",)
+    assert any(isinstance(r, StopReplicaRequest) for r in told)
+    cluster.disks[2].failing.clear()
+    await cluster.bounce(2)
+    assert TopicZNode.path("t") not in cluster.server.nodes
 
 
-def test_an_error_waits_for_the_next_life_of_the_broker() -> None:
+@on_cluster()
+async def test_an_error_waits_for_the_next_life_of_the_broker(cluster: MemoryCluster) -> None:
     """CTL-9 step 5: ReplicaDeletionIneligible."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.disks[3].failing.add(T0)
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        assert is_requested(cluster, "t")
-        assert T0 in cluster.disks[3].replicas
-        assert cluster.events.of("replicas_deleted")[-1]["failed"] == [["t-0", "KAFKA_STORAGE_ERROR"]]
-        cluster.disks[3].failing.clear()
-        await cluster.bounce(3)
-        assert not is_requested(cluster, "t")
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.disks[3].failing.add(T0)
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert is_requested(cluster, "t")
+    assert T0 in cluster.disks[3].replicas
+    assert cluster.events.of("replicas_deleted")[-1]["failed"] == [["t-0", "KAFKA_STORAGE_ERROR"]]
+    cluster.disks[3].failing.clear()
+    await cluster.bounce(3)
+    assert not is_requested(cluster, "t")
 
 
-def test_a_queued_topic_gets_no_partitions_and_no_elections() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        await cluster.kill(3)
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        before = dict(cluster.states())
-        cluster.put_topic("t", {0: (2, 3), 1: (1, 2)})
-        cluster.server.ensure(PreferredElectionZNode.PATH, PreferredElectionZNode.encode([T0, T1]))
-        await cluster.settle()
-        await cluster.bounce(2)
-        await cluster.bounce(1)
-        assert cluster.states() == before
-        assert all(T1 not in broker.replicas for broker in cluster.disks.values())
-        await cluster.start(3)
-        assert not cluster.states()
-        assert not is_requested(cluster, "t")
-
-    scenario(play)
+@on_cluster()
+async def test_a_queued_topic_gets_no_partitions_and_no_elections(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.kill(3)
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    before = dict(cluster.states())
+    cluster.put_topic("t", {0: (2, 3), 1: (1, 2)})
+    cluster.server.ensure(PreferredElectionZNode.PATH, PreferredElectionZNode.encode([T0, T1]))
+    await cluster.settle()
+    await cluster.bounce(2)
+    await cluster.bounce(1)
+    assert cluster.states() == before
+    assert all(T1 not in broker.replicas for broker in cluster.disks.values())
+    await cluster.start(3)
+    assert not cluster.states()
+    assert not is_requested(cluster, "t")
 
 
-def test_unknown_topics_do_not_block_the_next_admin() -> None:
+@on_cluster()
+async def test_unknown_topics_do_not_block_the_next_admin(cluster: MemoryCluster) -> None:
     """CTL-9 step 1; settings that a half-done deletion of another controller left go too."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        cluster.server.ensure(ConfigZNode.path("topics", "half"), ConfigZNode.encode({"retention.ms": "1"}))
-        request_deletion(cluster, "half", "no such topic", "t")
-        await cluster.settle()
-        assert not cluster.server.children(DeleteTopicZNode.PARENT)
-        assert not cluster.server.children("/config/topics")
-        assert not cluster.states()
-
-    scenario(play)
+    await cluster.create_topic("t", {0: (2, 3)})
+    cluster.server.ensure(ConfigZNode.path("topics", "half"), ConfigZNode.encode({"retention.ms": "1"}))
+    request_deletion(cluster, "half", "no such topic", "t")
+    await cluster.settle()
+    assert not cluster.server.children(DeleteTopicZNode.PARENT)
+    assert not cluster.server.children("/config/topics")
+    assert not cluster.states()
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
-def test_a_topic_whose_node_is_rubbish_is_refused(takes_over: bool) -> None:
+@on_cluster()
+async def test_a_topic_whose_node_is_rubbish_is_refused(cluster: MemoryCluster, takes_over: bool) -> None:
     """Nobody knows its replicas, so nobody could confirm that they are gone: INV-26. The controller says why."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        if takes_over:
-            await cluster.kill(1)
-            await cluster.kill(2)
-            await cluster.kill(3)
-        cluster.server.ensure(TopicZNode.path("bad"), b"rubbish")
-        if not takes_over:
-            await cluster.settle()
-        request_deletion(cluster, "bad")
-        if takes_over:
-            await cluster.start(1, 2, 3)
-        await cluster.settle()
-        assert not is_requested(cluster, "bad")
-        assert cluster.server.nodes[TopicZNode.path("bad")].data == b"rubbish"
-        (refusal,) = cluster.events.of("topic_deletions_refused")
-        assert refusal["topics"] == ["bad"]
-        cluster.delete_tree(TopicZNode.path("bad"))
-
-    scenario(play)
-
-
-def test_a_topic_is_made_and_deleted_before_anybody_has_looked() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.put_topic("t", {0: (2, 3)})
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        assert TopicZNode.path("t") not in cluster.server.nodes
-        assert not is_requested(cluster, "t")
-        assert all(not broker.replicas for broker in cluster.running.values())
-
-    scenario(play)
-
-
-def test_nodes_that_somebody_put_below_the_topic_go_too() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        for path in (
-            "/brokers/topics/t/partitions/0/mine/deep",
-            "/brokers/topics/t/partitions/77/state",
-            "/brokers/topics/t/x",
-        ):
-            cluster.server.ensure(path, b"hand-written")
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        assert not [node for node in cluster.server.nodes if node.startswith("/brokers/topics/t")]
-
-    scenario(play)
-
-
-def test_a_topic_that_is_removed_by_hand_while_it_is_queued() -> None:
-    """The request goes with it: a topic of that name that is made now is not meant."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
+    if takes_over:
+        await cluster.kill(1)
+        await cluster.kill(2)
         await cluster.kill(3)
-        request_deletion(cluster, "t")
+    cluster.server.ensure(TopicZNode.path("bad"), b"rubbish")
+    if not takes_over:
         await cluster.settle()
-        cluster.delete_tree(TopicZNode.path("t"))
-        await cluster.settle()
-        assert not is_requested(cluster, "t")
-        await cluster.create_topic("t", {0: (2, 1)})
-        assert cluster.state("t").leader == 2
+    request_deletion(cluster, "bad")
+    if takes_over:
+        await cluster.start(1, 2, 3)
+    await cluster.settle()
+    assert not is_requested(cluster, "bad")
+    assert cluster.server.nodes[TopicZNode.path("bad")].data == b"rubbish"
+    (refusal,) = cluster.events.of("topic_deletions_refused")
+    assert refusal["topics"] == ["bad"]
+    cluster.delete_tree(TopicZNode.path("bad"))
 
-    scenario(play)
+
+@on_cluster()
+async def test_a_topic_is_made_and_deleted_before_anybody_has_looked(cluster: MemoryCluster) -> None:
+    cluster.put_topic("t", {0: (2, 3)})
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert TopicZNode.path("t") not in cluster.server.nodes
+    assert not is_requested(cluster, "t")
+    assert all(not broker.replicas for broker in cluster.running.values())
+
+
+@on_cluster()
+async def test_nodes_that_somebody_put_below_the_topic_go_too(cluster: MemoryCluster) -> None:
+    await cluster.create_topic("t", {0: (2, 3)})
+    for path in (
+        "/brokers/topics/t/partitions/0/mine/deep",
+        "/brokers/topics/t/partitions/77/state",
+        "/brokers/topics/t/x",
+    ):
+        cluster.server.ensure(path, b"hand-written")
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert not [node for node in cluster.server.nodes if node.startswith("/brokers/topics/t")]
+
+
+@on_cluster()
+async def test_a_topic_that_is_removed_by_hand_while_it_is_queued(cluster: MemoryCluster) -> None:
+    """The request goes with it: a topic of that name that is made now is not meant."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    await cluster.kill(3)
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    cluster.delete_tree(TopicZNode.path("t"))
+    await cluster.settle()
+    assert not is_requested(cluster, "t")
+    await cluster.create_topic("t", {0: (2, 1)})
+    assert cluster.state("t").leader == 2
 
 
 @pytest.mark.parametrize("number", [1, 60])
-def test_several_topics_at_once_are_one_request_for_each_broker(number: int) -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        topics = [f"t{n}" for n in range(number)]
-        for topic in topics:
-            cluster.put_topic(topic, {0: (2, 3), 1: (3, 2)})
-        await cluster.settle()
-        request_deletion(cluster, *topics)
-        await cluster.settle()
-        assert not cluster.states()
-        for broker in (2, 3):
-            stops = [r for r in cluster.running[broker].requests if isinstance(r, StopReplicaRequest)]
-            assert [len(r.partitions) for r in stops] == [2 * number]
-
-    scenario(play)
+@on_cluster()
+async def test_several_topics_at_once_are_one_request_for_each_broker(cluster: MemoryCluster, number: int) -> None:
+    topics = [f"t{n}" for n in range(number)]
+    for topic in topics:
+        cluster.put_topic(topic, {0: (2, 3), 1: (3, 2)})
+    await cluster.settle()
+    request_deletion(cluster, *topics)
+    await cluster.settle()
+    assert not cluster.states()
+    for broker in (2, 3):
+        stops = [r for r in cluster.running[broker].requests if isinstance(r, StopReplicaRequest)]
+        assert [len(r.partitions) for r in stops] == [2 * number]
 
 
-def test_with_deletion_disabled_nothing_is_watched() -> None:
+@on_cluster(delete_topic_enable=False)
+async def test_with_deletion_disabled_nothing_is_watched(cluster: MemoryCluster) -> None:
     """CTL-9: what is asked for stays unseen, and is removed by the next controller, as Kafka does."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        assert is_requested(cluster, "t")
-        await cluster.bounce(1)
-        assert not is_requested(cluster, "t")
-        assert cluster.state("t").leader == 2
-        assert T0 in cluster.running[2].replicas
-
-    scenario(play, delete_topic_enable=False)
+    await cluster.create_topic("t", {0: (2, 3)})
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert is_requested(cluster, "t")
+    await cluster.bounce(1)
+    assert not is_requested(cluster, "t")
+    assert cluster.state("t").leader == 2
+    assert T0 in cluster.running[2].replicas
 
 
-def test_an_answer_of_an_earlier_life_counts_for_nothing() -> None:
+@on_cluster()
+async def test_an_answer_of_an_earlier_life_counts_for_nothing(cluster: MemoryCluster) -> None:
     """BUG-16: the broker bounced after it had answered, and before the controller heard the answer."""
+    await cluster.create_topic("t", {0: (2, 3)})
+    handle = cluster.running[3].handle
+    bounced = []
 
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (2, 3)})
-        handle = cluster.running[3].handle
-        bounced = []
+    def bounce_first(request: object) -> object:
+        response = handle(request)  # type: ignore[arg-type]
+        if isinstance(request, StopReplicaRequest) and not bounced:
+            bounced.append(request)
+            cluster.disks[3].replicas[T0] = cluster.disks[2].metadata.get(T0)  # type: ignore[assignment]
+            cluster.sessions[3].expire()
+            cluster.controllers[3].on_session_expired()
+            cluster.sessions[3].renew()
+            cluster.register(3)
+            cluster.controllers[3].on_session_restored()
+        return response
 
-        def bounce_first(request: object) -> object:
-            response = handle(request)  # type: ignore[arg-type]
-            if isinstance(request, StopReplicaRequest) and not bounced:
-                bounced.append(request)
-                cluster.disks[3].replicas[T0] = cluster.disks[2].metadata.get(T0)  # type: ignore[assignment]
-                cluster.sessions[3].expire()
-                cluster.controllers[3].on_session_expired()
-                cluster.sessions[3].renew()
-                cluster.register(3)
-                cluster.controllers[3].on_session_restored()
-            return response
-
-        cluster.running[3].handle = bounce_first  # type: ignore[method-assign, assignment]
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        assert bounced
-        assert T0 not in cluster.disks[3].replicas, "its disk had it back, so it was told again"
-        assert not is_requested(cluster, "t")
-
-    scenario(play)
+    cluster.running[3].handle = bounce_first  # type: ignore[method-assign, assignment]
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    assert bounced
+    assert T0 not in cluster.disks[3].replicas, "its disk had it back, so it was told again"
+    assert not is_requested(cluster, "t")
 
 
-def test_what_a_reassignment_left_on_a_dead_brokers_disk_goes_with_the_topic() -> None:
+@on_cluster()
+async def test_what_a_reassignment_left_on_a_dead_brokers_disk_goes_with_the_topic(cluster: MemoryCluster) -> None:
     """FLT-36: broker 2 died before it could be told that t-0 is not its own any more, and is back when t is deleted."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        cluster.put_topic("t", {0: (1, 2), 1: (2, 3)}, "AAAAAAAAAAAAAAAAAAAAAA")
-        await cluster.settle()
-        await cluster.kill(2)
-        await cluster.controllers[1].alter_reassignments({T0: (1,)})
-        await cluster.settle()
-        assert cluster.running[1].metadata[T0].replicas == (1,)
-        assert T0 in cluster.disks[2].replicas
-        request_deletion(cluster, "t")
-        await cluster.settle()
-        await cluster.start(2)
-        assert not is_requested(cluster, "t")
-        assert cluster.disks[2].replicas == {}
-
-    scenario(play)
+    cluster.put_topic("t", {0: (1, 2), 1: (2, 3)}, "AAAAAAAAAAAAAAAAAAAAAA")
+    await cluster.settle()
+    await cluster.kill(2)
+    await cluster.controllers[1].alter_reassignments({T0: (1,)})
+    await cluster.settle()
+    assert cluster.running[1].metadata[T0].replicas == (1,)
+    assert T0 in cluster.disks[2].replicas
+    request_deletion(cluster, "t")
+    await cluster.settle()
+    await cluster.start(2)
+    assert not is_requested(cluster, "t")
+    assert cluster.disks[2].replicas == {}
