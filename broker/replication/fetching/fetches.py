@@ -35,7 +35,7 @@ TOUCHED_IN_A_TURN = 400
 """Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
 
 FetchResponder = Callable[[ErrorCode, int, FetchedTopics], None]
-"""Gets the request's error, the session id and the topics. It is called once, or not at all if the connection is gone."""
+"""Gets the request's error, the session id and the topics. It is called once, or not at all if the connection is closed."""
 
 
 class Fetches:
@@ -87,7 +87,7 @@ class Fetches:
     ) -> WaitingFetch | None:
         """Answers, or parks until there are `min_bytes`.
 
-        Returns the parked fetch, if it was parked: `complete_now` answers it early, as when its connection is gone.
+        Returns the parked fetch, if it was parked: `complete_now` answers it early, as when its connection is closed.
         """
         in_session = request.session_epoch != FINAL_EPOCH
         if in_session:

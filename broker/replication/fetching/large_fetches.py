@@ -43,7 +43,7 @@ class LargeFetch:
         self.reads: list[PartitionRead] = []
         self.parked: WaitingFetch | None = None
         self.is_hurried = False
-        """Its connection is gone: it must not be parked."""
+        """Its connection is closed: it must not be parked."""
         self.is_completed = False
 
     @property

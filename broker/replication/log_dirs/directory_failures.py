@@ -1,10 +1,10 @@
 """What becomes of a broker's replicas when the disk under one of its log directories fails (LOG-6, FLT-28, FLT-29).
 
 1. The directory is offline until the next start: nothing is read, written or synced there again, whatever the disk says next. What
-   a failed fsync left unwritten is gone, and a second one would report success.
+   a failed fsync left unwritten is lost, and a second one would report success.
 2. Its replicas are offline: producers, consumers and followers get KAFKA_STORAGE_ERROR and ask somebody else, its fetchers stop,
    its leaders propose no ISR any more.
-3. The controller is told, and elects others. The replicas of the other directories go on.
+3. The controller hears of it, and elects others. The replicas of the other directories go on.
 4. When no directory is left, the broker stops: it can do nothing any more, and may look alive.
 
 An error that says nothing about the disk (`disk_errors`) stays with its partition. One that passes, as when no descriptor is

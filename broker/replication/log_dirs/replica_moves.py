@@ -5,8 +5,8 @@
    `replica.alter.log.dirs.io.max.bytes.per.second` at most.
 3. A copy that has everything is synced. Then, on the loop, it gets the little that came meanwhile, and takes the log's place.
 
-The partition goes on all the while, as leader or follower: what cuts its log cuts the copy too. A broker that stops goes on with
-what there is of the copy; one that is told of another directory begins anew there.
+The partition is served all the while, by a leader or a follower: what cuts its log cuts the copy too. After a restart the broker
+continues with the part of the copy that it has. If it is asked to move the replica to another directory, it starts a new copy there.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class ReplicaMoves:
         return is_complete and future.recovery_point >= current.recovery_point
 
     async def _swap(self, tp: TopicPartition, current: Log) -> None:
-        """The copy takes the log's place; then the disk is told, and the old log goes."""
+        """The copy takes the log's place. Then this is written to the disk, and the old log is removed."""
         partition = self._hosted.get(tp)
         assert partition is not None
         swapped, removed = self._log_manager.swap(tp)
