@@ -264,21 +264,18 @@ def test_no_file_is_closed_for_which_no_other_could_be_opened(tmp_path: Path) ->
     """
     disk = FileSystem()
     disk.spare.keep(2)
-    manager, failed = manager_of(disk, str(tmp_path))
-    disk.in_use.belong_to_this_thread()
-    first = manager.get_or_create(ORDERS, None, {})
-    first.append_as_leader(batch(), 0)
-    run(first.flush())
-    fd = disk.open(str(tmp_path / "other"))
-    with the_limit(3):
-        with pytest.raises(LogUnavailable):
-            manager.get_or_create(TopicPartition("late", 0), None, {})
-        assert not first.segments[-1].rest()
-        first.append_as_leader(batch(), 0)
-        assert disk.spare.are_missing
-        disk.close(fd)
-    run(manager.shutdown())
-    assert failed == []
+    with opened(disk, tmp_path) as manager:
+        disk.in_use.belong_to_this_thread()
+        (first,) = filled(manager, "orders", 1)
+        run(first.flush())
+        fd = disk.open(str(tmp_path / "other"))
+        with the_limit(3):
+            with pytest.raises(LogUnavailable):
+                filled(manager, "late", 1)
+            assert not first.segments[-1].rest()
+            first.append_as_leader(batch(), 0)
+            assert disk.spare.are_missing
+            disk.close(fd)
 
 
 def test_a_start_after_a_kill_with_more_logs_than_descriptors(tmp_path: Path) -> None:
