@@ -271,7 +271,7 @@ def test_no_file_is_closed_for_which_no_other_could_be_opened(tmp_path: Path) ->
         fd = disk.open(str(tmp_path / "other"))
         with the_limit(3):
             with pytest.raises(LogUnavailable):
-                manager.get_or_create(TopicPartition("late", 0), None, {})
+                filled(manager, "late", 1)
             assert not first.segments[-1].rest()
             first.append_as_leader(batch(), 0)
             assert disk.spare.are_missing
