@@ -69,6 +69,7 @@ def test_numbers_that_json_writes_otherwise(number: str, isr: str) -> None:
     check_state(f'{{"controller_epoch":{number},"leader":1,"version":1,"leader_epoch":0,"isr":[1]}}'.encode())
     check_state(f'{{"controller_epoch":1,"leader":{number},"version":1,"leader_epoch":{number},"isr":[]}}'.encode())
     check_topic(f'{{"partitions":{{"0":[{members}]}},"topic_id":"{ID}","version":3}}'.encode())
+    check_topic(f'{{"partitions":{{"{number}":[1]}},"topic_id":"{ID}","version":3}}'.encode())
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(-1, 9), EPOCHS, EPOCHS)
