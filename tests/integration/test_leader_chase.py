@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer
 from tests.support.thorough import thorough
+from tests.support.topics import assert_all_read_back, new_topic
+from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
-TOPIC = "chased"
-ROUNDS = 5
+
+@pytest.fixture
+def cluster(new_cluster: ClusterFactory) -> LocalCluster:
+    return new_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
-@pytest.mark.parametrize("how", [thorough("clean_bounce"), "hard_bounce"])
-def test_the_leader_is_chased_five_times(new_cluster: ClusterFactory, how: str) -> None:
+@pytest.mark.parametrize("is_clean", [thorough(True), False], ids=["stopped", "killed"])
+def test_the_leader_is_chased_five_times(cluster: LocalCluster, zk: ZooKeeperView, is_clean: bool) -> None:
     """INV-1, INV-7: nothing acknowledged is lost, and every leadership has an epoch of its own."""
-    cluster = new_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, 1, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(30)
-    zk = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        epochs = [zk.state(TOPIC, 0).leader_epoch]
-        with BackgroundProducer(cluster.bootstrap_servers, TOPIC, 1) as producer:
+    topic = new_topic(cluster.bootstrap_servers, replicas=3, min_insync_replicas="2")
+    epochs = [zk.state(topic, 0).leader_epoch]
+    with BackgroundProducer(cluster.bootstrap_servers, topic, 1) as producer:
+        producer.wait_for_acks(100)
+        for _ in range(5):
+            leader = zk.state(topic, 0).leader
+            (cluster.stop_broker if is_clean else cluster.kill)(leader)
+            eventually(lambda old=leader: zk.state(topic, 0).leader not in (old, -1), f"another than {leader} leads")
+            epochs.append(zk.state(topic, 0).leader_epoch)
             producer.wait_for_acks(100)
-            for _ in range(ROUNDS):
-                leader = zk.state(TOPIC, 0).leader
-                if how == "clean_bounce":
-                    cluster.stop_broker(leader)
-                else:
-                    cluster.kill(leader)
-                moved = eventually(
-                    lambda old=leader: [s for s in [zk.state(TOPIC, 0)] if s.leader not in (old, -1)],
-                    f"another than {leader} leads",
-                )[0]
-                epochs.append(moved.leader_epoch)
-                producer.wait_for_acks(100)
-                cluster.start_broker(leader)
-                eventually(lambda: len(zk.state(TOPIC, 0).isr) == 3, "full ISR")
+            cluster.start_broker(leader)
+            eventually(lambda: len(zk.state(topic, 0).isr) == 3, "full ISR")
         acknowledged = producer.stop()
-        assert acknowledged.failed == []
-        assert epochs == sorted(set(epochs))
-        assert_healed(cluster, zk, TOPIC)
-        assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, TOPIC, 1))
-    finally:
-        zk.close()
+    assert epochs == sorted(set(epochs))
+    assert_healed(cluster, zk, topic)
+    assert_all_read_back(cluster.bootstrap_servers, topic, 1, acknowledged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,44 +10,46 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import ClusterFactory
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer
+from tests.support.topics import assert_all_read_back, new_topic
 from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
 
 pytestmark = pytest.mark.integration
 
-TOPIC = "rolling"
 PARTITIONS = 3
 SETTINGS = {"zookeeper.session.timeout.ms": "6000", "auto.leader.rebalance.enable": "false"}
 
 
-def test_a_rolling_restart(tmp_path: Path, new_cluster: ClusterFactory) -> None:
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tmp_path / "ensemble") as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(ensemble: ZooKeeperEnsemble, new_cluster: ClusterFactory) -> LocalCluster:
+    return new_cluster(brokers=3, zookeeper=ensemble.connect, overrides=SETTINGS)
+
+
+def test_a_rolling_restart(ensemble: ZooKeeperEnsemble, cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """Producers notice nothing, no session is lost, and what needs a decision is decided in between and afterwards."""
-    with ZooKeeperEnsemble(tmp_path / "ensemble") as ensemble:
-        cluster = new_cluster(brokers=3, zookeeper=ensemble.connect, overrides=SETTINGS)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(30)
-        zk = ZooKeeperView(cluster.zookeeper_connect)
-        try:
-            before = zk.controller_epoch(), zk.states(TOPIC)
-            with BackgroundProducer(cluster.bootstrap_servers, TOPIC, PARTITIONS) as producer:
-                for server in range(ensemble.SIZE):
-                    producer.wait_for_acks(200)
-                    ensemble.restart(server)
-                    name = f"made-after-{server}"  # the controller may be without a connection just now
-                    admin.create_topics([NewTopic(name, 1, 3)])[name].result(30)
-                producer.wait_for_acks(200)
-            acknowledged = producer.stop()
-            assert acknowledged.failed == []
-            eventually(lambda: zk.live_brokers() == [1, 2, 3], "all sessions live")
-            assert (zk.controller_epoch(), zk.states(TOPIC)) == before, "no session was lost, no leader moved"
-            assert_healed(cluster, zk, TOPIC)
-            assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, TOPIC, PARTITIONS))
-        finally:
-            zk.close()
-        for broker in cluster.broker_ids:
-            assert "expired" not in session_states(cluster, broker)
+    topic = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
+    before = zk.controller_epoch(), zk.states(topic)
+    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
+        for server in range(ensemble.SIZE):
+            producer.wait_for_acks(200)
+            ensemble.restart(server)
+            new_topic(cluster.bootstrap_servers, replicas=3)  # the controller may have no connection just now
+        producer.wait_for_acks(200)
+        acknowledged = producer.stop()
+    eventually(lambda: zk.live_brokers() == [1, 2, 3], "all sessions live")
+    assert (zk.controller_epoch(), zk.states(topic)) == before, "no session was lost, no leader moved"
+    assert_healed(cluster, zk, topic)
+    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
+    for broker in cluster.broker_ids:
+        assert "expired" not in session_states(cluster, broker)
 
 
 def test_an_admin_request_waits_for_zookeeper(new_cluster: ClusterFactory) -> None:
