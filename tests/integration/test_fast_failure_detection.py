@@ -233,29 +233,6 @@ def test_a_broker_wrongly_judged_dead_rejoins(cluster: LocalCluster, zk: ZooKeep
         assert zk.live_brokers() == sorted(cluster.broker_ids)
 
 
-@pytest.mark.thorough
-def test_switched_off_it_waits_for_the_session(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "off")
-    settings = SETTINGS | {"zookeeper.session.timeout.ms": "4000", "broker.fast.failure.detection": "false"}
-    try:
-        cluster.create(brokers=3, overrides=settings)
-        cluster.start()
-        zk = ZooKeeperView(cluster.zookeeper_connect)
-        try:
-            topic = new_topic(cluster, zk)
-            victim = victim_of("leader", zk, topic)
-            cluster.signal(victim, signal.SIGKILL)
-            time.sleep(1.5)  # ZooKeeper's session was renewed at most a third of its time-out ago
-            assert victim in zk.live_brokers()
-            eventually(lambda: victim not in zk.live_brokers(), "its session ends")
-            eventually(lambda: all(s.leader != victim for s in zk.states(topic).values()), "others lead")
-            assert events(cluster, "broker_found_dead") == []
-        finally:
-            zk.close()
-    finally:
-        cluster.destroy()
-
-
 # -- in networks of the brokers' own ----------------------------------------------------------------------------------
 
 

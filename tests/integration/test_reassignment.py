@@ -201,18 +201,6 @@ def test_cancelled_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str])
         finish(move, producer, (move.leaving, move.staying), capsys)
 
 
-@pytest.mark.thorough
-def test_another_target_in_the_middle(move: Move, capsys: pytest.CaptureFixture[str]) -> None:
-    with loaded(move) as producer:
-        producer.wait_for_acks(3000)
-        move.throttle(SLOW)
-        assert move.alter([move.coming, move.staying]) == ACCEPTED
-        eventually(lambda: move.coming in move.holders(), "copying has begun")
-        move.throttle(None)
-        assert move.alter([move.controller, move.staying]) == ACCEPTED
-        finish(move, producer, (move.controller, move.staying), capsys)
-
-
 def test_what_is_refused(move: Move) -> None:
     assert move.alter([move.leaving, 99]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT] * 2
     assert move.alter([move.leaving, move.leaving]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT] * 2

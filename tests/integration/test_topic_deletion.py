@@ -5,9 +5,8 @@ CTL-9, INV-26, LAI-6, FLT-36, BUG-20 with real processes, a real ZooKeeper and c
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -248,39 +247,3 @@ def test_the_controller_is_killed(cluster: LocalCluster, zk: ZooKeeperView, topi
     make(cluster, topic)
     assert_healed(cluster, zk, topic)
     assert values(cluster, topic) == set()
-
-
-def test_a_large_topic_goes_fast(
-    cluster: LocalCluster, zk: ZooKeeperView, admin: AdminClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One StopReplica for each broker, and nodes by the hundred: 300 partitions x 3 in a few seconds."""
-    name = f"large-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(name, 300, 3)], operation_timeout=30)[name].result(60)
-    eventually(lambda: len(directories(cluster, name)) == 900, "all replicas made")
-    began = time.monotonic()
-    delete(admin, name)
-    eventually(lambda: is_removed(zk, name), "the znodes removed")
-    took = time.monotonic() - began
-    with capsys.disabled():
-        print(f" [300 x 3 deleted in {took:.2f} s]", end="")
-    assert took < 15
-    assert_gone(cluster, zk, name)
-
-
-def test_deletion_disabled(new_cluster: Callable[..., LocalCluster]) -> None:
-    """CTL-9: refused with the reason; what is asked for by hand is not seen, and removed by the next controller."""
-    cluster = new_cluster(brokers=1, overrides={"delete.topic.enable": "false"})
-    zk = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
-        with pytest.raises(KafkaException) as refused:
-            delete(admin, "kept")
-        assert refused.value.args[0].code() == ErrorCode.TOPIC_DELETION_DISABLED
-        zk.client.create(DeleteTopicZNode.path("kept"))
-        cluster.restart_broker(cluster.broker_ids[0])
-        eventually(lambda: not zk.client.exists(DeleteTopicZNode.path("kept")), "the request removed")
-        assert zk.state("kept", 0).leader == cluster.broker_ids[0]
-        assert TopicPartition("kept", 0).topic in admin.list_topics(timeout=10).topics
-    finally:
-        zk.close()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller.controller import Controller, ControllerSettings
 from protocol.network_client import NetworkClient
 from protocol.rpc import framing
-from protocol.rpc.client import ControlClient
 from protocol.rpc.messages import ControlledShutdownRequest
 from protocol.types import Assignment, BrokerInfo, Endpoint, LeaderAndIsr, TopicPartition
-from protocol.zk.session import ConnectionLoss, Op, OpResult, SessionState, SetOp, ZooKeeperSession
+from protocol.zk.session import Op, OpResult, SessionState, SetOp, ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode, ControllerEpochZNode, PartitionStateZNode, TopicZNode
 from tests.support.memory_cluster import Events
 from tests.support.stand_in_broker import StandInBroker
@@ -35,24 +34,18 @@ class LoopClock:
         return 0
 
 
-class FaultySession(ZooKeeperSession):
-    """`gate` holds back multis that write states; `lose_answers` of them are applied, and then their answers are lost."""
+class GatedSession(ZooKeeperSession):
+    """`gate` holds back multis that write states."""
 
     def __init__(self, hosts: str) -> None:
         super().__init__(hosts, session_timeout_ms=SESSION_TIMEOUT_MS)
         self.gate = asyncio.Event()
         self.gate.set()
-        self.lose_answers = 0
 
     async def multi(self, operations: Sequence[Op]) -> list[OpResult]:
-        if not any(isinstance(op, SetOp) and op.path.endswith("/state") for op in operations):
-            return await super().multi(operations)
-        await self.gate.wait()
-        results = await super().multi(operations)
-        if self.lose_answers:
-            self.lose_answers -= 1
-            raise ConnectionLoss("the answer was lost")
-        return results
+        if any(isinstance(op, SetOp) and op.path.endswith("/state") for op in operations):
+            await self.gate.wait()
+        return await super().multi(operations)
 
 
 class Process:
@@ -60,10 +53,9 @@ class Process:
 
     def __init__(self, hosts: str, broker: StandInBroker, settings: Mapping[str, Any]) -> None:
         self.broker = broker
-        self.zk = FaultySession(hosts)
+        self.zk = GatedSession(hosts)
         self.events = Events()
         self._network = NetworkClient(LoopClock(), request_timeout_ms=5000, random=random.random)
-        self.control = ControlClient(self._network)
         self.controller = Controller(
             ControllerSettings(broker.id, "CONTROLLER", **settings), self.zk, self._network, LoopClock(), self.events
         )
@@ -158,17 +150,6 @@ class ControllerCluster:
         while not check():
             assert asyncio.get_running_loop().time() < deadline, f"never: {what}"
             await asyncio.sleep(POLL_S)
-
-    async def until_found(self, look: Callable[[], Awaitable[object]], expected: object) -> None:
-        deadline = asyncio.get_running_loop().time() + TIMEOUT_S
-        while (found := await look()) != expected:
-            assert asyncio.get_running_loop().time() < deadline, f"found {found}, not {expected}"
-            await asyncio.sleep(POLL_S)
-
-    async def leader(self, topic: str) -> int | None:
-        """Of its partition 0; None without a state."""
-        node = (await self.zk.get_many([PartitionStateZNode.path(TopicPartition(topic, 0))]))[0]
-        return None if node is None else PartitionStateZNode.decode(node[0], node[1].version).leader
 
     async def state(self, topic: str, partition: int = 0) -> LeaderAndIsr:
         data, stat = await self.zk.get(PartitionStateZNode.path(TopicPartition(topic, partition)))

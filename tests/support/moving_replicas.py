@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
+from protocol.rpc.messages import StopReplicaRequest
 from protocol.types import NO_LEADER, Assignment, TopicPartition
-from protocol.zk.session import CheckOp, DeleteOp, Op, OpResult, SessionExpired, SetOp
+from protocol.zk.session import CheckOp, DeleteOp, Op, SetOp
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster
+from tests.support.persisted_steps import PersistedSteps
 
 Targets = Mapping[TopicPartition, tuple[int, ...] | None]
 
@@ -85,41 +85,22 @@ async def catch_up(cluster: MemoryCluster) -> None:
     raise AssertionError("followers never stay in sync")
 
 
-class Steps:
-    """Sees every multi that persists a step of a reassignment, and every StopReplica(delete); may kill at each of them."""
+class Steps(PersistedSteps):
+    """`multis` has what each of them writes: `state`, `topic` or `request`."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self.cluster = cluster
-        self.multis: list[str] = []
-        """What each wrote: `state`, `topic` or `request`."""
-        self.stops: list[tuple[int, StopReplicaRequest]] = []
-        self.at_multi: Callable[[int, str], None] = lambda index, moment: None
-        self.at_stop: Callable[[int, str], None] = lambda index, moment: None
-        self._multi = cluster.server.multi
-        cluster.server.multi = self.multi  # type: ignore[method-assign]
-        for broker in cluster.disks.values():
-            self._watch(broker.id, broker)
+    def kind_of(self, ops: Sequence[Op]) -> str | None:
+        return _kind(ops)
 
-    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
-        kind = _kind(ops)
-        if kind is None:
-            return self._multi(ops, session_id)
+    def check_multi(self, ops: Sequence[Op]) -> None:
         assert isinstance(ops[0], CheckOp), "fenced (INV-9)"
         assert ops[0].path == ControllerEpochZNode.PATH
         assert all(op.version >= 0 for op in ops[1:] if isinstance(op, SetOp | DeleteOp)), "over what was read"
-        index = len(self.multis)
-        self.multis.append(kind)
-        self.at_multi(index, "before")
-        for session in self.cluster.sessions.values():
-            if session.session_id == session_id:
-                session._check_connection()
-                break
-        else:
-            raise SessionExpired("its process was killed in this moment")
-        results = self._multi(ops, session_id)
         self.check_states()
-        self.at_multi(index, "after")
-        return results
+
+    def check_stop(self, broker_id: int, request: StopReplicaRequest) -> None:
+        for stop in request.partitions:
+            if stop.delete:
+                self._check_deletion(broker_id, stop.topic_partition)
 
     def check_states(self) -> None:
         """INV-4, and that nobody is in an ISR who has no replica."""
@@ -127,24 +108,6 @@ class Steps:
             assert state.isr, tp
             assert state.leader in (NO_LEADER, *state.isr), (tp, state)
             assert set(state.isr) <= set(assignment_of(self.cluster, tp).replicas), (tp, state)
-
-    def _watch(self, broker_id: int, broker: Any) -> None:
-        handle = broker.handle
-
-        def watched(request: ControlRequest) -> ControlResponse:
-            if not isinstance(request, StopReplicaRequest) or not any(stop.delete for stop in request.partitions):
-                return handle(request)  # type: ignore[no-any-return]
-            index = len(self.stops)
-            self.stops.append((broker_id, request))
-            self.at_stop(index, "before")
-            for stop in request.partitions:
-                if stop.delete:
-                    self._check_deletion(broker_id, stop.topic_partition)
-            response: ControlResponse = handle(request)
-            self.at_stop(index, "after")
-            return response
-
-        broker.handle = watched
 
     def _check_deletion(self, broker_id: int, tp: TopicPartition) -> None:
         """INV-25: the target is in sync, or this replica is of a target that was dropped and assigned to nobody."""
@@ -164,11 +127,6 @@ def _kind(ops: Sequence[Op]) -> str | None:
     if any(path.rpartition("/")[0] == TopicZNode.PARENT for path in paths):
         return "topic"
     return None
-
-
-def kill_controller(cluster: MemoryCluster) -> None:
-    (active,) = [broker for broker, controller in cluster.controllers.items() if controller.is_active]
-    cluster.crash(active)
 
 
 def check_finished(cluster: MemoryCluster, finals: Mapping[TopicPartition, tuple[int, ...]]) -> None:

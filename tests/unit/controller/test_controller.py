@@ -10,12 +10,13 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.rpc.messages import (
     ControlledShutdownRequest,
+    ControlResponse,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
 from protocol.types import LeaderAndIsr, TopicPartition
-from protocol.zk.session import Op, SetOp
+from protocol.zk.session import CheckOp, Op, SetOp
 from protocol.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
@@ -25,6 +26,13 @@ from protocol.zk.znodes import (
 from tests.support.memory_cluster import MemoryCluster, kinds, on_cluster, scenario
 
 T0 = TopicPartition("t", 0)
+
+
+async def stop(cluster: MemoryCluster, broker: int) -> ControlResponse:
+    """The broker asks for a controlled shutdown."""
+    return await cluster.controllers[1].controlled_shutdown(
+        ControlledShutdownRequest(broker, cluster.running[broker].epoch)
+    )
 
 
 @on_cluster()
@@ -67,6 +75,40 @@ async def test_a_dead_leader_is_replaced_in_the_order_of_the_assignment(cluster:
     assert cluster.state("t", 2) == LeaderAndIsr(1, 1, (1, 3), 1, 1)
     assert cluster.state("t", 3) == LeaderAndIsr(3, 0, (3, 1), 1, 0)
     assert kinds(cluster.running[3].requests[before:]) == ["LeaderAndIsr", "UpdateMetadata"]
+
+
+@on_cluster()
+async def test_a_failover_is_one_write_that_is_fenced_and_conditional(cluster: MemoryCluster) -> None:
+    """CTL-5 step 5: one multi, behind the check of the controller epoch; each state over the version that was read."""
+    await cluster.create_topic("t", dict.fromkeys(range(20), (2, 3)))
+    before = len(cluster.server.writes)
+    await cluster.kill(2)
+    writes = [ops for _, ops in cluster.server.writes[before:]]
+    (multi,) = [ops for ops in writes if any(op.path.endswith("/state") for op in ops)]
+    fence = multi[0]
+    assert isinstance(fence, CheckOp)
+    assert fence.path == ControllerEpochZNode.PATH
+    assert fence.version == cluster.server.nodes[ControllerEpochZNode.PATH].version
+    assert all(isinstance(op, SetOp) and op.version == 0 for op in multi[1:])
+    assert {cluster.state("t", p) for p in range(20)} == {LeaderAndIsr(3, 1, (3,), 1, 1)}
+
+
+@on_cluster(1, 2, 3, 4)
+async def test_a_failover_is_one_leader_and_isr_for_each_broker_then_metadata_for_all(cluster: MemoryCluster) -> None:
+    """CTL-5 step 7. Broker 4 hosts nothing of it and hears only the metadata."""
+    await cluster.create_topic("t", {p: (2, 3, 1) if p % 2 else (3, 2) for p in range(10)})
+    before = {broker: len(cluster.running[broker].requests) for broker in (1, 3, 4)}
+    await cluster.kill(2)
+    told = {broker: cluster.running[broker].requests[at:] for broker, at in before.items()}
+    assert kinds(told[1]) == ["LeaderAndIsr", "UpdateMetadata"]
+    assert kinds(told[3]) == ["LeaderAndIsr", "UpdateMetadata"]
+    assert kinds(told[4]) == ["UpdateMetadata"]
+    leadership, metadata = told[3]
+    assert isinstance(leadership, LeaderAndIsrRequest)
+    assert isinstance(metadata, UpdateMetadataRequest)
+    assert {state.partition for state in leadership.partitions} == set(range(10))
+    assert {state.partition for state in metadata.partitions} == set(range(10))
+    assert {broker.id for broker in metadata.brokers} == {1, 3, 4}
 
 
 @on_cluster()
@@ -284,7 +326,7 @@ async def test_controlled_shutdown_moves_leaderships_first(cluster: MemoryCluste
     """STA-2: one LeaderAndIsr per broker; the stopping broker's followers stop and leave the ISR."""
     await cluster.create_topic("t", {0: (2, 3, 1), 1: (2, 1), 2: (1, 2), 3: (2,), 4: (3, 1)})
     before = {b: len(broker.requests) for b, broker in cluster.running.items()}
-    response = await cluster.controllers[1].controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    response = await stop(cluster, 2)
     assert response.error is ErrorCode.NONE
     assert response.partitions == (), "a partition without other replicas does not count"
     assert cluster.state("t", 0) == LeaderAndIsr(3, 1, (3, 1), 1, 1)
@@ -306,12 +348,12 @@ async def test_controlled_shutdown_of_the_last_in_sync_replica(cluster: MemoryCl
     await cluster.create_topic("t", {0: (2, 3)})
     cluster.leader_writes_isr("t", 0, (2,))
     await cluster.settle()
-    response = await cluster.controllers[1].controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    response = await stop(cluster, 2)
     assert [(e.topic, e.partition) for e in response.partitions] == [("t", 0)]
     assert cluster.state("t").leader == 2
     cluster.leader_writes_isr("t", 0, (2, 3))
     await cluster.settle()
-    response = await cluster.controllers[1].controlled_shutdown(ControlledShutdownRequest(2, cluster.running[2].epoch))
+    response = await stop(cluster, 2)
     assert response.partitions == ()
     assert cluster.state("t").leader == 3
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,138 +12,115 @@ from controller.controller_election import Lost, Won, elect
 from protocol.zk.session import ConnectionLoss, CreateOp, Op, SetOp, WatchEvent
 from protocol.zk.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.played import played
 
 
 def no_watch(_: WatchEvent) -> None:
     """Nobody listens."""
 
 
+def on_zookeeper(test: Callable[[MemoryZooKeeper], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test(MemoryZooKeeper()))
+
+
 async def run_for(session: MemorySession, broker_id: int) -> Won | Lost:
     return await elect(session, broker_id, lambda: 0, no_watch)  # type: ignore[arg-type]
 
 
-def test_the_first_wins_and_the_others_learn_who() -> None:
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        sessions = [MemorySession(server) for _ in range(3)]
-        outcomes = await asyncio.gather(*(run_for(s, broker_id) for broker_id, s in enumerate(sessions, 1)))
-        (won,) = (outcome for outcome in outcomes if isinstance(outcome, Won))
-        assert won == Won(1, server.nodes[ControllerEpochZNode.PATH].version)
-        winner = ControllerZNode.decode(server.nodes[ControllerZNode.PATH].data)
-        assert outcomes.count(Lost(winner)) == 2
-        assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 1
-        assert await run_for(sessions[winner - 1], winner) == won, "looking again changes nothing"
-
-    asyncio.run(test())
+@played(on_zookeeper)
+async def test_the_first_wins_and_the_others_learn_who(server: MemoryZooKeeper) -> None:
+    sessions = [MemorySession(server) for _ in range(3)]
+    outcomes = await asyncio.gather(*(run_for(s, broker_id) for broker_id, s in enumerate(sessions, 1)))
+    (won,) = (outcome for outcome in outcomes if isinstance(outcome, Won))
+    assert won == Won(1, server.nodes[ControllerEpochZNode.PATH].version)
+    winner = ControllerZNode.decode(server.nodes[ControllerZNode.PATH].data)
+    assert outcomes.count(Lost(winner)) == 2
+    assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 1
+    assert await run_for(sessions[winner - 1], winner) == won, "looking again changes nothing"
 
 
-def test_a_lost_answer_is_found_to_be_a_win() -> None:
+@played(on_zookeeper)
+async def test_a_lost_answer_is_found_to_be_a_win(server: MemoryZooKeeper) -> None:
     """BUG-5, BUG-17."""
-
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        server.ensure(ControllerEpochZNode.PATH, b"7")
-        session = MemorySession(server)
-        session.lose_answers = 1
-        with pytest.raises(ConnectionLoss):
-            await run_for(session, 1)
-        assert await run_for(session, 1) == Won(8, 1)
-
-    asyncio.run(test())
-
-
-def test_a_node_of_an_earlier_term_is_worthless() -> None:
-    """The epoch was raised since: the node says nothing any more."""
-
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        session = MemorySession(server)
+    server.ensure(ControllerEpochZNode.PATH, b"7")
+    session = MemorySession(server)
+    session.lose_answers = 1
+    with pytest.raises(ConnectionLoss):
         await run_for(session, 1)
-        server.ensure(ControllerEpochZNode.PATH, b"5")
-        assert await run_for(session, 1) == Won(6, server.nodes[ControllerEpochZNode.PATH].version)
-
-    asyncio.run(test())
+    assert await run_for(session, 1) == Won(8, 1)
 
 
-def test_the_office_of_a_killed_earlier_life_is_taken_over() -> None:
+@played(on_zookeeper)
+async def test_a_node_of_an_earlier_term_is_worthless(server: MemoryZooKeeper) -> None:
+    """The epoch was raised since: the node says nothing any more."""
+    session = MemorySession(server)
+    await run_for(session, 1)
+    server.ensure(ControllerEpochZNode.PATH, b"5")
+    assert await run_for(session, 1) == Won(6, server.nodes[ControllerEpochZNode.PATH].version)
+
+
+@played(on_zookeeper)
+async def test_the_office_of_a_killed_earlier_life_is_taken_over(server: MemoryZooKeeper) -> None:
     """The earlier session need not expire first; the epoch rises all the same, so that life is fenced."""
-
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        earlier, later, other = (MemorySession(server) for _ in range(3))
-        assert isinstance(await run_for(earlier, 1), Won)
-        assert await run_for(other, 2) == Lost(1)
-        won = await run_for(later, 1)
-        assert won == Won(2, server.nodes[ControllerEpochZNode.PATH].version)
-        assert server.nodes[ControllerZNode.PATH].owner == later.session_id
-        assert await run_for(later, 1) == won
-        assert await run_for(other, 2) == Lost(1)
-
-    asyncio.run(test())
+    earlier, later, other = (MemorySession(server) for _ in range(3))
+    assert isinstance(await run_for(earlier, 1), Won)
+    assert await run_for(other, 2) == Lost(1)
+    won = await run_for(later, 1)
+    assert won == Won(2, server.nodes[ControllerEpochZNode.PATH].version)
+    assert server.nodes[ControllerZNode.PATH].owner == later.session_id
+    assert await run_for(later, 1) == won
+    assert await run_for(other, 2) == Lost(1)
 
 
-def test_an_office_that_changes_hands_meanwhile_is_not_taken_over() -> None:
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        earlier, later, other = (MemorySession(server) for _ in range(3))
-        await run_for(earlier, 1)
-        pending = iter([True])
+@played(on_zookeeper)
+async def test_an_office_that_changes_hands_meanwhile_is_not_taken_over(server: MemoryZooKeeper) -> None:
+    earlier, later, other = (MemorySession(server) for _ in range(3))
+    await run_for(earlier, 1)
+    pending = iter([True])
 
-        def overtake(_: Sequence[Op]) -> None:
-            if next(pending, False):
-                server.end_session(earlier.session_id)
-                epoch = server.nodes[ControllerEpochZNode.PATH]
-                server.multi(
-                    [
-                        CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True),
-                        SetOp(ControllerEpochZNode.PATH, b"2", epoch.version),
-                    ],
-                    other.session_id,
-                )
+    def overtake(_: Sequence[Op]) -> None:
+        if next(pending, False):
+            server.end_session(earlier.session_id)
+            epoch = server.nodes[ControllerEpochZNode.PATH]
+            server.multi(
+                [
+                    CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True),
+                    SetOp(ControllerEpochZNode.PATH, b"2", epoch.version),
+                ],
+                other.session_id,
+            )
 
-        later.before_multi = overtake
-        assert await run_for(later, 1) == Lost(2)
-        assert server.nodes[ControllerZNode.PATH].owner == other.session_id
-
-    asyncio.run(test())
+    later.before_multi = overtake
+    assert await run_for(later, 1) == Lost(2)
+    assert server.nodes[ControllerZNode.PATH].owner == other.session_id
 
 
-def test_somebody_is_faster() -> None:
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        server.ensure(ControllerEpochZNode.PATH, b"3")
-        slow, fast = MemorySession(server), MemorySession(server)
-        pending = iter([True])
+@played(on_zookeeper)
+async def test_somebody_is_faster(server: MemoryZooKeeper) -> None:
+    server.ensure(ControllerEpochZNode.PATH, b"3")
+    slow, fast = MemorySession(server), MemorySession(server)
+    pending = iter([True])
 
-        def overtake(ops: Sequence[Op]) -> None:
-            if next(pending, False):
-                create = CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True)
-                server.multi([create, *ops[1:]], fast.session_id)
+    def overtake(ops: Sequence[Op]) -> None:
+        if next(pending, False):
+            create = CreateOp(ControllerZNode.PATH, ControllerZNode.encode(2, 0), ephemeral=True)
+            server.multi([create, *ops[1:]], fast.session_id)
 
-        slow.before_multi = overtake
-        assert await run_for(slow, 1) == Lost(2)
-        assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 4
-
-    asyncio.run(test())
+    slow.before_multi = overtake
+    assert await run_for(slow, 1) == Lost(2)
+    assert ControllerEpochZNode.decode(server.nodes[ControllerEpochZNode.PATH].data) == 4
 
 
-def test_rubbish_in_the_controllers_node() -> None:
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        server.ensure(ControllerZNode.PATH, b"rubbish")
-        assert await run_for(MemorySession(server), 1) == Lost(None)
-
-    asyncio.run(test())
+@played(on_zookeeper)
+async def test_rubbish_in_the_controllers_node(server: MemoryZooKeeper) -> None:
+    server.ensure(ControllerZNode.PATH, b"rubbish")
+    assert await run_for(MemorySession(server), 1) == Lost(None)
 
 
-def test_rubbish_in_the_epoch_is_an_error_not_an_epoch() -> None:
+@played(on_zookeeper)
+async def test_rubbish_in_the_epoch_is_an_error_not_an_epoch(server: MemoryZooKeeper) -> None:
     """INV-7: an epoch that was guessed could go down."""
-
-    async def test() -> None:
-        server = MemoryZooKeeper()
-        server.ensure(ControllerEpochZNode.PATH, b"rubbish")
-        with pytest.raises(ValueError, match="rubbish"):
-            await run_for(MemorySession(server), 1)
-        assert ControllerZNode.PATH not in server.nodes
-
-    asyncio.run(test())
+    server.ensure(ControllerEpochZNode.PATH, b"rubbish")
+    with pytest.raises(ValueError, match="rubbish"):
+        await run_for(MemorySession(server), 1)
+    assert ControllerZNode.PATH not in server.nodes

@@ -69,27 +69,6 @@ async def test_a_topic_deleted_and_made_again_during_the_looks(cluster: MemoryCl
     assert last.topic_ids == {"t": ID_2}
 
 
-@pytest.mark.parametrize("path", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/brokers/ids/7"])
-@pytest.mark.parametrize("rubbish", [b"", b"{", b"[]", b'{"version":1}', b"\xff\xfe", b"1" * 5000])
-@on_cluster()
-async def test_rubbish_in_a_znode_is_left_alone(cluster: MemoryCluster, path: str, rubbish: bytes) -> None:
-    """Also in the next controller's first look."""
-    if path.endswith("state"):
-        cluster.put_topic("bad", {0: (2, 3)})
-    cluster.server.ensure(path, rubbish)
-    await cluster.settle()
-    await cluster.create_topic("t", {0: (2, 3)})
-    await cluster.kill(1)
-    await cluster.kill(2)
-    assert cluster.server.nodes[path].data == rubbish
-    assert cluster.state("t").leader == 3
-    assert cluster.controllers[3].is_active
-    assert cluster.controller_epoch == 3, "nobody failed and was elected again"
-    cluster.delete_tree(path)
-    if "topics" in path:
-        cluster.delete_tree("/brokers/topics/bad")
-
-
 @pytest.mark.parametrize("replicas", [(), (2, 2)])
 @on_cluster()
 async def test_an_impossible_assignment_is_left_alone_until_it_is_repaired(

@@ -10,6 +10,7 @@ from controller.events import LogsMissing
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.played import played
 
 T0 = TopicPartition("t", 0)
 
@@ -36,8 +37,8 @@ async def elect_uncleanly(cluster: MemoryCluster) -> ErrorCode:
 
 
 def with_isr(
-    isr: tuple[int, ...],
     play: Callable[[MemoryCluster], Awaitable[None]],
+    isr: tuple[int, ...],
     *,
     replicas: tuple[int, ...] = (2, 3),
     unclean: bool = False,
@@ -81,7 +82,7 @@ def test_the_only_member_with_an_empty_disk_does_not_lead(unclean: bool, afterwa
         await cluster.bounce(2)
         assert led(cluster) == (2, (2,)), "what it has now counts"
 
-    with_isr((2,), play, replicas=(2,), unclean=unclean)
+    with_isr(play, (2,), replicas=(2,), unclean=unclean)
 
 
 @pytest.mark.parametrize("is_unclean", [False, True])
@@ -98,21 +99,18 @@ def test_an_empty_member_back_first_waits_for_the_other(is_unclean: bool) -> Non
         assert cluster.running[2].replicas[T0].isr == (3,), "it copies from the one that has everything"
         assert not cluster.events.of("unclean_election")
 
-    with_isr((2, 3), play, unclean=is_unclean)
+    with_isr(play, (2, 3), unclean=is_unclean)
 
 
-def test_the_whole_cluster_restarted_and_the_leader_came_back_empty() -> None:
+@played(with_isr, (2, 3))
+async def test_the_whole_cluster_restarted_and_the_leader_came_back_empty(cluster: MemoryCluster) -> None:
     """The new controller finds nobody that did not bounce, and lets the leader lead on: it refuses, the other leads."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await crash(cluster, 1, 2, 3, emptied=2)
-        for broker in (1, 2, 3):
-            await cluster.launch(broker)
-        await cluster.settle()
-        assert led(cluster) == (3, (3,))
-        assert cluster.running[2].follows(T0)
-
-    with_isr((2, 3), play)
+    await crash(cluster, 1, 2, 3, emptied=2)
+    for broker in (1, 2, 3):
+        await cluster.launch(broker)
+    await cluster.settle()
+    assert led(cluster) == (3, (3,))
+    assert cluster.running[2].follows(T0)
 
 
 @pytest.mark.parametrize("emptied", [2, 3])
@@ -126,34 +124,32 @@ def test_a_bounce_with_an_empty_disk_costs_the_place_in_the_isr(emptied: int) ->
         assert led(cluster) == (other, (other,))
         assert cluster.running[emptied].follows(T0)
 
-    with_isr((2, 3), play)
+    with_isr(play, (2, 3))
 
 
-def test_a_person_gets_a_replica_with_records_before_an_empty_one() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        await crash(cluster, 2, emptied=2)
-        await cluster.start(2)
-        assert led(cluster) == (-1, (2,))
-        assert await elect_uncleanly(cluster) is ErrorCode.NONE
-        assert led(cluster) == (3, (3,))
-        assert cluster.running[2].follows(T0)
-
-    with_isr((2,), play)
+@played(with_isr, (2,))
+async def test_a_person_gets_a_replica_with_records_before_an_empty_one(cluster: MemoryCluster) -> None:
+    await crash(cluster, 2, emptied=2)
+    await cluster.start(2)
+    assert led(cluster) == (-1, (2,))
+    assert await elect_uncleanly(cluster) is ErrorCode.NONE
+    assert led(cluster) == (3, (3,))
+    assert cluster.running[2].follows(T0)
 
 
-def test_an_answer_to_an_older_epoch_counts_for_nothing_and_one_who_left_the_isr_is_told_again() -> None:
-    async def play(cluster: MemoryCluster) -> None:
-        controller, life = cluster.controllers[1], cluster.running[3].epoch
-        before = cluster.state("t")
-        controller._queue.post(LogsMissing(3, life, ((T0, before.leader_epoch - 1),)))
-        controller._queue.post(LogsMissing(3, life - 1, ((T0, before.leader_epoch),)))
-        await cluster.settle()
-        assert cluster.state("t") == before
-        cluster.leader_writes_isr("t", 0, (2,), notify=False)
-        told = len(cluster.running[3].requests)
-        controller._queue.post(LogsMissing(3, life, ((T0, before.leader_epoch),)))
-        await cluster.settle()
-        assert led(cluster) == (2, (2,))
-        assert next(type(r).__name__ for r in cluster.running[3].requests[told:]) == "LeaderAndIsrRequest"
-
-    with_isr((2, 3), play)
+@played(with_isr, (2, 3))
+async def test_an_answer_to_an_older_epoch_counts_for_nothing_and_one_who_left_the_isr_is_told_again(
+    cluster: MemoryCluster,
+) -> None:
+    controller, life = cluster.controllers[1], cluster.running[3].epoch
+    before = cluster.state("t")
+    controller._queue.post(LogsMissing(3, life, ((T0, before.leader_epoch - 1),)))
+    controller._queue.post(LogsMissing(3, life - 1, ((T0, before.leader_epoch),)))
+    await cluster.settle()
+    assert cluster.state("t") == before
+    cluster.leader_writes_isr("t", 0, (2,), notify=False)
+    told = len(cluster.running[3].requests)
+    controller._queue.post(LogsMissing(3, life, ((T0, before.leader_epoch),)))
+    await cluster.settle()
+    assert led(cluster) == (2, (2,))
+    assert next(type(r).__name__ for r in cluster.running[3].requests[told:]) == "LeaderAndIsrRequest"

@@ -84,33 +84,6 @@ async def test_what_is_refused_is_told_and_taken_out(
     check_finished(cluster, {TP: (3, 2)})
 
 
-@pytest.mark.parametrize(
-    "rubbish",
-    [
-        b"",
-        b"\xff",
-        b"no JSON",
-        b"[]",
-        b"{}",
-        b'{"version":1,"partitions":[]}',
-        b'{"version":1,"partitions":{}}',
-        b'{"version":1,"partitions":[{"topic":"t","partition":"x","replicas":[1]}]}',
-        b'{"version":1,"partitions":[{"topic":"t","partition":0}]}',
-        b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[true]}]}',
-        b"[" * 100_000,
-    ],
-)
-@played(play)
-async def test_rubbish_does_not_block_the_next_admin(cluster: MemoryCluster, rubbish: bytes) -> None:
-    cluster.server.ensure(ReassignPartitionsZNode.PATH, rubbish)
-    await cluster.settle()
-    assert requested(cluster) is None
-    assert cluster.controller_epoch == 1, "the controller survives"
-    request(cluster, {TP: (3, 2)})
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (3, 2)})
-
-
 @played(play)
 async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})

@@ -13,18 +13,10 @@ from dataclasses import dataclass
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.network_client import Disconnected
 from protocol.types import TopicPartition
 from tests.support.memory_cluster import MemoryCluster, scenario
-from tests.support.moving_replicas import (
-    Steps,
-    ask,
-    catch_up,
-    check_finished,
-    kill_controller,
-    let_in,
-    request,
-)
+from tests.support.moving_replicas import Steps, ask, catch_up, check_finished, let_in, request
+from tests.support.persisted_steps import MOMENTS, at_multi, at_stop, depose_controller, kill_controller, lose_answers
 
 TP = TopicPartition("t", 0)
 TP2 = TopicPartition("u", 0)
@@ -108,7 +100,7 @@ def moments(what: str) -> list[tuple[str, int, str]]:
         (name, index, moment)
         for name, history in HISTORIES.items()
         for index in range(len(history.multis) if what == "multis" else history.stops)
-        for moment in ("before", "after")
+        for moment in MOMENTS
     ]
 
 
@@ -152,14 +144,7 @@ def test_undisturbed_it_takes_these_steps(name: str) -> None:
 @pytest.mark.parametrize("first", [BYSTANDER, 1])
 @pytest.mark.parametrize(("name", "step", "moment"), moments("multis"))
 def test_the_controller_dies_at_a_persisted_step(name: str, step: int, moment: str, first: int) -> None:
-    def disturb(cluster: MemoryCluster, steps: Steps) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (step, moment):
-                kill_controller(cluster)
-
-        steps.at_multi = at_multi
-
-    controller_epoch, _ = finished_after(name, disturb, first)
+    controller_epoch, _ = finished_after(name, at_multi(step, moment, kill_controller), first)
     assert controller_epoch == 2
 
 
@@ -170,13 +155,13 @@ def test_the_next_controller_dies_too(name: str, step: int, moment: str) -> None
     def disturb(cluster: MemoryCluster, steps: Steps) -> None:
         deaths: list[int] = []
 
-        def at_multi(index: int, when: str) -> None:
+        def act(index: int, when: str) -> None:
             is_due = index >= step if not deaths else index > deaths[-1]
             if when == moment and is_due and len(deaths) < 2 and len(cluster.running) > 3:
                 deaths.append(index)
                 kill_controller(cluster)
 
-        steps.at_multi = at_multi
+        steps.at_multi = act
 
     finished_after(name, disturb)
 
@@ -184,48 +169,23 @@ def test_the_next_controller_dies_too(name: str, step: int, moment: str) -> None
 @pytest.mark.parametrize("first", [BYSTANDER, 1])
 @pytest.mark.parametrize(("name", "answer", "moment"), moments("stops"))
 def test_the_controller_dies_at_an_answer(name: str, answer: int, moment: str, first: int) -> None:
-    """Steps 8 and 9: the request is lost with it, or the replica is gone and nobody has heard."""
-
-    def disturb(cluster: MemoryCluster, steps: Steps) -> None:
-        def at_stop(index: int, when: str) -> None:
-            if (index, when) == (answer, moment):
-                kill_controller(cluster)
-                if when == "before":
-                    raise Disconnected("the request is lost")
-
-        steps.at_stop = at_stop
-
-    finished_after(name, disturb, first)
+    """Steps 8 and 9: the request is lost with it, or the replica is deleted and nobody has heard."""
+    finished_after(name, at_stop(answer, moment, kill_controller), first)
 
 
 @pytest.mark.parametrize("broker_id", [1, 2, 3, 4])
 @pytest.mark.parametrize(("name", "step", "moment"), moments("multis"))
 def test_a_broker_in_it_dies_at_a_persisted_step(name: str, step: int, moment: str, broker_id: int) -> None:
     """FLT-35: one that leads, leaves, stays or comes; it is back before the end."""
-
-    def disturb(cluster: MemoryCluster, steps: Steps) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (step, moment):
-                cluster.crash(broker_id)
-
-        steps.at_multi = at_multi
-
-    finished_after(name, disturb)
+    finished_after(name, at_multi(step, moment, lambda cluster: cluster.crash(broker_id)))
 
 
-@pytest.mark.parametrize(("name", "step", "moment"), [row for row in moments("multis") if row[2] == "before"])
-def test_answers_of_zookeeper_get_lost(name: str, step: int, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "step"), [(name, step) for name, step, moment in moments("multis") if moment == "before"]
+)
+def test_answers_of_zookeeper_get_lost(name: str, step: int) -> None:
     """BUG-5: what was written is found, and not written again."""
-
-    def disturb(cluster: MemoryCluster, steps: Steps) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (step, moment):
-                for session in cluster.sessions.values():
-                    session.lose_answers = 1
-
-        steps.at_multi = at_multi
-
-    controller_epoch, steps = finished_after(name, disturb)
+    controller_epoch, steps = finished_after(name, at_multi(step, "before", lose_answers))
     assert controller_epoch == 1
     assert tuple(steps.multis) == HISTORIES[name].multis
 
@@ -233,12 +193,4 @@ def test_answers_of_zookeeper_get_lost(name: str, step: int, moment: str) -> Non
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_deposed_controller_writes_nothing(name: str) -> None:
     """INV-9, FLT-7: it is about to write when another one is elected."""
-
-    def disturb(cluster: MemoryCluster, steps: Steps) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (1, "before"):
-                cluster.delete_tree("/controller")
-
-        steps.at_multi = at_multi
-
-    finished_after(name, disturb)
+    finished_after(name, at_multi(1, "before", depose_controller))

@@ -18,7 +18,7 @@ from protocol.rpc.messages import (
 )
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.session import Op, SetOp
-from protocol.zk.znodes import DeleteTopicZNode, PartitionStateZNode, TopicZNode
+from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster, scenario
 from tests.support.moving_replicas import (
     Steps,
@@ -61,12 +61,6 @@ def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluste
 
 
 @played(play)
-async def test_step_0_when_the_target_is_in_sync_nothing_is_waited_for(cluster: MemoryCluster) -> None:
-    await moved_to(cluster, (2,))
-    check_finished(cluster, {TP: (2,)})
-
-
-@played(play)
 async def test_step_1_the_node_has_target_first_then_those_that_go(cluster: MemoryCluster) -> None:
     """CTL-10, as Kafka shows it while a partition moves."""
     steps = Steps(cluster)
@@ -97,18 +91,6 @@ async def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new
 
 
 @played(play)
-async def test_step_4_it_waits_until_the_isr_holds_the_whole_target(cluster: MemoryCluster) -> None:
-    await moved_to(cluster, (3, 4))
-    let_in(cluster, but=(4,))
-    await cluster.settle()
-    assert cluster.state("t").isr == (1, 2, 3)
-    assert steps_of(cluster) == [1, 2, 3]
-    assert TP in moving(cluster)
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (3, 4)})
-
-
-@played(play)
 async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_deleted(cluster: MemoryCluster) -> None:
     """INV-25: in this order; one write of the state, one LeaderAndIsr, then StopReplica(delete) with the newest epoch."""
     await moved_to(cluster, (3, 2))
@@ -121,16 +103,6 @@ async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_de
     assert broker == 1
     assert [(s.leader_epoch, s.delete) for s in stop.partitions] == [(state.leader_epoch, True)]
     assert steps_of(cluster) == [1, 2, 3, 5, 6, 7, 8, 9, 9, 10, 11, 12]
-
-
-@played(play)
-async def test_step_7_a_leader_of_the_target_goes_on_in_a_new_epoch(cluster: MemoryCluster) -> None:
-    await moved_to(cluster, (3, 1))
-    before = cluster.state("t")
-    await catch_up(cluster)
-    assert cluster.state("t").leader == 1
-    assert cluster.state("t").leader_epoch == before.leader_epoch + 1
-    assert cluster.running[1].replicas[TP].replicas == (3, 1), "it knows that 2 is no follower any more"
 
 
 @played(play)
@@ -317,18 +289,6 @@ async def test_another_order_moves_no_leader(cluster: MemoryCluster) -> None:
 # -- what waits, and for whom -----------------------------------------------------------------------------------------
 
 
-@played(play)
-async def test_a_new_replica_that_dies_is_waited_for(cluster: MemoryCluster) -> None:
-    """STA-1."""
-    await moved_to(cluster, (3, 2))
-    await cluster.kill(3)
-    await catch_up(cluster)
-    assert TP in moving(cluster)
-    await cluster.start(3)
-    await catch_up(cluster)
-    check_finished(cluster, {TP: (3, 2)})
-
-
 @played(play, 3, 4, 1, 2)
 async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(cluster: MemoryCluster) -> None:
     """Brokers 3 and 4 are to take over from 1 and 2, which are dead: nothing is lost, it waits for one of them (INV-18)."""
@@ -345,17 +305,6 @@ async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(
     await cluster.start(*({1, 2} - set(state.isr)))
     await catch_up(cluster)
     check_finished(cluster, {TP: (3, 4)})
-
-
-@played(play)
-async def test_a_partition_that_never_had_a_leader_gets_its_first_one(cluster: MemoryCluster) -> None:
-    await cluster.kill(4)
-    await cluster.create_topic("never", {0: (4,)})
-    never = TopicPartition("never", 0)
-    assert PartitionStateZNode.path(never) not in cluster.server.nodes
-    assert await ask(cluster, {never: (3, 2)}) == {never: ErrorCode.NONE}
-    await catch_up(cluster)
-    check_finished(cluster, {never: (3, 2)})
 
 
 @played(play)

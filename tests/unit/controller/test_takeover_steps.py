@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from protocol.zk.znodes import (
     ReassignPartitionsZNode,
     TopicZNode,
 )
-from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
+from tests.support.memory_cluster import MemoryCluster, on_cluster
 
 SUCCESSOR = 2
 
@@ -72,132 +71,72 @@ class Journal:
     def first(self, verb: str, what: str) -> int:
         return self.lines.index((verb, what))
 
-    def last(self, verb: str, what: str) -> int:
-        return len(self.lines) - 1 - self.lines[::-1].index((verb, what))
-
     def sent(self, kind: type) -> list[int]:
         return [i for i, (verb, what) in enumerate(self.lines) if verb == "send" and what.startswith(kind.__name__)]
 
 
-def takeover(
-    check: Callable[[MemoryCluster, Journal], None],
-    meanwhile: Callable[[MemoryCluster], None] = lambda _: None,
-    **settings: Any,
-) -> None:
-    """Broker 1 is the controller and dies, broker 2 takes over; `meanwhile` happens while nobody is controller."""
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (3, 2), 1: (2, 3), 2: (1, 3)})
-        journal = Journal(cluster)
-        cluster.crash(1)
-        meanwhile(cluster)
-        await cluster.settle()
-        assert cluster.controller == SUCCESSOR
-        check(cluster, journal)
-
-    started: Callable[[MemoryCluster], Awaitable[None]] = play
-    scenario(started, 1, 2, 3, **settings)
+async def took_over(cluster: MemoryCluster) -> Journal:
+    """Broker 1 is the controller and dies, and broker 2 takes over; a topic `new` is made in between."""
+    await cluster.create_topic("t", {0: (3, 2), 1: (2, 3), 2: (1, 3)})
+    journal = Journal(cluster)
+    cluster.crash(1)
+    cluster.put_topic("new", {0: (3, 2)})
+    await cluster.settle()
+    assert (cluster.controller, cluster.controller_epoch) == (SUCCESSOR, 2)
+    return journal
 
 
-def test_step_1_the_epoch_is_raised_in_the_multi_that_wins() -> None:
-    """INV-9: before anything is watched, read or sent."""
-
-    def check(cluster: MemoryCluster, journal: Journal) -> None:
-        assert cluster.controller_epoch == 2
-        won = journal.first("write", ControllerZNode.PATH)
-        assert journal.lines[won + 1] == ("write", ControllerEpochZNode.PATH)
-        before = {what for verb, what in journal.lines[:won] if verb != "send"}
-        assert before <= {ControllerZNode.PATH, ControllerEpochZNode.PATH}
-
-    takeover(check)
-
-
-def test_step_2_watches_come_in_kafkas_order_and_before_the_states_are_read() -> None:
-    def check(_: MemoryCluster, journal: Journal) -> None:
-        order = [ReassignPartitionsZNode.PATH, PreferredElectionZNode.PATH, TopicZNode.PARENT, BrokerIdZNode.PARENT]
-        watched = [journal.first("watch", path) for path in order]
-        assert watched == sorted(watched)
-        states = journal.first("read", PartitionStateZNode.path(TopicPartition("t", 0)))
-        assert max(watched) < states, "a change after the read fires a watch"
-        assert journal.first("watch", IsrChangeZNode.PARENT) < states, "or is announced"
-        assert journal.first("watch", TopicZNode.path("t")) < states
-
-    takeover(check)
+@on_cluster()
+async def test_steps_1_to_3_the_epoch_the_watches_and_what_is_read(cluster: MemoryCluster) -> None:
+    """INV-9: the multi that wins raises the epoch. Each watch comes before the read whose changes it has to show."""
+    journal = await took_over(cluster)
+    won = journal.first("write", ControllerZNode.PATH)
+    assert journal.lines[won + 1] == ("write", ControllerEpochZNode.PATH)
+    before = {what for verb, what in journal.lines[:won] if verb != "send"}
+    assert before <= {ControllerZNode.PATH, ControllerEpochZNode.PATH}
+    order = [ReassignPartitionsZNode.PATH, PreferredElectionZNode.PATH, TopicZNode.PARENT, BrokerIdZNode.PARENT]
+    watched = [journal.first("watch", path) for path in order]
+    assert watched == sorted(watched), "in Kafka's order"
+    states = [journal.first("read", PartitionStateZNode.path(TopicPartition("t", p))) for p in range(3)]
+    for path in (*order, IsrChangeZNode.PARENT, TopicZNode.path("t")):
+        assert journal.first("watch", path) < min(states)
+    sent = min(journal.sent(UpdateMetadataRequest))
+    assert max(states) < sent
+    assert all(journal.first("read", BrokerIdZNode.path(broker)) < sent for broker in (2, 3))
 
 
-def test_step_3_the_whole_context_is_read_before_anything_is_sent() -> None:
-    def check(_: MemoryCluster, journal: Journal) -> None:
-        sent = min(journal.sent(UpdateMetadataRequest))
-        for partition in range(3):
-            assert journal.first("read", PartitionStateZNode.path(TopicPartition("t", partition))) < sent
-        for broker in (2, 3):
-            assert journal.first("read", BrokerIdZNode.path(broker)) < sent
-
-    takeover(check)
-
-
-def test_step_4_every_live_broker_gets_the_whole_metadata_first() -> None:
-    def check(cluster: MemoryCluster, journal: Journal) -> None:
-        for broker in (2, 3):
-            first = next(what for verb, what in journal.lines if verb == "send" and what.endswith(f"to {broker}"))
-            assert first == f"UpdateMetadataRequest to {broker}"
-            request = next(r for r in cluster.running[broker].requests if r.controller_epoch == 2)
-            assert isinstance(request, UpdateMetadataRequest)
-            assert request.is_full
-            assert {state.topic_partition for state in request.partitions} == {
-                TopicPartition("t", partition) for partition in range(3)
-            }
-
-    takeover(check)
+@on_cluster()
+async def test_steps_4_to_7_all_brokers_hear_everything(cluster: MemoryCluster) -> None:
+    """First the whole metadata. What happened meanwhile is made good: a topic was made, and a leader died."""
+    journal = await took_over(cluster)
+    for broker, partitions in ((2, {0, 1}), (3, {0, 1, 2})):
+        first = next(what for verb, what in journal.lines if verb == "send" and what.endswith(f"to {broker}"))
+        assert first == f"UpdateMetadataRequest to {broker}"
+        requests = [r for r in cluster.running[broker].requests if r.controller_epoch == 2]
+        metadata = requests[0]
+        assert isinstance(metadata, UpdateMetadataRequest)
+        assert metadata.is_full
+        assert {s.partition for s in metadata.partitions if s.topic == "t"} == {0, 1, 2}
+        full = next(r for r in requests if isinstance(r, LeaderAndIsrRequest))
+        assert full.is_full
+        assert {state.partition for state in full.partitions if state.topic == "t"} == partitions
+    assert cluster.state("new") == LeaderAndIsr(3, 0, (3, 2), 2, 0)
+    assert cluster.state("t", 2) == LeaderAndIsr(3, 1, (3,), 2, 1)
 
 
-def test_step_5_the_state_machines_make_good_what_happened_meanwhile() -> None:
-    """A topic that was made, and the leader that died with its controller, while nobody was in office."""
-
-    def meanwhile(cluster: MemoryCluster) -> None:
-        cluster.put_topic("new", {0: (3, 2)})
-
-    def check(cluster: MemoryCluster, _: Journal) -> None:
-        assert cluster.state("new") == LeaderAndIsr(3, 0, (3, 2), 2, 0)
-        assert cluster.state("t", 2) == LeaderAndIsr(3, 1, (3,), 2, 1)
-
-    takeover(check, meanwhile)
-
-
-def test_step_6_a_preferred_election_under_way_is_resumed() -> None:
+@on_cluster()
+async def test_step_6_a_preferred_election_under_way_is_resumed(cluster: MemoryCluster) -> None:
     """Reassignments and deletions have tests of their own: each of their persisted steps is a point to resume at."""
-
-    def meanwhile(cluster: MemoryCluster) -> None:
-        cluster.server.ensure(PreferredElectionZNode.PATH, PreferredElectionZNode.encode([TopicPartition("t", 0)]))
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (3, 2)})
-        await cluster.bounce(3)
-        cluster.leader_writes_isr("t", 0, (2, 3))
-        await cluster.settle()
-        assert cluster.state("t").leader == 2
-        cluster.crash(1)
-        meanwhile(cluster)
-        await cluster.settle()
-        assert cluster.state("t").leader == 3
-        assert PreferredElectionZNode.PATH not in cluster.server.nodes
-
-    scenario(play)
-
-
-def test_step_7_every_partitions_leadership_goes_to_the_live_brokers() -> None:
-    def check(cluster: MemoryCluster, _: Journal) -> None:
-        hosted = {2: {0, 1}, 3: {0, 1, 2}}
-        for broker, partitions in hosted.items():
-            full = next(
-                request
-                for request in cluster.running[broker].requests
-                if isinstance(request, LeaderAndIsrRequest) and request.controller_epoch == 2
-            )
-            assert full.is_full
-            assert {state.partition for state in full.partitions} == partitions
-
-    takeover(check)
+    await cluster.create_topic("t", {0: (3, 2)})
+    await cluster.bounce(3)
+    cluster.leader_writes_isr("t", 0, (2, 3))
+    await cluster.settle()
+    assert cluster.state("t").leader == 2
+    cluster.crash(1)
+    cluster.server.ensure(PreferredElectionZNode.PATH, PreferredElectionZNode.encode([TopicPartition("t", 0)]))
+    await cluster.settle()
+    assert cluster.state("t").leader == 3
+    assert PreferredElectionZNode.PATH not in cluster.server.nodes
 
 
 @on_cluster(leader_imbalance_check_interval_seconds=0.01)
@@ -277,19 +216,18 @@ async def test_after_a_bounce_that_was_seen_nothing_is_written(cluster: MemoryCl
     assert cluster.state("t") == before
 
 
-def test_a_bounced_leader_does_not_make_way_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_cluster(4, 1, 2, 3)
+async def test_a_bounced_leader_does_not_make_way_for_the_dead(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All crash; one is back, the sessions of the others live on for a while (FLT-22). It goes on leading."""
     monkeypatch.setattr(failover, "ANSWERED_WITHIN_S", 0.02)
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2, 3)})
-        lingering = [await cluster.end_process(broker) for broker in (2, 3)]
-        await unseen(cluster, 1)
-        await cluster.until(lambda: cluster.state("t").leader_epoch)
-        assert cluster.state("t") == LeaderAndIsr(1, 1, (1, 2, 3), 2, 1)
-        for session in lingering:
-            session.expire()
-        await cluster.settle()
-        assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))
-
-    scenario(play, 4, 1, 2, 3)
+    await cluster.create_topic("t", {0: (1, 2, 3)})
+    lingering = [await cluster.end_process(broker) for broker in (2, 3)]
+    await unseen(cluster, 1)
+    await cluster.until(lambda: cluster.state("t").leader_epoch)
+    assert cluster.state("t") == LeaderAndIsr(1, 1, (1, 2, 3), 2, 1)
+    for session in lingering:
+        session.expire()
+    await cluster.settle()
+    assert (cluster.state("t").leader, cluster.state("t").isr) == (1, (1,))

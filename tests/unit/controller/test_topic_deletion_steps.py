@@ -6,18 +6,26 @@ applied, or after it is applied and before anybody has heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from controller import cluster_store
 from protocol.network_client import Disconnected
-from protocol.rpc.messages import ControlRequest, ControlResponse, StopReplicaRequest
 from protocol.types import TopicPartition
-from protocol.zk.session import CheckOp, DeleteOp, Op, OpResult, SessionExpired
+from protocol.zk.session import CheckOp, DeleteOp, Op
 from protocol.zk.znodes import ConfigZNode, DeleteTopicZNode, TopicZNode
 from tests.support.memory_cluster import MemoryCluster, on_cluster, scenario
+from tests.support.persisted_steps import (
+    MOMENTS,
+    Disturb,
+    PersistedSteps,
+    at_multi,
+    at_stop,
+    depose_controller,
+    kill_controller,
+    lose_answers,
+)
 
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
 ASSIGNMENT = {0: (2, 3), 1: (1, 2), 2: (3, 1)}
@@ -31,61 +39,28 @@ def nodes_of(cluster: MemoryCluster, topic: str) -> list[str]:
     return [n for n in cluster.server.nodes if any(n == base or n.startswith(f"{base}/") for base in bases)]
 
 
-class Deletions:
-    """Watches the multis that delete something of a topic, and the StopReplica requests; INV-26 at each of them."""
+class Deletions(PersistedSteps):
+    """The multis that delete something of a topic; INV-26 at each of them."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
-        self.cluster = cluster
+        super().__init__(cluster)
         self.broken: list[str] = []
-        self.multis: list[Sequence[Op]] = []
-        self.stops: list[tuple[int, StopReplicaRequest]] = []
-        self.at_multi: Callable[[int, str], None] = lambda index, moment: None
-        self.at_stop: Callable[[int, str], None] = lambda index, moment: None
-        self._multi = cluster.server.multi
-        cluster.server.multi = self.multi  # type: ignore[method-assign]
-        for broker in cluster.disks.values():
-            self._watch(broker.id, broker)
+        """Noted, not raised: a controller that met with an assertion would only resign."""
 
-    def multi(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
-        if not any(isinstance(op, DeleteOp) and op.path.startswith("/brokers/topics/") for op in ops):
-            return self._multi(ops, session_id)
+    def kind_of(self, ops: Sequence[Op]) -> Sequence[Op] | None:
+        return ops if any(isinstance(op, DeleteOp) and op.path.startswith("/brokers/topics/") for op in ops) else None
+
+    def check_multi(self, ops: Sequence[Op]) -> None:
         if not isinstance(ops[0], CheckOp):
             self.broken.append(f"INV-9: {ops} is not fenced")
-        index = len(self.multis)
-        self.multis.append(ops)
-        self.at_multi(index, "before")
-        for session in self.cluster.sessions.values():
-            if session.session_id == session_id:
-                session._check_connection()
-                break
-        else:
-            raise SessionExpired("its process was killed in this moment")
         for op in ops[1:]:
             topic = op.path.split("/")[3]
             holders = {b.id for b in self.cluster.disks.values() for tp in b.replicas if tp.topic == topic}
-            if holders:  # an assertion here would only make the controller resign
+            if holders:
                 self.broken.append(f"INV-26: {op.path} is removed, brokers {holders} still have replicas")
-        results = self._multi(ops, session_id)
-        self.at_multi(index, "after")
-        return results
-
-    def _watch(self, broker_id: int, broker: Any) -> None:
-        handle = broker.handle
-
-        def watched(request: ControlRequest) -> ControlResponse:
-            if not isinstance(request, StopReplicaRequest) or not any(stop.delete for stop in request.partitions):
-                return handle(request)
-            index = len(self.stops)
-            self.stops.append((broker_id, request))
-            self.at_stop(index, "before")
-            response: ControlResponse = handle(request)
-            self.at_stop(index, "after")
-            return response
-
-        broker.handle = watched
 
 
-def finished_after(disturb: Callable[[MemoryCluster, Deletions], None]) -> Deletions:
+def finished_after(disturb: Disturb) -> Deletions:
     """Deletes a topic of three partitions on three brokers while `disturb` has its way; everything must be gone after."""
     watched: list[Deletions] = []
 
@@ -120,11 +95,6 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_store, "BATCH", 2)
 
 
-def kill_controller(cluster: MemoryCluster) -> None:
-    (active,) = [b for b, controller in cluster.controllers.items() if controller.is_active]
-    cluster.crash(active)
-
-
 def test_undisturbed_it_takes_these_steps() -> None:
     """CTL-9: metadata first, one StopReplica(delete) for each broker, then the nodes in bounded multis, the request last."""
     deletions = finished_after(lambda cluster, deletions: None)
@@ -146,67 +116,49 @@ def test_undisturbed_it_takes_these_steps() -> None:
         assert kinds[at - 1] == "UpdateMetadataRequest"
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("step", range(PERSISTED_STEPS))
 def test_the_controller_dies_at_a_persisted_step(step: int, moment: str) -> None:
     """CTL-9 step 6 at each of its multis."""
-
-    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (step, moment):
-                kill_controller(cluster)
-
-        deletions.at_multi = at_multi
-
-    assert finished_after(disturb).cluster.controller_epoch == 2
+    assert finished_after(at_multi(step, moment, kill_controller)).cluster.controller_epoch == 2
 
 
 @pytest.mark.parametrize("step", range(PERSISTED_STEPS))
 def test_every_controller_dies_at_the_same_step_twice(step: int) -> None:
     def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
-        kills: list[str] = []
+        kills: list[int] = []
 
-        def at_multi(index: int, when: str) -> None:
+        def act(index: int, when: str) -> None:
             if index % (step + 1) == step and when == "after" and len(kills) < 2:
-                kills.append(when)
+                kills.append(index)
                 kill_controller(cluster)
 
-        deletions.at_multi = at_multi
+        deletions.at_multi = act
 
     finished_after(disturb)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("answer", range(ANSWERS))
 def test_the_controller_dies_at_an_answer(answer: int, moment: str) -> None:
-    """CTL-9 steps 4 and 5: the request is lost with it, or the replicas are gone and nobody has heard."""
-
-    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
-        def at_stop(index: int, when: str) -> None:
-            if (index, when) == (answer, moment):
-                kill_controller(cluster)
-                if when == "before":
-                    raise Disconnected("the request is lost")
-
-        deletions.at_stop = at_stop
-
-    assert finished_after(disturb).cluster.controller_epoch == 2
+    """CTL-9 steps 4 and 5: the request is lost with it, or the replicas are deleted and nobody has heard."""
+    assert finished_after(at_stop(answer, moment, kill_controller)).cluster.controller_epoch == 2
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("broker_id", [2, 3])
 @pytest.mark.parametrize("answer", range(ANSWERS))
 def test_a_broker_dies_at_an_answer(answer: int, broker_id: int, moment: str) -> None:
     """CTL-9: the topic becomes ineligible, and goes on when the broker is back."""
 
     def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
-        def at_stop(index: int, when: str) -> None:
+        def act(index: int, when: str) -> None:
             if (index, when) == (answer, moment):
                 cluster.crash(broker_id)
                 if when == "before" and deletions.stops[index][0] == broker_id:
                     raise Disconnected("the request is lost")
 
-        deletions.at_stop = at_stop
+        deletions.at_stop = act
 
     finished_after(disturb)
 
@@ -214,16 +166,12 @@ def test_a_broker_dies_at_an_answer(answer: int, broker_id: int, moment: str) ->
 @pytest.mark.parametrize("step", range(PERSISTED_STEPS))
 def test_answers_of_zookeeper_get_lost(step: int) -> None:
     """BUG-5: it was applied; the retry must neither fail nor touch what was made since."""
+    finished_after(at_multi(step, "before", lose_answers))
 
-    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (step, "before"):
-                for session in cluster.sessions.values():
-                    session.lose_answers = 1
 
-        deletions.at_multi = at_multi
-
-    finished_after(disturb)
+def test_a_deposed_controller_removes_nothing() -> None:
+    """INV-9, FLT-7: it is about to remove the nodes when another one is elected."""
+    finished_after(at_multi(0, "before", depose_controller))
 
 
 @on_cluster()
@@ -236,8 +184,7 @@ async def test_a_topic_made_again_while_the_last_answer_is_lost_is_not_touched(c
     def at_multi(index: int, when: str) -> None:
         if deletions.multis[index][-1].path == DeleteTopicZNode.path("t"):
             if when == "before":
-                for session in cluster.sessions.values():
-                    session.lose_answers = 1
+                lose_answers(cluster)
             else:
                 cluster.put_topic("t", {0: (2, 3)}, ID_2)
 
@@ -248,28 +195,14 @@ async def test_a_topic_made_again_while_the_last_answer_is_lost_is_not_touched(c
     assert cluster.running[3].metadata.keys() == {TopicPartition("t", 0)}
 
 
-def test_a_deposed_controller_removes_nothing() -> None:
-    """INV-9, FLT-7: it is about to remove the nodes when another one is elected."""
-
-    def disturb(cluster: MemoryCluster, deletions: Deletions) -> None:
-        def at_multi(index: int, when: str) -> None:
-            if (index, when) == (0, "before"):
-                cluster.delete_tree("/controller")
-
-        deletions.at_multi = at_multi
-
-    finished_after(disturb)
-
-
-def test_many_partitions_are_one_request_for_each_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_cluster()
+async def test_many_partitions_are_one_request_for_each_broker(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_store, "BATCH", 100)
-
-    async def play(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {p: (p % 3 + 1,) for p in range(200)}, {})
-        deletions = Deletions(cluster)
-        cluster.server.ensure(DeleteTopicZNode.path("t"))
-        await cluster.settle()
-        assert sorted(broker for broker, _ in deletions.stops) == [1, 2, 3]
-        assert len(deletions.multis) == 6, "200 states, 200 nodes and the one above them by the hundred, and the last"
-
-    scenario(play)
+    await cluster.create_topic("t", {p: (p % 3 + 1,) for p in range(200)}, {})
+    deletions = Deletions(cluster)
+    cluster.server.ensure(DeleteTopicZNode.path("t"))
+    await cluster.settle()
+    assert sorted(broker for broker, _ in deletions.stops) == [1, 2, 3]
+    assert len(deletions.multis) == 6, "200 states, 200 nodes and the one above them by the hundred, and the last"

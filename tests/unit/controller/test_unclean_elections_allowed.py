@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.memory_cluster import MemoryCluster, on_cluster
 
 KEY = "unclean.leader.election.enable"
 
 
-async def waiting_cluster() -> MemoryCluster:
+async def wait_for_broker_2(cluster: MemoryCluster) -> None:
     """Broker 2, alone in the ISR of three topics, is dead; 1 and 3 live. `no` forbids unclean elections itself."""
-    cluster = MemoryCluster()
-    await cluster.start(1, 2, 3)
     for topic in ("own", "plain"):
         await cluster.create_topic(topic, {0: (2, 3)})
     await cluster.create_topic("no", {0: (2, 3)}, {KEY: "false"})
@@ -23,56 +19,43 @@ async def waiting_cluster() -> MemoryCluster:
     await cluster.settle()
     await cluster.kill(2)
     assert [cluster.state(topic).leader for topic in ("own", "plain", "no")] == [-1, -1, -1]
-    return cluster
 
 
-def test_of_one_topic() -> None:
-    async def main() -> None:
-        cluster = await waiting_cluster()
-        await cluster.create_topic("own", {0: (2, 3)}, {KEY: "true"})
-        for controller in cluster.controllers.values():
-            controller.unclean_elections_allowed("own")
-        await cluster.settle()
-        assert [cluster.state(topic).leader for topic in ("own", "plain", "no")] == [3, -1, -1]
-        assert cluster.state("own").isr == (3,)
-        cluster.check()
-        await cluster.close()
-
-    asyncio.run(main())
+@on_cluster()
+async def test_switched_on_for_one_topic(cluster: MemoryCluster) -> None:
+    await wait_for_broker_2(cluster)
+    await cluster.create_topic("own", {0: (2, 3)}, {KEY: "true"})
+    for controller in cluster.controllers.values():
+        controller.unclean_elections_allowed("own")
+    await cluster.settle()
+    assert [cluster.state(topic).leader for topic in ("own", "plain", "no")] == [3, -1, -1]
+    assert cluster.state("own").isr == (3,)
 
 
-def test_as_the_default_of_all_topics() -> None:
+@on_cluster()
+async def test_switched_on_as_the_default_of_all_topics(cluster: MemoryCluster) -> None:
     """A topic's own `false` still counts. Switched on again, or by who is not the controller, it does nothing."""
-
-    async def main() -> None:
-        cluster = await waiting_cluster()
-        for _ in range(2):
-            for controller in cluster.controllers.values():
-                controller.set_unclean_election_default(True)
-            await cluster.settle()
-        assert [cluster.state(topic).leader for topic in ("own", "plain", "no")] == [3, 3, -1]
-        assert cluster.state("plain").leader_epoch == 2
-        cluster.check()
-        await cluster.close()
-
-    asyncio.run(main())
+    await wait_for_broker_2(cluster)
+    for _ in range(2):
+        for controller in cluster.controllers.values():
+            controller.set_unclean_election_default(True)
+        await cluster.settle()
+    assert [cluster.state(topic).leader for topic in ("own", "plain", "no")] == [3, 3, -1]
+    assert cluster.state("plain").leader_epoch == 2
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
-def test_the_next_controller_goes_by_it_too(is_allowed: bool) -> None:
-    async def main() -> None:
-        cluster = await waiting_cluster()
-        heir = next(broker for broker in cluster.controllers if broker != cluster.controller)
-        await cluster.start(2)
-        assert cluster.state("plain").leader == 2
-        for controller in cluster.controllers.values():
-            controller.set_unclean_election_default(is_allowed)
-        first = cluster.controller
-        await cluster.kill(first)
-        await cluster.kill(2)
-        assert cluster.controller == heir
-        assert cluster.state("plain").leader == (3 if is_allowed else -1)
-        assert cluster.state("no").leader == -1
-        await cluster.close()
-
-    asyncio.run(main())
+@on_cluster()
+async def test_the_next_controller_goes_by_it_too(cluster: MemoryCluster, is_allowed: bool) -> None:
+    await wait_for_broker_2(cluster)
+    heir = next(broker for broker in cluster.controllers if broker != cluster.controller)
+    await cluster.start(2)
+    assert cluster.state("plain").leader == 2
+    for controller in cluster.controllers.values():
+        controller.set_unclean_election_default(is_allowed)
+    first = cluster.controller
+    await cluster.kill(first)
+    await cluster.kill(2)
+    assert cluster.controller == heir
+    assert cluster.state("plain").leader == (3 if is_allowed else -1)
+    assert cluster.state("no").leader == -1

@@ -251,21 +251,6 @@ async def test_a_topic_that_is_removed_by_hand_while_it_is_queued(cluster: Memor
     assert cluster.state("t").leader == 2
 
 
-@pytest.mark.parametrize("number", [1, 60])
-@on_cluster()
-async def test_several_topics_at_once_are_one_request_for_each_broker(cluster: MemoryCluster, number: int) -> None:
-    topics = [f"t{n}" for n in range(number)]
-    for topic in topics:
-        cluster.put_topic(topic, {0: (2, 3), 1: (3, 2)})
-    await cluster.settle()
-    request_deletion(cluster, *topics)
-    await cluster.settle()
-    assert not cluster.states()
-    for broker in (2, 3):
-        stops = [r for r in cluster.running[broker].requests if isinstance(r, StopReplicaRequest)]
-        assert [len(r.partitions) for r in stops] == [2 * number]
-
-
 @on_cluster(delete_topic_enable=False)
 async def test_with_deletion_disabled_nothing_is_watched(cluster: MemoryCluster) -> None:
     """CTL-9: what is asked for stays unseen, and is removed by the next controller, as Kafka does."""
