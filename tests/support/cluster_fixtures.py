@@ -1,9 +1,7 @@
-"""For a conftest.py to import: tests that are coroutines, and a cluster of replica managers for each test."""
+"""For a conftest.py to import: a cluster of replica managers for each test."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,23 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.replica_cluster import Cluster, ParkingEndpoint
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine runs in the loop of `runner`."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    pyfuncitem._request.getfixturevalue("runner").run(pyfuncitem.obj(**arguments))
-    return True
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    """Runs what a fixture awaits, in the loop of the test."""
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 @pytest.fixture

@@ -1,25 +1,23 @@
-"""Tests that are coroutines, and no time limit for an example of hypothesis: the machine may be busy."""
+"""Unit tests may be coroutines."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 LIMIT_S = 60.0
 """Nothing that a unit test awaits takes so long."""
 
-settings.register_profile("unit", deadline=None)
-settings.load_profile("unit")
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is a coroutine in a loop of its own: in that of the fixture `new_loop`, if the test has one.
+    """Runs a test that is a coroutine: in the loop of `runner`, if a fixture of the test uses it, else in a loop of its own,
+    which the fixture `new_loop` may make.
 
     A fixture that is an asynchronous context manager is entered before the test.
     """
@@ -35,6 +33,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
                 arguments[name] = await stack.enter_async_context(value) if is_entered else value
             await pyfuncitem.obj(**arguments)
 
-    with asyncio.Runner(loop_factory=pyfuncitem.funcargs.get("new_loop")) as runner:
-        runner.run(play())
+    if "runner" in pyfuncitem.funcargs:
+        pyfuncitem.funcargs["runner"].run(play())
+        return True
+    with asyncio.Runner(loop_factory=pyfuncitem.funcargs.get("new_loop")) as own_runner:
+        own_runner.run(play())
     return True
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """Runs what other fixtures await, in the loop of the test."""
+    with asyncio.Runner() as runner:
+        yield runner

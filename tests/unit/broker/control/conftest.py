@@ -1,5 +1,5 @@
 """Fixtures of `tests.support.cluster_fixtures`."""
 
-from tests.support.cluster_fixtures import cluster, live_cluster, pytest_pyfunc_call, runner
+from tests.support.cluster_fixtures import cluster, live_cluster
 
-__all__ = ["cluster", "live_cluster", "pytest_pyfunc_call", "runner"]
+__all__ = ["cluster", "live_cluster"]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.support.group_cluster import GroupCluster
 
 
