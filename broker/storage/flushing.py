@@ -1,100 +1,25 @@
-"""What of a log is not on the disk yet, and when it gets there (LOG-3, FLT-24, FLT-29).
+"""When logs are flushed, and when changed leader epochs are written to their files (LOG-3, FLT-24, FLT-29).
 
-`Unsynced` is what one flush takes. `DueFlushes` knows which logs are to be flushed now: those that started a new segment, and
-those whose flush interval in messages or time is over. By default no topic has such an interval, so a tick does not look at
-ten thousand logs. `EpochFiles` writes changed leader epochs to their files.
+`DueFlushes` knows which logs to flush now: those that started a new segment, and those whose flush interval in messages or time
+is over. By default no topic has such an interval, so a tick does not look at ten thousand logs. `EpochFiles` writes changed
+leader epochs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
 
 from broker.settings.config import LONG_MAX
-from broker.storage.checkpoints import LEADER_EPOCHS
 from broker.storage.disk.filesystem import FileSystem
+from broker.storage.log import Log
 from broker.storage.log_types import LogDirFailed, is_passing
-from broker.storage.producers.log_producers import SnapshotWrites
-from broker.storage.segment import Segment
-
-if TYPE_CHECKING:
-    from broker.storage.log import Log
 
 LOGS_IN_A_SLICE = 500
 WRITTEN_AT_ONCE = 1000
 WRITTEN_BY_A_THREAD = 50
-"""What a thread takes at one time: others wait for one, too."""
-
-
-class EpochsWrite(NamedTuple):
-    """The content of a log's leader epoch checkpoint, and where it belongs."""
-
-    directory: str
-    data: bytes
-
-    def write(self, filesystem: FileSystem) -> None:
-        """For a thread. A directory that was renamed meanwhile gets it with the next flush. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.write_atomically(f"{self.directory}/{LEADER_EPOCHS}", self.data, sync=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Unsynced:
-    """Taken on the loop, synced in a thread: files before the directories that name them."""
-
-    segments: Sequence[Segment]
-    paths: Sequence[str]
-    directories: Sequence[str]
-    snapshots: SnapshotWrites
-    epochs: EpochsWrite | None
-
-    def __bool__(self) -> bool:
-        return bool(self.segments or self.paths or self.directories or self.epochs)
-
-    def sync(self, filesystem: FileSystem, *, but: str = "") -> None:
-        """Waits for the disk; the directory `but` is left out. Raises OSError."""
-        self.snapshots.write(filesystem)
-        if self.epochs is not None:
-            self.epochs.write(filesystem)
-        for segment in self.segments:
-            segment.sync()
-        for path in self.paths:
-            filesystem.sync_path(path)
-        for directory in self.directories:
-            if directory != but:
-                filesystem.sync_directory(directory)
-
-
-async def in_thread(
-    segments: Sequence[Segment], work: Callable[[], object], threads: ThreadPoolExecutor | None = None
-) -> None:
-    """Runs `work` in a thread, one of the loop's executor or of `threads`.
-
-    The segments' files stay open until it ends, even if this wait is cancelled before. Raises OSError.
-    """
-
-    def unpin(done: asyncio.Future[object]) -> None:
-        for segment in segments:
-            segment.unpin()
-
-    pinned: list[Segment] = []
-    try:
-        for segment in segments:
-            segment.pin()
-            pinned.append(segment)
-    except OSError:
-        for segment in pinned:
-            segment.unpin()
-        raise
-    running: asyncio.Future[object] = asyncio.get_running_loop().run_in_executor(threads, work)
-    running.add_done_callback(unpin)
-    await asyncio.shield(running)
+"""Logs that a thread writes at one time. Others wait for a thread, too."""
 
 
 class DueFlushes:

@@ -21,13 +21,11 @@ from broker.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from broker.storage.compaction import segment_swap
 from broker.storage.disk.disk_threads import READS
 from broker.storage.disk.filesystem import Buffer, FileSystem
-from broker.storage.flushing import EpochsWrite, Unsynced, in_thread
 from broker.storage.log_types import (
     NOTHING,
     PARTITION_METADATA,
     AppendInfo,
     LogDirFailed,
-    LogListener,
     LogParts,
     LogUnavailable,
     ReadResult,
@@ -39,6 +37,7 @@ from broker.storage.producers.produced_batches import AcceptedBefore, Allowance
 from broker.storage.retention import deletable_segments, must_roll
 from broker.storage.segment import NO_TIMESTAMP, Segment, WouldBlock
 from broker.storage.sparse_index import RELATIVE_OFFSET_MAX
+from broker.storage.unsynced import EpochsWrite, Unsynced, in_thread
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import (
     BatchHeader,
@@ -69,6 +68,38 @@ __all__ = [
     "failure_of",
     "is_passing",
 ]
+
+
+class LogListener:
+    """Receives what happens to logs. Each log gets one when it is made. This one does nothing; it is for a log on its own."""
+
+    def failed(self, log: Log, failure: LogDirFailed) -> None:
+        """The disk refused a call of the log, which raises `failure` next (Kafka: LogDirFailureChannel)."""
+
+    def rolled(self, log: Log) -> None:
+        """The log has started a new segment."""
+
+    def has_hole(self, log: Log) -> None:
+        """The log may end after a hole that compaction made."""
+
+    def was_cut(self, log: Log) -> None:
+        """The log end moved back."""
+
+    def point_lowered(self, log: Log) -> None:
+        """The recovery point, or the offset up to which the log is clean, moved back (`LoweredPoints`). Raises OSError."""
+
+    def before_write_after_cut(self, log: Log) -> None:
+        """The log is about to be written, and a checkpoint still has the point from before a cut. Raises OSError."""
+
+    async def until_appendable(self, log: Log) -> None:
+        """Waits until the next append needs no checkpoint before it."""
+
+    def epochs_changed(self, log: Log) -> None:
+        """The log's leader epochs differ from those in its file."""
+
+    def discard(self, log: Log, paths: Sequence[str]) -> None:
+        """The log does not need these files any more."""
+        log.unlink(paths)
 
 
 class Log:

@@ -266,7 +266,7 @@ class LogManager:
             self.fail_directory(failure.directory)
             return
         if isinstance(failure, LogUnavailable):
-            self._unavailable.tell(failure)
+            self._unavailable.report(failure)
             if tp is not None and not failure.is_passing:
                 self._server.replica_failed(tp)
             return

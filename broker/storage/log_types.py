@@ -1,11 +1,11 @@
-"""What a log takes and gives, its failures, and who hears of them."""
+"""What a log returns, what it is made of, and how it fails."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from broker.storage.disk import disk_errors
 from broker.storage.disk.filesystem import Buffer
@@ -15,13 +15,10 @@ from broker.storage.segment import Segment
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 
-if TYPE_CHECKING:
-    from broker.storage.log import Log
-
 log = logging.getLogger(__name__)
 
 PARTITION_METADATA = "partition.metadata"
-TOLD_EVERY_S = 60.0
+REPORTED_EVERY_S = 60.0
 
 
 class LogDirFailed(KafkaError):
@@ -66,60 +63,28 @@ def is_passing(failure: Exception) -> bool:
 
 
 class UnavailableLogs:
-    """Tells a person of logs that cannot be used although their disk is well, once and not for each of ten thousand partitions.
+    """Logs that single logs cannot be used although their disk works: not a line for each of ten thousand partitions.
 
-    One line for the first error of a kind, and then one a minute that counts the others.
+    The first error of a kind gets a line. Later ones are counted in one line per minute.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._told: dict[int | None, tuple[float, int]] = {}
+        self._reported: dict[int | None, tuple[float, int]] = {}
 
-    def tell(self, error: LogUnavailable) -> None:
+    def report(self, error: LogUnavailable) -> None:
         number = error.error.errno
         now = self._monotonic()
-        told_at, untold = self._told.get(number, (now - TOLD_EVERY_S, 0))
-        if now - told_at < TOLD_EVERY_S:
-            self._told[number] = told_at, untold + 1
+        reported_at, others_count = self._reported.get(number, (now - REPORTED_EVERY_S, 0))
+        if now - reported_at < REPORTED_EVERY_S:
+            self._reported[number] = reported_at, others_count + 1
             return
-        self._told[number] = now, 0
-        others = f" ({untold} times more in the last minute)" if untold else ""
+        self._reported[number] = now, 0
+        others = f" ({others_count} more in the last minute)" if others_count else ""
         remedy = (
             "it is tried again" if error.is_passing else "its partition answers KAFKA_STORAGE_ERROR, all others go on"
         )
         log.error("a log cannot be used now, %s: %s%s", remedy, error, others)
-
-
-class LogListener:
-    """Hears what happens to logs; each log gets one when it is made. This one does nothing: for a log that stands alone."""
-
-    def failed(self, log: Log, failure: LogDirFailed) -> None:
-        """The disk refused a call of the log, which raises `failure` next (Kafka: LogDirFailureChannel)."""
-
-    def rolled(self, log: Log) -> None:
-        """The log has started a new segment."""
-
-    def has_hole(self, log: Log) -> None:
-        """The log may end after a hole that compaction made."""
-
-    def was_cut(self, log: Log) -> None:
-        """The log end moved back."""
-
-    def point_lowered(self, log: Log) -> None:
-        """The recovery point, or the offset up to which the log is clean, moved back (`LoweredPoints`). Raises OSError."""
-
-    def before_write_after_cut(self, log: Log) -> None:
-        """The log is about to be written, and a checkpoint still has the point from before a cut. Raises OSError."""
-
-    async def until_appendable(self, log: Log) -> None:
-        """Waits until the next append needs no checkpoint before it."""
-
-    def epochs_changed(self, log: Log) -> None:
-        """The log's leader epochs differ from those in its file."""
-
-    def discard(self, log: Log, paths: Sequence[str]) -> None:
-        """The log does not need these files any more."""
-        log.unlink(paths)
 
 
 class DirectoryListener:

@@ -12,9 +12,9 @@ import pytest
 from broker.settings.config import TopicConfig
 from broker.storage import checkpoints
 from broker.storage.disk.filesystem import FileSystem
-from broker.storage.log import Log
+from broker.storage.log import Log, LogListener
 from broker.storage.log_manager import LogManager
-from broker.storage.log_types import DirectoryListener, LogListener
+from broker.storage.log_types import DirectoryListener
 from broker.storage.producers.producer_state import ProducerState
 from broker.storage.recovery import open_log
 from protocol.errors import ErrorCode, KafkaError

@@ -28,10 +28,10 @@ from broker.storage.compaction.compaction import Cleanable, OffsetMap, SegmentFa
 from broker.storage.compaction.segment_swap import CLEANED_SUFFIX, remove_cleaned
 from broker.storage.disk.disk_threads import CLEANING
 from broker.storage.disk.filesystem import Buffer, FileSystem
-from broker.storage.flushing import in_thread
 from broker.storage.log import Log, LogDirFailed
 from broker.storage.log_manager import LogManager
 from broker.storage.segment import Segment
+from broker.storage.unsynced import in_thread
 from protocol.errors import ErrorCode, KafkaError
 from protocol.kafka.record_batch import LOG_OVERHEAD, BatchHeader, iter_batches, parse_header
 

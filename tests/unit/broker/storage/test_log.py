@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.settings.config import TopicConfig
-from broker.storage.log import Log, LogDirFailed, WouldBlock
-from broker.storage.log_types import LogListener
+from broker.storage.log import Log, LogDirFailed, LogListener, WouldBlock
 from broker.storage.segment import Segment
 from broker.storage.sparse_index import SparseIndex
 from protocol.errors import ErrorCode
