@@ -112,7 +112,7 @@ async def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted(cluste
 async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
     cluster: MemoryCluster, removed: str
 ) -> None:
-    """What lies on a dead broker's disk goes when it is back: a full LeaderAndIsr does not name it (LAI-6)."""
+    """What a dead broker has on its disk is deleted when it is back: a full LeaderAndIsr does not name it (LAI-6)."""
     await moved_to(cluster, (3, 1))
     steps = Steps(cluster)
     if removed == "dead":
