@@ -327,7 +327,7 @@ class ModelBroker:
             self.disk.is_there = True
 
     def lose_session(self, life: int) -> None:
-        """STA-4: it hears that its session is gone, and registers anew."""
+        """STA-4: it hears that its session is gone, and registers again."""
         self.changes.step_down([self.partition])
         self.life = life
 

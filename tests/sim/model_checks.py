@@ -78,7 +78,7 @@ class ModelChecks:
             )
 
     def leader_moved_mark(self, leader: ModelBroker) -> None:
-        """Its new HW commits what lies below it."""
+        """Its new HW commits what is below it."""
         self.committed += leader.nodes[len(self.committed) : leader.partition.high_watermark]
 
     def acknowledged(self, broker: ModelBroker, end: int, record: Node) -> None:
@@ -102,7 +102,7 @@ class ModelChecks:
             raise Violation("INV-19", f"{broker.id} cuts to {end}, but agrees with {leader.id} there")
 
     def after_step(self, state: LeaderAndIsr) -> None:
-        """INV-2, INV-5, INV-6, INV-11, INV-19 for what lies on the brokers now."""
+        """INV-2, INV-5, INV-6, INV-11, INV-19 for what the brokers have now."""
         for broker in self.brokers:
             broker.is_emptied = broker.is_emptied and broker.id in state.isr
             if broker.is_running and broker.partition.log is not None:

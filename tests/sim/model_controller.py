@@ -261,7 +261,7 @@ class ModelController:
             self._adopt(self.zookeeper.state)
 
     def _adopt(self, state: LeaderAndIsr | None) -> None:
-        """`ClusterState.set_leadership`: who has left the ISR begins anew."""
+        """`ClusterState.set_leadership`: a replica that has left the ISR no longer counts as emptied."""
         old = self.state
         if old is not None and state is not None and old.leader_epoch != state.leader_epoch:
             has_shrunk = set(state.isr) < set(old.isr)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.rpc.messages import StopReplicaRequest
 from protocol.types import NO_LEADER, Assignment, TopicPartition
 from protocol.zk.session import CheckOp, DeleteOp, Op, SetOp
 from protocol.zk.znodes import ControllerEpochZNode, ReassignPartitionsZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.memory_cluster import MemoryCluster, scenario
 from tests.support.persisted_steps import PersistedSteps
+from tests.support.played import played
 
 Targets = Mapping[TopicPartition, tuple[int, ...] | None]
 
@@ -46,6 +48,25 @@ async def ask(cluster: MemoryCluster, targets: Targets) -> dict[TopicPartition, 
             else:
                 return {tp: ErrorCode.NONE if error is None else error.code for tp, error in answers.items()}
     raise AssertionError("nobody answers")
+
+
+async def moved_to(cluster: MemoryCluster, target: tuple[int, ...]) -> None:
+    """t-0 is asked for there, and its new replicas are not yet in sync."""
+    tp = TopicPartition("t", 0)
+    assert await ask(cluster, {tp: target}) == {tp: ErrorCode.NONE}
+    await cluster.settle()
+
+
+def _with_topic_t(play: Callable[[MemoryCluster], Awaitable[None]], *brokers: int) -> None:
+    async def prepared(cluster: MemoryCluster) -> None:
+        await cluster.create_topic("t", {0: (1, 2)})
+        await play(cluster)
+
+    scenario(prepared, *(brokers or (1, 2, 3, 4)))
+
+
+on_topic_t = partial(played, _with_topic_t)
+"""As `on_cluster`, on brokers 1 to 4, with a topic t that has the replicas 1 and 2 and is led by 1; 1 is the controller."""
 
 
 def moving(cluster: MemoryCluster) -> dict[TopicPartition, Assignment]:

@@ -38,7 +38,7 @@ class StandInBroker:
         self.offline: set[TopicPartition] = set()
         """Replicas that cannot be served, for the same reason."""
         self.emptied: set[TopicPartition] = set()
-        """Replicas whose log is lost: not made anew while the ISR says that it is here (FLT-33)."""
+        """Replicas whose log is lost. No empty log replaces it while the ISR says that it is here (FLT-33)."""
         self.steps_down = False
         """After a lost session an equal leader epoch is taken again."""
         self.requests: list[ControlRequest] = []

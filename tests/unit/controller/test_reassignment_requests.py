@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
@@ -12,36 +10,21 @@ from protocol.rpc.messages import (
 )
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.znodes import ReassignPartitionsZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from tests.support.memory_cluster import MemoryCluster
 from tests.support.moving_replicas import (
     Steps,
     ask,
     assignment_of,
     catch_up,
     check_finished,
+    moved_to,
     moving,
+    on_topic_t,
     request,
     requested,
 )
-from tests.support.played import played
 
 TP = TopicPartition("t", 0)
-
-
-async def moved_to(cluster: MemoryCluster, target: tuple[int, ...]) -> None:
-    """Asked for, and not yet in sync."""
-    assert await ask(cluster, {TP: target}) == {TP: ErrorCode.NONE}
-    await cluster.settle()
-
-
-def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluster:
-    """A topic t with the replicas 1 and 2, led by 1, on brokers 1 to 4; 1 is the controller."""
-
-    async def begin(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2)})
-        await what(cluster)  # type: ignore[misc]
-
-    return scenario(begin, *(brokers or (1, 2, 3, 4)))
 
 
 # -- /admin/reassign_partitions ---------------------------------------------------------------------------------------
@@ -60,7 +43,7 @@ def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluste
         ([("t", 0, [3]), ("t", 0, [4])], "named more than once"),
     ],
 )
-@played(play)
+@on_topic_t()
 async def test_what_is_refused_is_told_and_taken_out(
     cluster: MemoryCluster, rows: list[tuple[str, int, list[int]]], reason: str
 ) -> None:
@@ -84,7 +67,7 @@ async def test_what_is_refused_is_told_and_taken_out(
     check_finished(cluster, {TP: (3, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
@@ -96,7 +79,7 @@ async def test_a_target_written_over_another_replaces_it(cluster: MemoryCluster)
     check_finished(cluster, {TP: (4, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_the_api_takes_over_from_the_node(cluster: MemoryCluster) -> None:
     """The newest request counts, and the node does not bring back the older one."""
     request(cluster, {TP: (3, 2)})
@@ -107,7 +90,7 @@ async def test_the_api_takes_over_from_the_node(cluster: MemoryCluster) -> None:
     check_finished(cluster, {TP: (4, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_a_node_that_is_removed_by_hand_stops_nothing(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
@@ -116,7 +99,7 @@ async def test_a_node_that_is_removed_by_hand_stops_nothing(cluster: MemoryClust
     check_finished(cluster, {TP: (3, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_a_new_controller_finds_a_request_nobody_has_looked_at(cluster: MemoryCluster) -> None:
     """CTL-2."""
     cluster.crash(1)
@@ -137,7 +120,7 @@ async def test_a_new_controller_finds_a_request_nobody_has_looked_at(cluster: Me
         (Assignment((1, 2), (), (1, 2)), False),  # removes all: there is no target, and nothing is deleted
     ],
 )
-@played(play)
+@on_topic_t()
 async def test_moves_that_a_hand_wrote_into_the_topics_node(
     cluster: MemoryCluster, written: Assignment, complete: bool
 ) -> None:
@@ -157,7 +140,7 @@ async def test_moves_that_a_hand_wrote_into_the_topics_node(
 # -- the API ----------------------------------------------------------------------------------------------------------
 
 
-@played(play)
+@on_topic_t()
 async def test_only_the_controller_answers(cluster: MemoryCluster) -> None:
     with pytest.raises(KafkaError) as raised:
         await cluster.controllers[2].alter_reassignments({TP: (3,)})
@@ -167,7 +150,7 @@ async def test_only_the_controller_answers(cluster: MemoryCluster) -> None:
     assert raised.value.code is ErrorCode.NOT_CONTROLLER
 
 
-@played(play)
+@on_topic_t()
 async def test_each_partition_gets_its_own_answer(cluster: MemoryCluster) -> None:
     nosuch = TopicPartition("nosuch", 0)
     empty, dead, other = (TopicPartition("t", partition) for partition in (1, 2, 3))
@@ -185,7 +168,7 @@ async def test_each_partition_gets_its_own_answer(cluster: MemoryCluster) -> Non
     await catch_up(cluster)
 
 
-@played(play)
+@on_topic_t()
 async def test_many_partitions_move_in_few_writes(cluster: MemoryCluster) -> None:
     """100 partitions of one topic: the node twice, their states by the hundred, one StopReplica to each broker."""
     await cluster.create_topic("many", dict.fromkeys(range(100), (1, 2)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,8 +18,8 @@ from protocol.rpc.messages import (
 )
 from protocol.types import Assignment, TopicPartition
 from protocol.zk.session import Op, SetOp
-from protocol.zk.znodes import DeleteTopicZNode, TopicZNode
-from tests.support.memory_cluster import MemoryCluster, scenario
+from protocol.zk.znodes import DeleteTopicZNode, PartitionStateZNode, TopicZNode
+from tests.support.memory_cluster import MemoryCluster
 from tests.support.moving_replicas import (
     Steps,
     ask,
@@ -27,11 +27,12 @@ from tests.support.moving_replicas import (
     catch_up,
     check_finished,
     let_in,
+    moved_to,
     moving,
+    on_topic_t,
     request,
     requested,
 )
-from tests.support.played import played
 
 TP = TopicPartition("t", 0)
 ID_1, ID_2 = "AAAAAAAAAAAAAAAAAAAAAA", "BAAAAAAAAAAAAAAAAAAAAA"
@@ -41,26 +42,10 @@ def steps_of(cluster: MemoryCluster, tp: TopicPartition = TP) -> list[int]:
     return [row["step"] for row in cluster.events.of("reassignment_step") if row["partition"] == str(tp)]
 
 
-async def moved_to(cluster: MemoryCluster, target: tuple[int, ...]) -> None:
-    """Asked for, and not yet in sync."""
-    assert await ask(cluster, {TP: target}) == {TP: ErrorCode.NONE}
-    await cluster.settle()
-
-
-def play(what: Callable[[MemoryCluster], object], *brokers: int) -> MemoryCluster:
-    """A topic t with the replicas 1 and 2, led by 1, on brokers 1 to 4; 1 is the controller."""
-
-    async def begin(cluster: MemoryCluster) -> None:
-        await cluster.create_topic("t", {0: (1, 2)})
-        await what(cluster)  # type: ignore[misc]
-
-    return scenario(begin, *(brokers or (1, 2, 3, 4)))
-
-
 # -- the numbered steps -----------------------------------------------------------------------------------------------
 
 
-@played(play)
+@on_topic_t()
 async def test_step_1_the_node_has_target_first_then_those_that_go(cluster: MemoryCluster) -> None:
     """CTL-10, as Kafka shows it while a partition moves."""
     steps = Steps(cluster)
@@ -72,7 +57,7 @@ async def test_step_1_the_node_has_target_first_then_those_that_go(cluster: Memo
     await catch_up(cluster)
 
 
-@played(play)
+@on_topic_t()
 async def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new(cluster: MemoryCluster) -> None:
     before = cluster.state("t")
     seen = {broker: len(stand_in.requests) for broker, stand_in in cluster.running.items()}
@@ -90,7 +75,7 @@ async def test_steps_2_and_3_a_new_epoch_for_all_replicas_and_the_new_one_is_new
     await catch_up(cluster)
 
 
-@played(play)
+@on_topic_t()
 async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_deleted(cluster: MemoryCluster) -> None:
     """INV-25: in this order; one write of the state, one LeaderAndIsr, then StopReplica(delete) with the newest epoch."""
     await moved_to(cluster, (3, 2))
@@ -105,7 +90,7 @@ async def test_steps_5_to_9_the_leader_goes_the_isr_shrinks_and_then_logs_are_de
     assert steps_of(cluster) == [1, 2, 3, 5, 6, 7, 8, 9, 9, 10, 11, 12]
 
 
-@played(play)
+@on_topic_t()
 async def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted(cluster: MemoryCluster) -> None:
     """Step 10 waits for the answer of a live broker, however long that takes."""
     await moved_to(cluster, (3, 2))
@@ -123,11 +108,11 @@ async def test_step_9_zookeeper_forgets_a_replica_only_when_it_is_deleted(cluste
 
 
 @pytest.mark.parametrize("removed", ["dead", "dies", "cannot"])
-@played(play)
+@on_topic_t()
 async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
     cluster: MemoryCluster, removed: str
 ) -> None:
-    """What lies on a dead broker's disk goes when it is back: a full LeaderAndIsr does not name it (LAI-6)."""
+    """What a dead broker has on its disk is deleted when it is back: a full LeaderAndIsr does not name it (LAI-6)."""
     await moved_to(cluster, (3, 1))
     steps = Steps(cluster)
     if removed == "dead":
@@ -148,7 +133,7 @@ async def test_step_9_does_not_wait_for_a_broker_that_is_dead_or_cannot_delete(
     check_finished(cluster, {TP: (3, 1)})
 
 
-@played(play)
+@on_topic_t()
 async def test_steps_10_to_12_the_node_the_request_and_everybodys_metadata(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
@@ -163,7 +148,7 @@ async def test_steps_10_to_12_the_node_the_request_and_everybodys_metadata(clust
 
 
 @pytest.mark.parametrize("end", ["complete", "cancelled"])
-@played(play)
+@on_topic_t()
 async def test_step_13_a_deletion_that_waits_goes_on(cluster: MemoryCluster, end: str) -> None:
     """CTL-9: ineligible while it moves; from the request on nobody may begin or change a move of it."""
     await moved_to(cluster, (3, 2))
@@ -184,7 +169,7 @@ async def test_step_13_a_deletion_that_waits_goes_on(cluster: MemoryCluster, end
 # -- other targets and cancellations ----------------------------------------------------------------------------------
 
 
-@played(play)
+@on_topic_t()
 async def test_a_cancellation_restores_the_replicas_and_deletes_the_new_ones(cluster: MemoryCluster) -> None:
     await moved_to(cluster, (3, 4))
     let_in(cluster, but=(4,))
@@ -198,7 +183,7 @@ async def test_a_cancellation_restores_the_replicas_and_deletes_the_new_ones(clu
     assert await ask(cluster, {TP: None}) == {TP: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
 
-@played(play, 2, 1, 3, 4)
+@on_topic_t(2, 1, 3, 4)
 async def test_a_cancellation_takes_the_leadership_back(cluster: MemoryCluster) -> None:
     """The new replica leads already when the move is cancelled."""
     await moved_to(cluster, (3, 4))
@@ -214,7 +199,7 @@ async def test_a_cancellation_takes_the_leadership_back(cluster: MemoryCluster) 
 
 
 @pytest.mark.parametrize("target", [None, (4, 2)])
-@played(play, 2, 1, 3, 4)
+@on_topic_t(2, 1, 3, 4)
 async def test_a_change_that_would_lose_the_only_replica_in_sync_is_refused(
     cluster: MemoryCluster, target: tuple[int, ...] | None
 ) -> None:
@@ -241,7 +226,7 @@ async def test_a_change_that_would_lose_the_only_replica_in_sync_is_refused(
     check_finished(cluster, {TP: (4, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_a_cancellation_in_the_middle_of_the_deletions(cluster: MemoryCluster) -> None:
     """Between the steps 9 and 10 the target is in sync, and the old replicas may be gone: then there is no way back."""
     await moved_to(cluster, (3, 2))
@@ -265,7 +250,7 @@ async def test_a_cancellation_in_the_middle_of_the_deletions(cluster: MemoryClus
     check_finished(cluster, {TP: (2, 1)})
 
 
-@played(play)
+@on_topic_t()
 async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) -> None:
     await moved_to(cluster, (3, 2))
     steps = Steps(cluster)
@@ -278,7 +263,7 @@ async def test_the_same_request_again_changes_nothing(cluster: MemoryCluster) ->
     check_finished(cluster, {TP: (3, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_another_order_moves_no_leader(cluster: MemoryCluster) -> None:
     """CTL-10: only ElectLeaders does."""
     await moved_to(cluster, (2, 1))
@@ -289,7 +274,7 @@ async def test_another_order_moves_no_leader(cluster: MemoryCluster) -> None:
 # -- what waits, and for whom -----------------------------------------------------------------------------------------
 
 
-@played(play, 3, 4, 1, 2)
+@on_topic_t(3, 4, 1, 2)
 async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(cluster: MemoryCluster) -> None:
     """Brokers 3 and 4 are to take over from 1 and 2, which are dead: nothing is lost, it waits for one of them (INV-18)."""
     cluster.crash(1)
@@ -307,7 +292,18 @@ async def test_a_partition_without_a_live_leader_is_moved_when_it_has_one_again(
     check_finished(cluster, {TP: (3, 4)})
 
 
-@played(play)
+@on_topic_t()
+async def test_a_partition_that_never_had_a_leader_gets_its_first_one(cluster: MemoryCluster) -> None:
+    await cluster.kill(4)
+    await cluster.create_topic("never", {0: (4,)})
+    never = TopicPartition("never", 0)
+    assert PartitionStateZNode.path(never) not in cluster.server.nodes
+    assert await ask(cluster, {never: (3, 2)}) == {never: ErrorCode.NONE}
+    await catch_up(cluster)
+    check_finished(cluster, {never: (3, 2)})
+
+
+@on_topic_t()
 async def test_the_isr_shrinks_before_the_handing_over_is_written(cluster: MemoryCluster) -> None:
     """The leader is quicker: the decision is made again, and waits (INV-25)."""
     await moved_to(cluster, (3, 2))
@@ -326,7 +322,7 @@ async def test_the_isr_shrinks_before_the_handing_over_is_written(cluster: Memor
     check_finished(cluster, {TP: (3, 2)})
 
 
-@played(play)
+@on_topic_t()
 async def test_partitions_are_added_while_the_node_is_written(cluster: MemoryCluster) -> None:
     """Somebody else is quicker: both changes are there in the end (CTL-8)."""
 
@@ -345,7 +341,7 @@ async def test_partitions_are_added_while_the_node_is_written(cluster: MemoryClu
     check_finished(cluster, {TP: (3, 2), TopicPartition("t", 1): (2, 4)})
 
 
-@played(play)
+@on_topic_t()
 async def test_a_topic_made_again_is_not_the_one_that_was_meant(cluster: MemoryCluster) -> None:
     """FLT-36: it was deleted and made again just before the node is written."""
     cluster.put_topic("u", {0: (1, 2)}, ID_1)
@@ -366,7 +362,7 @@ async def test_a_topic_made_again_is_not_the_one_that_was_meant(cluster: MemoryC
     assert cluster.state("u").leader == 2
 
 
-@played(play)
+@on_topic_t()
 async def test_a_topic_that_goes_in_the_middle_is_forgotten(cluster: MemoryCluster) -> None:
     request(cluster, {TP: (3, 2)})
     await cluster.settle()
