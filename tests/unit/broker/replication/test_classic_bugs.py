@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from broker.process.loop_budget import LoopBudget
+from broker.replication.following import replica_fetcher
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.kafka.fetch_codec import FetchPartitionData
 from protocol.kafka.record_batch import build_batch
 from protocol.types import TopicPartition
-from tests.support.replica_cluster import Cluster, values_of
+from tests.support.replica_cluster import Cluster, FakeEndpoint, values_of
 
 
 async def test_bug_12_an_answer_for_another_offset_is_void(cluster: Cluster) -> None:
@@ -37,6 +41,55 @@ async def test_bug_12_an_answer_for_another_offset_is_void(cluster: Cluster) -> 
     cluster.change_answer = lambda tp, data: data
     await cluster.replicate(2)
     assert cluster.nodes[2].records() == ["a", "b", "c"]
+
+
+async def test_bug_12_pieces_of_an_answer_do_not_outlive_a_cut(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is cut between two pieces of one answer, in the same epoch: the next piece would leave a hole."""
+    monkeypatch.setattr(replica_fetcher, "PIECE_BYTES", 1)
+    await cluster.start_led(1, 2)
+    await cluster.replicate()
+    for value in "abc":
+        cluster.produce(1, value, acks=1)
+    follower = cluster.nodes[2]
+    pauses = 0
+
+    async def pause(budget: LoopBudget) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 2:
+            follower.partition().truncate(1)
+
+    monkeypatch.setattr(LoopBudget, "pause", pause)
+    (fetcher,) = follower.manager.fetchers()
+    await fetcher.fetch_once()
+    assert (pauses, follower.records()) == (2, ["a"])
+    await cluster.replicate(2)
+    assert follower.records() == ["a", "b", "c"]
+
+
+async def test_bug_12_an_offset_out_of_range_is_checked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is cut while the follower asks for the leader's offsets: the answer is about another log end offset."""
+    await cluster.start_led(1, 2)
+    await cluster.replicate()
+    for value in "ab":
+        cluster.produce(1, value, acks=1)
+    await cluster.replicate(2)
+    follower = cluster.nodes[2]
+    cluster.change_answer = lambda tp, data: data._replace(error=ErrorCode.OFFSET_OUT_OF_RANGE, records=[])
+
+    async def list_offset(endpoint: FakeEndpoint, tp: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+        if follower.log().log_end_offset == 2:
+            follower.partition().truncate(1)
+        return 5
+
+    monkeypatch.setattr(FakeEndpoint, "list_offset", list_offset)
+    (fetcher,) = follower.manager.fetchers()
+    await fetcher.fetch_once()
+    assert follower.records() == ["a"], "it is not emptied to start at offset 5"
 
 
 class MovingPartition(Partition):
