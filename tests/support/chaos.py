@@ -17,7 +17,6 @@ import logging
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,14 +25,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.load import BackgroundProducer, assert_once_and_in_order, read_everything
+from tests.support.load import BackgroundProducer
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
+from tools.faults.load import BackgroundReader, log_of, read_everything
+from tools.faults.verdict import Verdict
 
 SESSION_S = 3.0
 SETTINGS = {
@@ -141,66 +142,21 @@ class Faults:
             self.cluster.resume(broker)
 
 
-class BackgroundReader:
-    """Reads a topic from its beginning while faults go on: (partition, offset) -> every value that it was given there."""
-
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self.values: dict[tuple[int, int], set[bytes]] = {}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "topic.metadata.refresh.fast.interval.ms": 50,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 2,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="background-reader", daemon=True)
-
-    def __enter__(self) -> BackgroundReader:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(30)
-        self._consumer.close()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            for message in self._consumer.consume(1000, timeout=0.2):
-                if message.error() is None:
-                    at = (message.partition(), message.offset())
-                    self.values.setdefault(at, set()).add(message.value())
-
-    def assert_is_in(self, records: Sequence[Any]) -> None:
-        """INV-6, INV-15: what was read is what the log has in the end."""
-        at = {(message.partition(), message.offset()): message.value() for message in records}
-        wrong = [(place, values, at.get(place)) for place, values in self.values.items() if values != {at.get(place)}]
-        assert not wrong, f"{len(wrong)} records were read that are not there: {sorted(wrong)[:3]}"
-
-
 @dataclass
 class Outcome:
     """For printing: what a run that found nothing wrong did."""
 
     seed: int
     kinds: Counter[str] = field(default_factory=Counter)
-    acknowledged: int = 0
+    records: Verdict = field(default_factory=Verdict)
     read_meanwhile: int = 0
-    longest_gap_s: float = 0.0
     seconds: float = 0.0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
         return (
-            f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); {self.acknowledged} records "
-            f"acknowledged, {self.read_meanwhile} read meanwhile: lost 0, duplicated 0, out of order 0; "
-            f"longest time without an acknowledgement {self.longest_gap_s:.1f} s"
+            f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); {self.records}; "
+            f"{self.read_meanwhile} records read meanwhile"
         )
 
 
@@ -231,7 +187,10 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tu
     try:
         with ExitStack() as stack:
             producers = {name: stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()}
-            readers = {name: stack.enter_context(_reader_of(cluster, name)) for name in TOPICS}
+            readers = {
+                name: stack.enter_context(BackgroundReader(cluster.bootstrap_servers, name, count))
+                for name, count in TOPICS.items()
+            }
             for producer in producers.values():
                 producer.wait_for_acks(FEW_ACKS)
             outcome = Outcome(seed)
@@ -248,11 +207,9 @@ def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tu
                 producer.wait_for_acks(FEW_ACKS, STALLED_S)
             for producer in producers.values():
                 producer.stop()
-            for name in TOPICS:
-                _assert_right(cluster, zk, producers[name], readers[name])
-        outcome.acknowledged = sum(len(producer.acknowledged.positions) for producer in producers.values())
+            for name, producer in producers.items():
+                outcome.records += _verdict(cluster, zk, producer, readers[name])
         outcome.read_meanwhile = sum(len(reader.values) for reader in readers.values())
-        outcome.longest_gap_s = max(producer.longest_gap_s() for producer in producers.values())
         outcome.seconds = time.monotonic() - began
         return outcome
     finally:
@@ -288,10 +245,6 @@ def producer_of(
     )
 
 
-def _reader_of(cluster: LocalCluster, topic: str) -> BackgroundReader:
-    return BackgroundReader(cluster.bootstrap_servers, topic, TOPICS[topic])
-
-
 def _wait(what: str, cluster: LocalCluster, zk: ZooKeeperView, producers: dict[str, BackgroundProducer]) -> None:
     if what == "acknowledgements":
         for producer in producers.values():
@@ -310,24 +263,24 @@ def assert_all_run(cluster: LocalCluster) -> None:
 
 
 def assert_none_failed(producer: BackgroundProducer) -> None:
-    failed = producer.acknowledged.failed
+    failed = producer.journal.failed
     assert not failed, f"{producer.topic}: {len(failed)} records failed: {Counter(failed).most_common(3)}"
 
 
-def _assert_right(
+def _verdict(
     cluster: LocalCluster, zk: ZooKeeperView, producer: BackgroundProducer, reader: BackgroundReader
-) -> None:
-    """INV-1, 5, 6, 20, 27, and that the producer never had to begin anew."""
+) -> Verdict:
+    """INV-1, 5, 6, 15, 20, 27, and that the producer never took another id or epoch."""
     topic = producer.topic
-    assert_none_failed(producer)
-    assert producer.sent == len(producer.acknowledged.positions)
     assert_healed(cluster, zk, topic)
-    records = read_everything(cluster.bootstrap_servers, topic, producer.partitions)
-    assert_once_and_in_order(producer.acknowledged, records)
-    assert len(records) == producer.sent
-    reader.assert_is_in(records)
+    log = log_of(read_everything(cluster.bootstrap_servers, topic, producer.partitions))
+    verdict = Verdict.of(producer.journal, log)
+    assert verdict.problems(once_and_in_order=True) == [], topic
+    assert len(log) == producer.journal.sent
+    assert reader.misread(log) == {}, topic
     for partition in range(producer.partitions):
         assert_sequences_are_contiguous(replica_directory(cluster, zk.state(topic, partition).leader, topic, partition))
+    return verdict
 
 
 def assert_sequences_are_contiguous(replica: Path) -> None:

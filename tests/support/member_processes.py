@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from tests.support.group_journals import JournalFile
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.verdict import longest_gap
 
 CLOSE_TIMEOUT_S = 60.0
 
@@ -42,8 +42,7 @@ class MemberProcess:
     def longest_gap(self, begun: float, ended: float) -> float:
         """The longest time without an acknowledged commit that reaches into this time; 0: it had nothing to commit."""
         self.journal.read()
-        times = [line["at"] for line, _ in self.journal.commits()]
-        return max((b - a for a, b in itertools.pairwise(times) if b > begun and a < ended), default=0.0)
+        return longest_gap([line["at"] for line, _ in self.journal.commits()], begun, ended)
 
     def kill(self) -> None:
         """It does not leave."""

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.types import TopicPartition
 from protocol.zk.session import Stat, ZooKeeperSession
 from protocol.zk.znodes import BrokerIdZNode, ReassignPartitionsZNode
-from tools.bench.session_expiry import expire_session
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.faults.session_expiry import expire_session
 
 SESSION_S = 6.0
 DOWN_S = 2.0

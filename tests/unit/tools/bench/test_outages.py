@@ -14,8 +14,8 @@ from confluent_kafka import KafkaError, KafkaException
 from protocol.zk.session import ConnectionLoss
 from tools.bench import outage_faults, outages
 from tools.bench.outage_faults import FAULTS, Scene
-from tools.bench.outage_load import OutageLoad
 from tools.bench.outages import Row, main, table
+from tools.faults.verdict import Verdict
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_bad_options_are_refused_with_a_reason(arguments: list[str], said: str) 
 
 def test_the_table_has_ours_beside_the_goal_and_kafka() -> None:
     rows = [
-        Row(FAULTS["kill"], outages=[0.5, 0.1, 0.2], healed=[1.0, 2.0, 3.0], doubled=2),
-        Row(FAULTS["session"], outages=[0.25], healed=[0.0], lost=1, failed=1),
+        Row(FAULTS["kill"], outages=[0.5, 0.1, 0.2], healed=[1.0, 2.0, 3.0], records=Verdict(doubled=2)),
+        Row(FAULTS["session"], outages=[0.25], healed=[0.0], records=Verdict(lost=("record-1",), failed=("refused",))),
     ]
     head, kill, session = table(rows).splitlines()
     assert head.split() == ["FAULT", "OUTAGE", "GOAL", "KAFKA", "HEALED", "GOAL", "KAFKA", "LOST", "DOUBLED"]
@@ -45,14 +45,6 @@ def test_the_table_has_ours_beside_the_goal_and_kafka() -> None:
     assert "2.00 / 3.00" in kill
     assert kill.split()[-2:] == ["0", "2"]
     assert session.split()[-2:] == ["2", "0"]
-
-
-def test_the_outage_is_the_longest_of_any_partition_since_the_fault() -> None:
-    load = OutageLoad("127.0.0.1:1", "t", 2, {})
-    load._times = {0: [1.0, 9.0, 10.0, 10.5], 1: [9.9, 12.0, 12.1]}
-    assert load.outage_s(10.0) == pytest.approx(2.1)
-    assert load.outage_s(1.0) == pytest.approx(8.0)
-    assert load.outage_s(99.0) == 0.0
 
 
 class Admin:
