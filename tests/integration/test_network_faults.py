@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer, under_load
 from tests.support.network_cluster import NetworkCluster, why_not
 from tests.support.thorough import thorough
 from tests.support.wire import Wire
@@ -48,17 +49,11 @@ def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, 
         # Broker n leads partition n - 1.
         assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, replica_assignment=assignment)])[TOPIC].result(30)
-        zk = ZooKeeperView(cluster.zookeeper_connect)
-        try:
-            with BackgroundProducer(cluster.bootstrap_servers, TOPIC, PARTITIONS) as producer:
-                producer.wait_for_acks(FEW)
-                yield cluster, zk, producer
-                producer.wait_for_acks(FEW)
-            acknowledged = producer.stop()
-            assert_healed(cluster, zk, TOPIC)
-            assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, TOPIC, PARTITIONS))
-        finally:
-            zk.close()
+        with (
+            closing(ZooKeeperView(cluster.zookeeper_connect)) as zk,
+            under_load(cluster, zk, TOPIC, PARTITIONS) as producer,
+        ):
+            yield cluster, zk, producer
     finally:
         cluster.destroy()
 
@@ -66,13 +61,7 @@ def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, 
 def produced(cluster: NetworkCluster, broker: int, partition: int) -> ErrorCode:
     """The answer of that broker to one more record with acks=all."""
     with Wire(9092, cluster.host(broker)) as wire:
-        records = build_batch([(None, b"one more", [], 0)])
-        body = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout": 3000,
-            "topic_data": [{"name": TOPIC, "partition_data": [{"index": partition, "records": records}]}],
-        }
+        body = produce_body(TOPIC, [(partition, build_batch([(None, b"one more", [], 0)]))], acks=-1)
         answer = wire.call(ApiKey.PRODUCE, 9, body)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 

@@ -15,12 +15,11 @@ import argparse
 import itertools
 import logging
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,10 @@ from tests.support.invariants import ZooKeeperView, assert_healed, eventually, r
 from tests.support.load import BackgroundProducer
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
+from tools.faults.faults import Broker, healed, inject
 from tools.faults.load import BackgroundReader, log_of, read_everything
+from tools.faults.roles import Roles
+from tools.faults.schedule import Kind, schedule
 from tools.faults.verdict import Verdict
 
 SESSION_S = 3.0
@@ -49,97 +51,18 @@ STALLED_S = 60.0
 IDLE_PARTITIONS_OF_A_TOPIC = 500
 FEW_ACKS = 20
 
-WEIGHTS = {
-    "bounce": 6,
-    "pause briefly": 5,
-    "stop and start": 3,
-    "kill the controller": 3,
-    "restart two": 2,
-    "restart all": 1,
-    "kill beyond the session": 1,
-    "pause beyond the session": 1,
-    "pause the controller": 1,
+BEYOND_S = (1.3 * SESSION_S, 1.3 * SESSION_S + 1)
+KINDS = {
+    "bounce": Kind("kill", "broker", 0, 0.5, weight=6),
+    "pause briefly": Kind("pause", "broker", 0, 0.6 * SESSION_S, weight=5),
+    "stop and start": Kind("stop", "broker", 0, 1, weight=3),
+    "kill the controller": Kind("kill", "controller", 0, 1, weight=3),
+    "restart two": Kind("kill", "two brokers", 0, 1, weight=2),
+    "restart all": Kind("kill", "all brokers", 0, 1),
+    "kill beyond the session": Kind("kill", "broker", *BEYOND_S),
+    "pause beyond the session": Kind("pause", "broker", *BEYOND_S),
+    "pause the controller": Kind("pause", "controller", *BEYOND_S),
 }
-"""Kind of fault -> how often beside the one time that each has in any case."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """`victims`: of the first as many as the fault needs. `share`: 0..1 of its longest time. `then`: waited for before the next."""
-
-    number: int
-    kind: str
-    victims: tuple[int, ...]
-    share: float
-    then: str
-
-    def __str__(self) -> str:
-        return f"round {self.number}: {self.kind}, brokers in order {self.victims}, {self.share:.2f}, then {self.then}"
-
-
-def schedule(
-    seed: int, rounds: int, brokers: Sequence[int], kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS
-) -> list[Round]:
-    """Each kind once, if there are rounds enough, and the rest by weight, shuffled."""
-    rng = random.Random(seed)
-    bag = [*kinds, *rng.choices(kinds, [weights[kind] for kind in kinds], k=max(0, rounds - len(kinds)))]
-    rng.shuffle(bag)
-    return [
-        Round(
-            number,
-            kind,
-            tuple(rng.sample(list(brokers), len(brokers))),
-            rng.random(),
-            rng.choices(["nothing", "acknowledgements", "full ISRs"], [3, 5, 2])[0],
-        )
-        for number, kind in enumerate(bag[:rounds], 1)
-    ]
-
-
-class Faults:
-    """What is done to a cluster of processes. After each fault every broker runs, or is starting."""
-
-    def __init__(self, cluster: LocalCluster, zk: ZooKeeperView) -> None:
-        self.cluster = cluster
-        self.zk = zk
-
-    def inject(self, fault: Round) -> None:
-        first, second, *_ = fault.victims
-        beyond = 1.3 * SESSION_S + fault.share
-        actions: dict[str, Callable[[], None]] = {
-            "bounce": lambda: self._kill([first], 0.5 * fault.share),
-            "pause briefly": lambda: self._pause(first, 0.6 * SESSION_S * fault.share),
-            "stop and start": lambda: self._stop(first, fault.share),
-            "kill the controller": lambda: self._kill([self._controller(first)], fault.share),
-            "restart two": lambda: self._kill([first, second], fault.share),
-            "restart all": lambda: self._kill(list(fault.victims), fault.share),
-            "kill beyond the session": lambda: self._kill([first], beyond),
-            "pause beyond the session": lambda: self._pause(first, beyond),
-            "pause the controller": lambda: self._pause(self._controller(first), beyond),
-        }
-        actions[fault.kind]()
-
-    def _controller(self, otherwise: int) -> int:
-        return self.zk.controller() or otherwise
-
-    def _kill(self, brokers: Sequence[int], seconds: float) -> None:
-        for broker in brokers:
-            self.cluster.kill(broker)
-        time.sleep(seconds)
-        for broker in brokers:
-            self.cluster.start_broker(broker)
-
-    def _stop(self, broker: int, seconds: float) -> None:
-        self.cluster.stop_broker(broker)
-        time.sleep(seconds)
-        self.cluster.start_broker(broker)
-
-    def _pause(self, broker: int, seconds: float) -> None:
-        self.cluster.pause(broker)
-        try:
-            time.sleep(seconds)
-        finally:
-            self.cluster.resume(broker)
 
 
 @dataclass
@@ -149,26 +72,29 @@ class Outcome:
     seed: int
     kinds: Counter[str] = field(default_factory=Counter)
     records: Verdict = field(default_factory=Verdict)
-    read_meanwhile: int = 0
     seconds: float = 0.0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
         return (
-            f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); {self.records}; "
-            f"{self.read_meanwhile} records read meanwhile"
+            f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); records: {self.records}"
         )
 
 
 @contextmanager
 def chaos_cluster(directory: Path, settings: Mapping[str, str] = SETTINGS) -> Iterator[LocalCluster]:
+    """Destroyed in the end. If something fails, its processes are killed and its files are kept."""
     cluster = LocalCluster(directory)
     try:
         cluster.create(brokers=BROKERS, overrides=settings)
         cluster.start()
         yield cluster
-    finally:
-        cluster.destroy()
+    except BaseException:
+        for process in cluster.running():
+            process.kill()
+        print(f"FAILED; everything is kept in {directory}", flush=True)
+        raise
+    cluster.destroy()
 
 
 def make_topics(cluster: LocalCluster) -> None:
@@ -178,42 +104,42 @@ def make_topics(cluster: LocalCluster) -> None:
         future.result(30)
 
 
-def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tuple(WEIGHTS)) -> Outcome:
-    """Makes the topics on a running cluster, and then `rounds` faults. Raises AssertionError, ClusterError."""
+def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
+    """Makes the topics on a running cluster, and then `rounds` faults. Raises AssertionError, ClusterError, TimeoutError."""
     print(f"chaos: seed {seed}, {rounds} rounds", flush=True)
     began = time.monotonic()
+    outcome = Outcome(seed)
+    roles = Roles(cluster)
     make_topics(cluster)
-    zk = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        with ExitStack() as stack:
-            producers = {name: stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()}
-            readers = {
-                name: stack.enter_context(BackgroundReader(cluster.bootstrap_servers, name, count))
-                for name, count in TOPICS.items()
-            }
-            for producer in producers.values():
-                producer.wait_for_acks(FEW_ACKS)
-            outcome = Outcome(seed)
-            for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
-                print(f"{time.strftime('%T')} {fault}", flush=True)
-                Faults(cluster, zk).inject(fault)
-                outcome.kinds[fault.kind] += 1
-                _wait(fault.then, cluster, zk, producers)
-                assert_all_run(cluster)
-                for producer in producers.values():
-                    assert_none_failed(producer)
-            cluster.wait_ready()
-            for producer in producers.values():
-                producer.wait_for_acks(FEW_ACKS, STALLED_S)
-            for producer in producers.values():
-                producer.stop()
-            for name, producer in producers.items():
-                outcome.records += _verdict(cluster, zk, producer, readers[name])
-        outcome.read_meanwhile = sum(len(reader.values) for reader in readers.values())
-        outcome.seconds = time.monotonic() - began
-        return outcome
-    finally:
-        zk.close()
+    with healed(cluster), ExitStack() as stack:
+        producers = [stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()]
+        readers = [
+            stack.enter_context(BackgroundReader(cluster.bootstrap_servers, name, count))
+            for name, count in TOPICS.items()
+        ]
+        wait_for_acks(producers)
+        for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
+            print(f"{time.strftime('%T')} {fault}", flush=True)
+            victims = roles.some(fault.kind.role, fault.order)
+            inject(fault.kind.action, [Broker(cluster, broker) for broker in victims], fault.seconds)
+            outcome.kinds[fault.name] += 1
+            if fault.then == "acknowledgements":
+                wait_for_acks(producers)
+            elif fault.then == "full ISRs":
+                wait_in_sync(roles, TOPICS)
+            assert_all_run(cluster)
+            for producer in producers:
+                assert_none_failed(producer)
+        cluster.wait_ready()
+        wait_for_acks(producers)
+        for producer in producers:
+            producer.stop()
+        with closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
+            for producer, reader in zip(producers, readers, strict=True):
+                outcome.records += _verdict(cluster, zk, producer, reader)
+    assert_no_tracebacks(cluster)
+    outcome.seconds = time.monotonic() - began
+    return outcome
 
 
 def producer_of(
@@ -245,16 +171,17 @@ def producer_of(
     )
 
 
-def _wait(what: str, cluster: LocalCluster, zk: ZooKeeperView, producers: dict[str, BackgroundProducer]) -> None:
-    if what == "acknowledgements":
-        for producer in producers.values():
-            producer.wait_for_acks(FEW_ACKS, STALLED_S)
-    elif what == "full ISRs":
+def wait_for_acks(producers: Iterable[BackgroundProducer]) -> None:
+    for producer in producers:
+        producer.wait_for_acks(FEW_ACKS, STALLED_S)
 
-        def is_full() -> bool:
-            return all(len(state.isr) == 3 for topic in TOPICS for state in zk.states(topic).values())
 
-        eventually(is_full, "full ISRs", STALLED_S)
+def wait_in_sync(roles: Roles, topics: Iterable[str]) -> None:
+    def is_in_sync(topic: str) -> bool:
+        views = roles.partitions(topic).values()
+        return bool(views) and all(view.is_in_sync() for view in views)
+
+    eventually(lambda: all(map(is_in_sync, topics)), "full ISRs", STALLED_S)
 
 
 def assert_all_run(cluster: LocalCluster) -> None:
@@ -277,6 +204,7 @@ def _verdict(
     verdict = Verdict.of(producer.journal, log)
     assert verdict.problems(once_and_in_order=True) == [], topic
     assert len(log) == producer.journal.sent
+    assert reader.values
     assert reader.misread(log) == {}, topic
     for partition in range(producer.partitions):
         assert_sequences_are_contiguous(replica_directory(cluster, zk.state(topic, partition).leader, topic, partition))
@@ -296,45 +224,35 @@ def assert_sequences_are_contiguous(replica: Path) -> None:
         assert after.base_sequence == before.base_sequence + before.last_offset_delta + 1, (before, after)
 
 
-def tracebacks(cluster: LocalCluster) -> list[str]:
-    """Of the brokers' logs, the lines that begin a traceback or an error."""
-    return [
+def assert_no_tracebacks(cluster: LocalCluster) -> None:
+    found = [
         f"broker {broker}: {line}"
         for broker in cluster.broker_ids
         for line in lines_of(cluster.broker_directory(broker) / "server.log")
         if line.lstrip().startswith("Traceback") or " ERROR " in line
     ]
+    assert found == []
 
 
-def command(
+def main(
     prog: str,
     doc: str | None,
-    weights: Mapping[str, int],
+    kinds: Mapping[str, Kind],
     settings: Mapping[str, str],
-    run_on: Callable[[LocalCluster, int, int, list[str]], None],
-) -> int:
-    """What `python -m` does with a module of chaos; `run_on` gets a started cluster, the seed, the rounds and the faults' kinds."""
+    run_on: Callable[[LocalCluster, int, int, Mapping[str, Kind]], Outcome],
+) -> None:
+    """What `python -m` does with a module of chaos."""
     options = argparse.ArgumentParser(prog=f"python -m tests.support.{prog}", description=(doc or "").splitlines()[0])
     options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options.add_argument("--rounds", type=int, default=30)
-    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(weights))
+    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(kinds))
     options.add_argument("--idle-partitions", type=int, default=0, help="beside those that are written to")
     options.add_argument("--directory", type=Path, help="kept when the run fails; default: a temporary one")
     chosen = options.parse_args()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
-    cluster = LocalCluster(directory / f"seed-{chosen.seed}")
-    try:
-        cluster.create(brokers=BROKERS, overrides=settings)
-        cluster.start()
+    with chaos_cluster(directory / f"seed-{chosen.seed}", settings) as cluster:
         add_idle_partitions(cluster, chosen.idle_partitions)
-        run_on(cluster, chosen.seed, chosen.rounds, chosen.kinds.split(","))
-    except BaseException:
-        for process in cluster.running():
-            process.kill()
-        print(f"{prog}: seed {chosen.seed} FAILED; everything is kept in {cluster.directory}", flush=True)
-        raise
-    cluster.destroy()
-    return 0
+        print(run_on(cluster, chosen.seed, chosen.rounds, {name: kinds[name] for name in chosen.kinds.split(",")}))
 
 
 def add_idle_partitions(cluster: LocalCluster, count: int) -> None:
@@ -353,11 +271,5 @@ def add_idle_partitions(cluster: LocalCluster, count: int) -> None:
     assert not failed, failed[:3]
 
 
-def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> None:
-    print(run(cluster, seed, rounds, kinds))
-    for line in tracebacks(cluster):
-        print(line)
-
-
 if __name__ == "__main__":
-    sys.exit(command("chaos", __doc__, WEIGHTS, SETTINGS, _run_on))
+    main("chaos", __doc__, KINDS, SETTINGS, run)

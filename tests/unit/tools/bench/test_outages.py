@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
 from protocol.zk.session import ConnectionLoss
-from tools.bench import outage_faults, outages
+from tools.bench import outages
 from tools.bench.outage_faults import FAULTS, Scene
 from tools.bench.outages import Row, main, table
+from tools.faults import waiting
+from tools.faults.roles import PartitionView
 from tools.faults.verdict import Verdict
 
 
@@ -63,35 +65,46 @@ class Admin:
             result.set_result(None)
         return {topic.topic: result for topic in topics}
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={})})
+
+class FixedRoles:
+    """Of brokers 1 (controller) and 2, in sync; `leaders` are those of the partitions."""
+
+    def __init__(self, *leaders: int | None) -> None:
+        self.views = {number: PartitionView(leader, (1, 2), (1, 2)) for number, leader in enumerate(leaders)}
+
+    def partitions(self, topic: str) -> dict[int, PartitionView]:
+        return self.views
+
+    def controller(self) -> int:
+        return 1
 
 
-def scene_of(admin: Admin) -> Scene:
+def scene_of(admin: Admin, roles: FixedRoles) -> Scene:
     scene = Scene(SimpleNamespace(bootstrap_servers="127.0.0.1:1"), "t", random.Random(1))  # type: ignore[arg-type]
-    scene.admin = admin
+    scene.admin, scene.roles = admin, roles
     return scene
 
 
 def test_a_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers may just have lost ZooKeeper, by the fault before."""
-    monkeypatch.setattr(outage_faults, "POLL_S", 0)
+    monkeypatch.setattr(waiting, "POLL_S", 0)
     admin = Admin(KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS)
-    scene_of(admin).make_topic([[1]], min_insync=1)
+    scene_of(admin, FixedRoles(1)).make_topic([[1]], min_insync=1)
     assert admin.asked == 3
     with pytest.raises(KafkaException):
-        scene_of(Admin(KafkaError.POLICY_VIOLATION)).make_topic([[1]], min_insync=1)
-    monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
-    with pytest.raises(TimeoutError, match=r"topic t was not created within .*said so"):
-        scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9)).make_topic([[1]], min_insync=1)
+        scene_of(Admin(KafkaError.POLICY_VIOLATION), FixedRoles(1)).make_topic([[1]], min_insync=1)
+    monkeypatch.setattr(waiting, "TIMEOUT_S", 0)
+    with pytest.raises(TimeoutError, match=r"waited 0 s for: topic t"):
+        scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9), FixedRoles(1)).make_topic([[1]], min_insync=1)
 
 
-def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
-    scene = scene_of(Admin())
-    scene.cluster = SimpleNamespace(controller_id=lambda: 1)  # type: ignore[assignment]
-    with pytest.raises(TimeoutError):
-        scene.leader()
+def test_the_victim_is_a_leader_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "TIMEOUT_S", 0)
+    assert scene_of(Admin(), FixedRoles(1, None, 2)).leader() == 2
+    with pytest.raises(TimeoutError, match="a leader in t beside the controller"):
+        scene_of(Admin(), FixedRoles(1, None)).leader()
+    with pytest.raises(TimeoutError, match="full ISR of t"):
+        scene_of(Admin(), FixedRoles(1, None)).wait_for_full_isr()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ NO_OFFSET = GOOD | {b"record-2": (0, None)}
         pytest.param(GOOD, {**LOG, (0, 2): b"record-2"}, [], 1, 0, id="twice"),
         pytest.param(GOOD, {**LOG, (0, 2): b"record-0"}, [], 1, 1, id="twice, and behind a later one"),
         pytest.param({}, {(0, 0): b"record-2", (0, 1): b"record-0"}, [], 0, 1, id="out of order"),
+        pytest.param({}, {(0, 0): b"r-5", (0, 1): b"r-1", (0, 2): b"r-3"}, [], 0, 2, id="two out of order"),
         pytest.param(NO_OFFSET, LOG, [], 0, 0, id="no offset is known"),
         pytest.param(NO_OFFSET, LOG | {(1, 5): b"record-2"}, [], 1, 1, id="no offset, and also elsewhere"),
         pytest.param(
@@ -55,8 +56,8 @@ def test_failures_are_problems_and_named() -> None:
 
 
 def test_two_verdicts_are_one() -> None:
-    one = Verdict(3, ("a",), 1, ("b",), ("c",), 0.5)
-    both = one + Verdict(4, ("d",), 2, ("e",), ("f",), 0.25)
+    one = Verdict(3, ("a",), 1, ("b",), ("c",), 0.25)
+    both = one + Verdict(4, ("d",), 2, ("e",), ("f",), 0.5)
     assert both == Verdict(7, ("a", "d"), 3, ("b", "e"), ("c", "f"), 0.5)
     assert str(both) == (
         "7 acknowledged: lost 2, doubled 3, out of order 2; longest time without an acknowledgement 0.50 s"
