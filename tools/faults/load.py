@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -90,7 +90,7 @@ class Load:
                 timeout_s,
             )
 
-    def _wait(self, check: Any, otherwise: str, timeout_s: float) -> None:
+    def _wait(self, check: Callable[[], bool], otherwise: str, timeout_s: float) -> None:
         if not self._changed.wait_for(check, timeout_s):
             raise TimeoutError(f"{self.topic}: {otherwise} in {timeout_s:g} s; failed: {self.journal.failed[:3]}")
 

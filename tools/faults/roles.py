@@ -53,6 +53,12 @@ class Roles:
         view = self.partitions(topic).get(partition)
         return None if view is None or view.leader is None else self._running(view.leader)
 
+    def follower(self, topic: str, partition: int) -> int | None:
+        """The first in the order of the assignment that runs."""
+        view = self.partitions(topic).get(partition)
+        followers = () if view is None else view.followers()
+        return next((broker for broker in followers if self._running(broker) is not None), None)
+
     def partitions(self, topic: str) -> dict[int, PartitionView]:
         """Partition -> view; empty if no broker knows the topic."""
         body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}

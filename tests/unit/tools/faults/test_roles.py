@@ -72,6 +72,7 @@ def test_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
         number: PartitionView(leader, (3, 4), (4, 3)) for number, leader in enumerate([4, None, ENDED])
     }
     assert [found.leader("t", number) for number in range(4)] == [4, None, None, None]
+    assert [found.follower("t", number) for number in range(4)] == [3, 3, 3, None]
     assert roles_of({3: topic(3), 4: topic(0)}, monkeypatch).partitions("t") == {}
 
 
