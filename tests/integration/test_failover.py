@@ -6,10 +6,8 @@ FLT-1, 2, 4, 5, 6 and CTL-1 with real processes, a real ZooKeeper and confluent-
 from __future__ import annotations
 
 import signal
-import uuid
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka import messages
@@ -20,6 +18,7 @@ from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
 from tests.support.load import read_everything, under_load
 from tests.support.thorough import thorough
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
@@ -41,10 +40,7 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
     """A new topic of 4 partitions on all three brokers."""
     eventually(lambda: zk.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
-    name = f"failover-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})]).values():
-        future.result(30)
+    name = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     assert_healed(cluster, zk, name)
     return name
 
@@ -156,8 +152,7 @@ def test_a_deleted_controller_znode_elects_again(cluster: LocalCluster, zk: ZooK
         zk.client.delete("/controller")
         eventually(lambda: zk.controller() is not None and zk.controller_epoch() == epoch + 1, "the next controller")
     assert zk.controller_epoch() == epoch + 1
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(f"{topic}-after", 1, 3)])[f"{topic}-after"].result(30)
+    new_topic(cluster.bootstrap_servers, 1, 3)
 
 
 @pytest.mark.parametrize("acks", [1, thorough(-1)])

@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.kafka.record_batch import iter_batches
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.load import BackgroundProducer
+from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
 from tools.faults.faults import Broker, healed, inject
@@ -97,20 +98,14 @@ def chaos_cluster(directory: Path, settings: Mapping[str, str] = SETTINGS) -> It
     cluster.destroy()
 
 
-def make_topics(cluster: LocalCluster) -> None:
-    topics = [NewTopic(name, count, 3, config=TOPIC_SETTINGS.get(name, {})) for name, count in TOPICS.items()]
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics(topics).values():
-        future.result(30)
-
-
 def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
     """Makes the topics on a running cluster, and then `rounds` faults. Raises AssertionError, ClusterError, TimeoutError."""
     print(f"chaos: seed {seed}, {rounds} rounds", flush=True)
     began = time.monotonic()
     outcome = Outcome(seed)
     roles = Roles(cluster)
-    make_topics(cluster)
+    topics = [NewTopic(name, count, 3, config=TOPIC_SETTINGS.get(name, {})) for name, count in TOPICS.items()]
+    create_topics(cluster.bootstrap_servers, *topics)
     with healed(cluster), ExitStack() as stack:
         producers = [stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()]
         readers = [
