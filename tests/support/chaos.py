@@ -28,14 +28,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
-from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
+from tests.support.invariants import Compared, ZooKeeperView, assert_healed, eventually, replica_directory
 from tests.support.load import BackgroundProducer
 from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
 from tools.faults.faults import Broker, healed, inject
 from tools.faults.load import BackgroundReader, log_of, read_everything
-from tools.faults.roles import Roles
+from tools.faults.roles import PartitionView, Roles
 from tools.faults.schedule import Kind, schedule
 from tools.faults.verdict import Verdict
 
@@ -172,11 +172,12 @@ def wait_for_acks(producers: Iterable[BackgroundProducer]) -> None:
 
 
 def wait_in_sync(roles: Roles, topics: Iterable[str]) -> None:
-    def is_in_sync(topic: str) -> bool:
-        views = roles.partitions(topic).values()
-        return bool(views) and all(view.is_in_sync() for view in views)
+    def out_of_sync() -> dict[str, dict[int, PartitionView]]:
+        views = {topic: roles.partitions(topic) for topic in topics}
+        missing = {t: {p: view for p, view in of.items() if not view.is_in_sync()} for t, of in views.items()}
+        return {topic: some for topic, some in missing.items() if some or not views[topic]}
 
-    eventually(lambda: all(map(is_in_sync, topics)), "full ISRs", STALLED_S)
+    eventually(lambda: Compared(out_of_sync(), {}), "full ISRs", STALLED_S)
 
 
 def assert_all_run(cluster: LocalCluster) -> None:
