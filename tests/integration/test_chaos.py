@@ -1,28 +1,27 @@
-"""Kill, bounce, pause and restart of random brokers under idempotent load (`tests.support.chaos`): 4 rounds, thoroughly 30."""
+"""Faults of random brokers, coordinators and members under load: `tests.support.chaos` and `tests.support.group_chaos`."""
 
 from __future__ import annotations
 
 import os
 import random
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.support import chaos
+from tests.support import chaos, group_chaos
 from tests.support.thorough import thorough
 
-pytestmark = pytest.mark.integration
-
-SEED_VARIABLE = "CHAOS_SEED"
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("rounds", [4, thorough(30)])
-def test_chaos(tmp_path: Path, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """INV-1, 5, 6, 20, 27; FLT-1, 5, 6, 8. Another seed each time: CHAOS_SEED runs one again."""
-    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(10**6))
-    with chaos.chaos_cluster(tmp_path) as cluster:
-        outcome = chaos.run(cluster, seed, rounds)
-        assert chaos.tracebacks(cluster) == []
+@pytest.mark.parametrize(
+    ("module", "rounds"), [(chaos, 4), thorough(chaos, 30), thorough(group_chaos, 30)], ids=["quick", "long", "groups"]
+)
+def test_chaos(tmp_path: Path, module: ModuleType, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """INV-1, 5, 6, 20, 23, 24, 27; FLT-1, 5, 6, 8; CLI-2; LAI-5; BUG-25. Another seed each time: CHAOS_SEED runs one again."""
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+    with chaos.chaos_cluster(tmp_path, module.SETTINGS) as cluster:
+        outcome = module.run(cluster, seed, rounds)
     with capsys.disabled():
-        print(f"\nchaos: {outcome}")
+        print(f"\n{outcome}")

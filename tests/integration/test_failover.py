@@ -6,22 +6,23 @@ FLT-1, 2, 4, 5, 6 and CTL-1 with real processes, a real ZooKeeper and confluent-
 from __future__ import annotations
 
 import signal
-import time
-import uuid
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
+from protocol.kafka import messages
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
 from tests.conftest import ClusterFactory
+from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, assert_once_and_in_order, read_everything
+from tests.support.load import read_everything, under_load
 from tests.support.thorough import thorough
+from tests.support.topics import new_topic
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import events_of
+from tools.faults.faults import Broker, inject
 
 pytestmark = pytest.mark.integration
 
@@ -39,10 +40,7 @@ def cluster(new_module_cluster: ClusterFactory) -> LocalCluster:
 def topic(cluster: LocalCluster, zk: ZooKeeperView) -> str:
     """A new topic of 4 partitions on all three brokers."""
     eventually(lambda: zk.live_brokers() == sorted(cluster.broker_ids), "all brokers live before the test")
-    name = f"failover-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"})]).values():
-        future.result(30)
+    name = new_topic(cluster.bootstrap_servers, PARTITIONS, 3, min_insync_replicas="2")
     assert_healed(cluster, zk, name)
     return name
 
@@ -59,47 +57,31 @@ def victim_of(role: str, cluster: LocalCluster, zk: ZooKeeperView, topic: str) -
     return int(controller)
 
 
+def leads_no_more(zk: ZooKeeperView, topic: str, victim: int) -> bool:
+    return all(state.leader not in (victim, -1) for state in zk.states(topic).values())
+
+
+def bring_back(cluster: LocalCluster, zk: ZooKeeperView, victim: int) -> None:
+    eventually(lambda: cluster.pid(victim) is None, "the broker's process ended")
+    cluster.start_broker(victim)
+    eventually(lambda: victim in zk.live_brokers(), "the broker registered again")
+
+
 @pytest.mark.parametrize("role", [thorough("leader"), thorough("controller"), "both"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_nothing_is_lost(
-    cluster: LocalCluster,
-    zk: ZooKeeperView,
-    topic: str,
-    role: str,
-    how: signal.Signals,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
-        producer.wait_for_acks(200)
+def test_nothing_is_lost(cluster: LocalCluster, zk: ZooKeeperView, topic: str, role: str, how: signal.Signals) -> None:
+    with under_load(cluster, zk, topic, PARTITIONS) as producer:
         victim = victim_of(role, cluster, zk, topic)
         epoch = zk.controller_epoch()
         was_controller = zk.controller() == victim
-        led = [p for p, s in zk.states(topic).items() if s.leader == victim]
-
         cluster.signal(victim, how)
-
-        eventually(
-            lambda: all(zk.state(topic, p).leader not in (victim, -1) for p in led), f"new leaders for partitions {led}"
-        )
+        eventually(lambda: leads_no_more(zk, topic, victim), "new leaders")
         producer.wait_for_acks(400)
         eventually(lambda: victim not in zk.live_brokers(), "the dead broker's node gone")
         if was_controller:
             eventually(lambda: zk.controller() not in (None, victim), "another controller")
             assert zk.controller_epoch() == epoch + 1
-        eventually(lambda: cluster.pid(victim) is None, "the dead broker's process ended")
-        cluster.start_broker(victim)
-        eventually(lambda: victim in zk.live_brokers(), "the broker back")
-        producer.wait_for_acks(200)
-        acknowledged = producer.stop()
-
-    assert acknowledged.failed == []
-    assert_healed(cluster, zk, topic)
-    doubled = assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
-    with capsys.disabled():
-        print(
-            f"\n  {how.name} of the {role}: {len(acknowledged.positions)} acknowledged, 0 lost, {doubled} doubled, "
-            f"longest time without an acknowledgement {producer.longest_gap_s():.2f} s"
-        )
+        bring_back(cluster, zk, victim)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, thorough(signal.SIGTERM)], ids=["SIGKILL", "SIGTERM"])
@@ -107,20 +89,13 @@ def test_an_idempotent_producer_writes_each_record_once_and_in_order(
     cluster: LocalCluster, zk: ZooKeeperView, topic: str, how: signal.Signals
 ) -> None:
     """LOG-5, INV-20: every broker is killed or stopped in turn, with five requests in flight."""
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, idempotent=True) as producer:
-        producer.wait_for_acks(200)
+    with under_load(cluster, zk, topic, PARTITIONS, idempotent=True) as producer:
         for victim in cluster.broker_ids:
             cluster.signal(victim, how)
-            eventually(
-                lambda gone=victim: all(s.leader not in (gone, -1) for s in zk.states(topic).values()), "new leaders"
-            )
+            eventually(lambda gone=victim: leads_no_more(zk, topic, gone), "new leaders")
             producer.wait_for_acks(400)
-            eventually(lambda gone=victim: cluster.pid(gone) is None, "the broker's process ended")
-            cluster.start_broker(victim)
+            bring_back(cluster, zk, victim)
             assert_healed(cluster, zk, topic)
-        acknowledged = producer.stop()
-    assert acknowledged.failed == []
-    assert_once_and_in_order(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
 
 
 def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leader(
@@ -135,13 +110,9 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        body = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout": 20000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
-        }
-        answer = wire.call(ApiKey.PRODUCE, 8, body).responses[0].partition_responses[0]
+        answer = (
+            wire.call(ApiKey.PRODUCE, 8, produce_body(topic, [(0, batch)], acks=-1)).responses[0].partition_responses[0]
+        )
         return int(answer.error_code), answer.base_offset
 
     def check_all() -> None:
@@ -162,14 +133,9 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_by_every_later_leade
     cluster.signal(leader, signal.SIGKILL)
     eventually(lambda: zk.state(topic, 0).leader not in (leader, -1), "another leader")
     check_all()
-    eventually(lambda: cluster.pid(leader) is None, "the dead broker's process ended")
-    cluster.start_broker(leader)
+    bring_back(cluster, zk, leader)
     assert_healed(cluster, zk, topic)
-    for broker in cluster.broker_ids:
-        cluster.signal(broker, signal.SIGTERM)
-        eventually(lambda gone=broker: cluster.pid(gone) is None, "stopped")
-    for broker in cluster.broker_ids:
-        cluster.start_broker(broker)
+    inject("stop", [Broker(cluster, broker) for broker in cluster.broker_ids])
     assert_healed(cluster, zk, topic)
     check_all()
     with Wire(cluster.port(zk.state(topic, 0).leader)) as wire:
@@ -182,18 +148,11 @@ def test_a_deleted_controller_znode_elects_again(cluster: LocalCluster, zk: ZooK
     """CTL-1: deleting /controller by hand forces an election; the epoch rises by exactly one, and the cluster works on."""
     eventually(lambda: zk.controller() is not None, "a controller")
     epoch = zk.controller_epoch()
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
-        producer.wait_for_acks(100)
+    with under_load(cluster, zk, topic, PARTITIONS):
         zk.client.delete("/controller")
         eventually(lambda: zk.controller() is not None and zk.controller_epoch() == epoch + 1, "the next controller")
-        producer.wait_for_acks(100)
-        acknowledged = producer.stop()
-    assert acknowledged.failed == []
-    assert_healed(cluster, zk, topic)
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
     assert zk.controller_epoch() == epoch + 1
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(f"{topic}-after", 1, 3)])[f"{topic}-after"].result(30)
+    new_topic(cluster.bootstrap_servers, 1, 3)
 
 
 @pytest.mark.parametrize("acks", [1, thorough(-1)])
@@ -205,45 +164,28 @@ def test_a_leader_paused_past_its_session_acknowledges_nothing_and_rejoins(
     partition = next(p for p, s in zk.states(topic).items() if s.leader == victim)
     old_epoch = zk.state(topic, partition).leader_epoch
 
-    def produce_body(value: bytes) -> dict[str, object]:
-        batch = build_batch([(None, value, [], 1_700_000_000_000)])
-        return {
-            "transactional_id": None,
-            "acks": acks,
-            "timeout": 5000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
-        }
+    def body(value: bytes) -> dict[str, object]:
+        return produce_body(topic, [(partition, build_batch([(None, value, [], 1_700_000_000_000)]))], acks)
 
-    with (
-        Wire(cluster.port(victim)) as wire,
-        BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer,
-    ):
-        producer.wait_for_acks(100)
-        first = wire.call(ApiKey.PRODUCE, 8, produce_body(b"before the pause"))
+    with Wire(cluster.port(victim)) as wire, under_load(cluster, zk, topic, PARTITIONS) as producer:
+        first = wire.call(ApiKey.PRODUCE, 8, body(b"before the pause"))
         assert first.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
         cluster.pause(victim)
-        wire.send(ApiKey.PRODUCE, 8, produce_body(b"while paused"))
+        wire.send(ApiKey.PRODUCE, 8, body(b"while paused"))
         eventually(lambda: zk.state(topic, partition).leader not in (victim, -1), "another leader")
         producer.wait_for_acks(200)
         cluster.resume(victim)
 
         try:
-            from protocol.kafka import messages
-
             _, late = messages.decode_response(ApiKey.PRODUCE, 8, wire.receive_frame())
             error = late.responses[0].partition_responses[0].error_code
             assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
         except ConnectionError:
             pass  # closing the connection acknowledges nothing either
         eventually(lambda: victim in zk.live_brokers(), "the broker registered again")
-        producer.wait_for_acks(200)
-        acknowledged = producer.stop()
-
     assert zk.state(topic, partition).leader_epoch > old_epoch
-    assert_healed(cluster, zk, topic)
     records = read_everything(cluster.bootstrap_servers, topic, PARTITIONS)
-    assert_nothing_lost(acknowledged, records)
     assert b"while paused" not in {m.value() for m in records}
 
 
@@ -253,19 +195,11 @@ def test_a_leader_paused_for_less_than_its_session_only_delays(
     """FLT-5: no election, no ISR change, nothing lost."""
     victim = victim_of("leader", cluster, zk, topic)
     before = zk.states(topic)
-    with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS) as producer:
-        producer.wait_for_acks(100)
-        cluster.pause(victim)
-        try:
-            time.sleep(PAUSE_S)  # the fault itself: there is nothing to wait for meanwhile
-        finally:
-            cluster.resume(victim)
+    with under_load(cluster, zk, topic, PARTITIONS) as producer:
+        inject("pause", [Broker(cluster, victim)], PAUSE_S)
         producer.wait_for_acks(200)
-        acknowledged = producer.stop()
-    after = zk.states(topic)
+        after = zk.states(topic)
     assert {p: s.leader_epoch for p, s in after.items()} == {p: s.leader_epoch for p, s in before.items()}
-    assert_healed(cluster, zk, topic)
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
 
 
 def test_the_event_logs_tell_the_story(cluster: LocalCluster, topic: str) -> None:

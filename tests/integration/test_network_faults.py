@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch
+from tests.support.canary import produce_body
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer, under_load
 from tests.support.network_cluster import NetworkCluster, why_not
 from tests.support.thorough import thorough
+from tests.support.topics import create_topics
 from tests.support.wire import Wire
 
 REASON = why_not()
@@ -44,21 +46,14 @@ def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, 
     try:
         cluster.create(brokers=3, overrides=SETTINGS)
         cluster.start()
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         # Broker n leads partition n - 1.
         assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, replica_assignment=assignment)])[TOPIC].result(30)
-        zk = ZooKeeperView(cluster.zookeeper_connect)
-        try:
-            with BackgroundProducer(cluster.bootstrap_servers, TOPIC, PARTITIONS) as producer:
-                producer.wait_for_acks(FEW)
-                yield cluster, zk, producer
-                producer.wait_for_acks(FEW)
-            acknowledged = producer.stop()
-            assert_healed(cluster, zk, TOPIC)
-            assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, TOPIC, PARTITIONS))
-        finally:
-            zk.close()
+        create_topics(cluster.bootstrap_servers, NewTopic(TOPIC, PARTITIONS, replica_assignment=assignment))
+        with (
+            closing(ZooKeeperView(cluster.zookeeper_connect)) as zk,
+            under_load(cluster, zk, TOPIC, PARTITIONS) as producer,
+        ):
+            yield cluster, zk, producer
     finally:
         cluster.destroy()
 
@@ -66,13 +61,7 @@ def a_cluster(directory: Path) -> Iterator[tuple[NetworkCluster, ZooKeeperView, 
 def produced(cluster: NetworkCluster, broker: int, partition: int) -> ErrorCode:
     """The answer of that broker to one more record with acks=all."""
     with Wire(9092, cluster.host(broker)) as wire:
-        records = build_batch([(None, b"one more", [], 0)])
-        body = {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout": 3000,
-            "topic_data": [{"name": TOPIC, "partition_data": [{"index": partition, "records": records}]}],
-        }
+        body = produce_body(TOPIC, [(partition, build_batch([(None, b"one more", [], 0)]))], acks=-1)
         answer = wire.call(ApiKey.PRODUCE, 9, body)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
@@ -80,6 +69,11 @@ def produced(cluster: NetworkCluster, broker: int, partition: int) -> ErrorCode:
 def another_than(zk: ZooKeeperView) -> int:
     """A broker that is not the controller."""
     return next(broker for broker in (1, 2, 3) if broker != zk.controller())
+
+
+def wait_until_out(zk: ZooKeeperView, leader: int, follower: int) -> None:
+    """Until the follower has left the ISR of what the leader leads."""
+    eventually(lambda: follower not in zk.state(TOPIC, leader - 1).isr, f"{follower} has left the ISR of {leader}")
 
 
 def test_cut_from_its_peers_but_not_from_zookeeper(tmp_path: Path) -> None:
@@ -94,9 +88,7 @@ def test_cut_from_its_peers_but_not_from_zookeeper(tmp_path: Path) -> None:
         refused = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         assert produced(cluster, leader, leader - 1) in refused
         for other in others:
-            eventually(
-                lambda b=other: leader not in zk.state(TOPIC, b - 1).isr, f"it has left the ISR of what {other} leads"
-            )
+            wait_until_out(zk, other, leader)
             assert produced(cluster, other, other - 1) is ErrorCode.NONE
         cluster.heal()
 
@@ -130,9 +122,10 @@ def test_cut_from_the_controller_only(tmp_path: Path) -> None:
         broker, controller = another_than(zk), zk.controller()
         assert controller is not None
         cluster.cut_control(broker, controller)
-        admin = AdminClient({"bootstrap.servers": cluster.host(controller) + ":9092"})
         for name in ("first", "second"):
-            admin.create_topics([NewTopic(name, 1, replica_assignment=[[controller, broker]])])[name].result(30)
+            create_topics(
+                f"{cluster.host(controller)}:9092", NewTopic(name, 1, replica_assignment=[[controller, broker]])
+            )
         assert not {"first", "second"} & set(known_topics(cluster, broker))
         assert broker in zk.live_brokers(), "silence proves nothing: the session decides"
         assert zk.state(TOPIC, broker - 1).leader == broker
@@ -156,11 +149,8 @@ def test_a_one_way_cut(tmp_path: Path, deaf: str) -> None:
         leader = another_than(zk)
         follower = next(broker for broker in (1, 2, 3) if broker not in (leader, zk.controller()))
         before = zk.state(TOPIC, leader - 1)
-        if deaf == "leader":
-            cluster.cut_incoming(leader, follower)
-        else:
-            cluster.cut_incoming(follower, leader)
-        eventually(lambda: follower not in zk.state(TOPIC, leader - 1).isr, "the follower has left the ISR")
+        cluster.cut_incoming(*((leader, follower) if deaf == "leader" else (follower, leader)))
+        wait_until_out(zk, leader, follower)
         producer.wait_for_acks(FEW)
         once = zk.state(TOPIC, leader - 1)
         assert (once.leader, once.zk_version) == (leader, before.zk_version + 1), "one write: it did not come and go"
@@ -171,9 +161,8 @@ def test_a_ring_of_majorities(tmp_path: Path) -> None:
     """FLT-13: each of two brokers sees the third one only; at most one leader per epoch, and acknowledged records stay."""
     with a_cluster(tmp_path) as (cluster, zk, producer):
         cluster.cut(1, 3)
-        eventually(
-            lambda: 3 not in zk.state(TOPIC, 0).isr and 1 not in zk.state(TOPIC, 2).isr, "1 and 3 miss each other"
-        )
+        wait_until_out(zk, 1, 3)
+        wait_until_out(zk, 3, 1)
         assert set(zk.state(TOPIC, 1).isr) == {1, 2, 3}, "2 sees both"
         producer.wait_for_acks(FEW)
         cluster.heal()
@@ -214,18 +203,17 @@ def test_a_storm_of_resets(tmp_path: Path, whom: str) -> None:
             cluster.reset_connections(one, other)
             cluster.reset_connections(other, one)
         if whom == "leader and follower":
-            eventually(lambda: others[1] not in zk.state(TOPIC, others[0] - 1).isr, "the follower has left the ISR")
+            wait_until_out(zk, *others)
             producer.wait_for_acks(FEW)
         elif whom == "all":
             eventually(
                 lambda: any(len(state.isr) == 1 for state in zk.states(TOPIC).values()), "somebody is alone in an ISR"
             )
         else:
-            eventually(
-                lambda: (
-                    controller not in zk.state(TOPIC, others[0] - 1).isr
-                    or zk.state(TOPIC, others[0] - 1).leader != others[0]
-                ),
-                "they miss each other",
-            )
+
+            def miss_each_other() -> bool:
+                state = zk.state(TOPIC, others[0] - 1)
+                return controller not in state.isr or state.leader != others[0]
+
+            eventually(miss_each_other, "they miss each other")
         cluster.heal()

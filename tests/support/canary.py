@@ -86,14 +86,10 @@ def create_topic(wire: Wire, name: str, partitions: int) -> None:
     eventually(is_led, f"{name} has leaders")
 
 
-def produce_body(topic: str, partitions: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
+def produce_body(topic: str, partitions: Sequence[tuple[int, bytes]], acks: int = 1) -> dict[str, Any]:
     rows = [{"index": number, "records": batch} for number, batch in partitions]
-    return {
-        "transactional_id": None,
-        "acks": 1,
-        "timeout": 5000,
-        "topic_data": [{"name": topic, "partition_data": rows}],
-    }
+    data = [{"name": topic, "partition_data": rows}]
+    return {"transactional_id": None, "acks": acks, "timeout": 5000, "topic_data": data}
 
 
 def resident_mib(pid: int) -> float:

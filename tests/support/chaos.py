@@ -15,25 +15,29 @@ import argparse
 import itertools
 import logging
 import random
-import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.record_batch import iter_batches
-from tests.support.invariants import ZooKeeperView, assert_healed, eventually, replica_directory
-from tests.support.load import BackgroundProducer, assert_once_and_in_order, read_everything
+from tests.support.invariants import Compared, ZooKeeperView, assert_healed, eventually, replica_directory
+from tests.support.load import BackgroundProducer
+from tests.support.topics import create_topics
 from tools.cluster.local_cluster import LocalCluster
 from tools.cluster.log_parts import lines_of
+from tools.faults.faults import Broker, healed, inject
+from tools.faults.load import BackgroundReader, log_of, read_everything
+from tools.faults.roles import PartitionView, Roles
+from tools.faults.schedule import Kind, schedule
+from tools.faults.verdict import Verdict
 
 SESSION_S = 3.0
 SETTINGS = {
@@ -48,140 +52,18 @@ STALLED_S = 60.0
 IDLE_PARTITIONS_OF_A_TOPIC = 500
 FEW_ACKS = 20
 
-WEIGHTS = {
-    "bounce": 6,
-    "pause briefly": 5,
-    "stop and start": 3,
-    "kill the controller": 3,
-    "restart two": 2,
-    "restart all": 1,
-    "kill beyond the session": 1,
-    "pause beyond the session": 1,
-    "pause the controller": 1,
+BEYOND_S = (1.3 * SESSION_S, 1.3 * SESSION_S + 1)
+KINDS = {
+    "bounce": Kind("kill", "broker", 0, 0.5, weight=6),
+    "pause briefly": Kind("pause", "broker", 0, 0.6 * SESSION_S, weight=5),
+    "stop and start": Kind("stop", "broker", 0, 1, weight=3),
+    "kill the controller": Kind("kill", "controller", 0, 1, weight=3),
+    "restart two": Kind("kill", "two brokers", 0, 1, weight=2),
+    "restart all": Kind("kill", "all brokers", 0, 1),
+    "kill beyond the session": Kind("kill", "broker", *BEYOND_S),
+    "pause beyond the session": Kind("pause", "broker", *BEYOND_S),
+    "pause the controller": Kind("pause", "controller", *BEYOND_S),
 }
-"""Kind of fault -> how often beside the one time that each has in any case."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """`victims`: of the first as many as the fault needs. `share`: 0..1 of its longest time. `then`: waited for before the next."""
-
-    number: int
-    kind: str
-    victims: tuple[int, ...]
-    share: float
-    then: str
-
-    def __str__(self) -> str:
-        return f"round {self.number}: {self.kind}, brokers in order {self.victims}, {self.share:.2f}, then {self.then}"
-
-
-def schedule(
-    seed: int, rounds: int, brokers: Sequence[int], kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS
-) -> list[Round]:
-    """Each kind once, if there are rounds enough, and the rest by weight, shuffled."""
-    rng = random.Random(seed)
-    bag = [*kinds, *rng.choices(kinds, [weights[kind] for kind in kinds], k=max(0, rounds - len(kinds)))]
-    rng.shuffle(bag)
-    return [
-        Round(
-            number,
-            kind,
-            tuple(rng.sample(list(brokers), len(brokers))),
-            rng.random(),
-            rng.choices(["nothing", "acknowledgements", "full ISRs"], [3, 5, 2])[0],
-        )
-        for number, kind in enumerate(bag[:rounds], 1)
-    ]
-
-
-class Faults:
-    """What is done to a cluster of processes. After each fault every broker runs, or is starting."""
-
-    def __init__(self, cluster: LocalCluster, zk: ZooKeeperView) -> None:
-        self.cluster = cluster
-        self.zk = zk
-
-    def inject(self, fault: Round) -> None:
-        first, second, *_ = fault.victims
-        beyond = 1.3 * SESSION_S + fault.share
-        actions: dict[str, Callable[[], None]] = {
-            "bounce": lambda: self._kill([first], 0.5 * fault.share),
-            "pause briefly": lambda: self._pause(first, 0.6 * SESSION_S * fault.share),
-            "stop and start": lambda: self._stop(first, fault.share),
-            "kill the controller": lambda: self._kill([self._controller(first)], fault.share),
-            "restart two": lambda: self._kill([first, second], fault.share),
-            "restart all": lambda: self._kill(list(fault.victims), fault.share),
-            "kill beyond the session": lambda: self._kill([first], beyond),
-            "pause beyond the session": lambda: self._pause(first, beyond),
-            "pause the controller": lambda: self._pause(self._controller(first), beyond),
-        }
-        actions[fault.kind]()
-
-    def _controller(self, otherwise: int) -> int:
-        return self.zk.controller() or otherwise
-
-    def _kill(self, brokers: Sequence[int], seconds: float) -> None:
-        for broker in brokers:
-            self.cluster.kill(broker)
-        time.sleep(seconds)
-        for broker in brokers:
-            self.cluster.start_broker(broker)
-
-    def _stop(self, broker: int, seconds: float) -> None:
-        self.cluster.stop_broker(broker)
-        time.sleep(seconds)
-        self.cluster.start_broker(broker)
-
-    def _pause(self, broker: int, seconds: float) -> None:
-        self.cluster.pause(broker)
-        try:
-            time.sleep(seconds)
-        finally:
-            self.cluster.resume(broker)
-
-
-class BackgroundReader:
-    """Reads a topic from its beginning while faults go on: (partition, offset) -> every value that it was given there."""
-
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self.values: dict[tuple[int, int], set[bytes]] = {}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "topic.metadata.refresh.fast.interval.ms": 50,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 2,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="background-reader", daemon=True)
-
-    def __enter__(self) -> BackgroundReader:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(30)
-        self._consumer.close()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            for message in self._consumer.consume(1000, timeout=0.2):
-                if message.error() is None:
-                    at = (message.partition(), message.offset())
-                    self.values.setdefault(at, set()).add(message.value())
-
-    def assert_is_in(self, records: Sequence[Any]) -> None:
-        """INV-6, INV-15: what was read is what the log has in the end."""
-        at = {(message.partition(), message.offset()): message.value() for message in records}
-        wrong = [(place, values, at.get(place)) for place, values in self.values.items() if values != {at.get(place)}]
-        assert not wrong, f"{len(wrong)} records were read that are not there: {sorted(wrong)[:3]}"
 
 
 @dataclass
@@ -190,73 +72,69 @@ class Outcome:
 
     seed: int
     kinds: Counter[str] = field(default_factory=Counter)
-    acknowledged: int = 0
-    read_meanwhile: int = 0
-    longest_gap_s: float = 0.0
+    records: Verdict = field(default_factory=Verdict)
     seconds: float = 0.0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
         return (
-            f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); {self.acknowledged} records "
-            f"acknowledged, {self.read_meanwhile} read meanwhile: lost 0, duplicated 0, out of order 0; "
-            f"longest time without an acknowledgement {self.longest_gap_s:.1f} s"
+            f"seed {self.seed}: {self.kinds.total()} rounds in {self.seconds:.0f} s ({kinds}); records: {self.records}"
         )
 
 
 @contextmanager
 def chaos_cluster(directory: Path, settings: Mapping[str, str] = SETTINGS) -> Iterator[LocalCluster]:
+    """Destroyed in the end. If something fails, its processes are killed and its files are kept."""
     cluster = LocalCluster(directory)
     try:
         cluster.create(brokers=BROKERS, overrides=settings)
         cluster.start()
         yield cluster
-    finally:
-        cluster.destroy()
+    except BaseException:
+        for process in cluster.running():
+            process.kill()
+        print(f"FAILED; everything is kept in {directory}", flush=True)
+        raise
+    cluster.destroy()
 
 
-def make_topics(cluster: LocalCluster) -> None:
-    topics = [NewTopic(name, count, 3, config=TOPIC_SETTINGS.get(name, {})) for name, count in TOPICS.items()]
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics(topics).values():
-        future.result(30)
-
-
-def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Sequence[str] = tuple(WEIGHTS)) -> Outcome:
-    """Makes the topics on a running cluster, and then `rounds` faults. Raises AssertionError, ClusterError."""
+def run(cluster: LocalCluster, seed: int, rounds: int, kinds: Mapping[str, Kind] = KINDS) -> Outcome:
+    """Makes the topics on a running cluster, and then `rounds` faults. Raises AssertionError, ClusterError, TimeoutError."""
     print(f"chaos: seed {seed}, {rounds} rounds", flush=True)
     began = time.monotonic()
-    make_topics(cluster)
-    zk = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        with ExitStack() as stack:
-            producers = {name: stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()}
-            readers = {name: stack.enter_context(_reader_of(cluster, name)) for name in TOPICS}
-            for producer in producers.values():
-                producer.wait_for_acks(FEW_ACKS)
-            outcome = Outcome(seed)
-            for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
-                print(f"{time.strftime('%T')} {fault}", flush=True)
-                Faults(cluster, zk).inject(fault)
-                outcome.kinds[fault.kind] += 1
-                _wait(fault.then, cluster, zk, producers)
-                assert_all_run(cluster)
-                for producer in producers.values():
-                    assert_none_failed(producer)
-            cluster.wait_ready()
-            for producer in producers.values():
-                producer.wait_for_acks(FEW_ACKS, STALLED_S)
-            for producer in producers.values():
-                producer.stop()
-            for name in TOPICS:
-                _assert_right(cluster, zk, producers[name], readers[name])
-        outcome.acknowledged = sum(len(producer.acknowledged.positions) for producer in producers.values())
-        outcome.read_meanwhile = sum(len(reader.values) for reader in readers.values())
-        outcome.longest_gap_s = max(producer.longest_gap_s() for producer in producers.values())
-        outcome.seconds = time.monotonic() - began
-        return outcome
-    finally:
-        zk.close()
+    outcome = Outcome(seed)
+    roles = Roles(cluster)
+    topics = [NewTopic(name, count, 3, config=TOPIC_SETTINGS.get(name, {})) for name, count in TOPICS.items()]
+    create_topics(cluster.bootstrap_servers, *topics)
+    with healed(cluster), ExitStack() as stack:
+        producers = [stack.enter_context(producer_of(cluster, name, count)) for name, count in TOPICS.items()]
+        readers = [
+            stack.enter_context(BackgroundReader(cluster.bootstrap_servers, name, count))
+            for name, count in TOPICS.items()
+        ]
+        wait_for_acks(producers)
+        for fault in schedule(seed, rounds, cluster.broker_ids, kinds):
+            print(f"{time.strftime('%T')} {fault}", flush=True)
+            victims = roles.some(fault.kind.role, fault.order)
+            inject(fault.kind.action, [Broker(cluster, broker) for broker in victims], fault.seconds)
+            outcome.kinds[fault.name] += 1
+            if fault.then == "acknowledgements":
+                wait_for_acks(producers)
+            elif fault.then == "full ISRs":
+                wait_in_sync(roles, TOPICS)
+            assert_all_run(cluster)
+            for producer in producers:
+                assert_none_failed(producer)
+        cluster.wait_ready()
+        wait_for_acks(producers)
+        for producer in producers:
+            producer.stop()
+        with closing(ZooKeeperView(cluster.zookeeper_connect)) as zk:
+            for producer, reader in zip(producers, readers, strict=True):
+                outcome.records += _verdict(cluster, zk, producer, reader)
+    assert_no_tracebacks(cluster)
+    outcome.seconds = time.monotonic() - began
+    return outcome
 
 
 def producer_of(
@@ -288,20 +166,18 @@ def producer_of(
     )
 
 
-def _reader_of(cluster: LocalCluster, topic: str) -> BackgroundReader:
-    return BackgroundReader(cluster.bootstrap_servers, topic, TOPICS[topic])
+def wait_for_acks(producers: Iterable[BackgroundProducer]) -> None:
+    for producer in producers:
+        producer.wait_for_acks(FEW_ACKS, STALLED_S)
 
 
-def _wait(what: str, cluster: LocalCluster, zk: ZooKeeperView, producers: dict[str, BackgroundProducer]) -> None:
-    if what == "acknowledgements":
-        for producer in producers.values():
-            producer.wait_for_acks(FEW_ACKS, STALLED_S)
-    elif what == "full ISRs":
+def wait_in_sync(roles: Roles, topics: Iterable[str]) -> None:
+    def out_of_sync() -> dict[str, dict[int, PartitionView]]:
+        views = {topic: roles.partitions(topic) for topic in topics}
+        missing = {t: {p: view for p, view in of.items() if not view.is_in_sync()} for t, of in views.items()}
+        return {topic: some for topic, some in missing.items() if some or not views[topic]}
 
-        def is_full() -> bool:
-            return all(len(state.isr) == 3 for topic in TOPICS for state in zk.states(topic).values())
-
-        eventually(is_full, "full ISRs", STALLED_S)
+    eventually(lambda: Compared(out_of_sync(), {}), "full ISRs", STALLED_S)
 
 
 def assert_all_run(cluster: LocalCluster) -> None:
@@ -310,24 +186,25 @@ def assert_all_run(cluster: LocalCluster) -> None:
 
 
 def assert_none_failed(producer: BackgroundProducer) -> None:
-    failed = producer.acknowledged.failed
+    failed = producer.journal.failed
     assert not failed, f"{producer.topic}: {len(failed)} records failed: {Counter(failed).most_common(3)}"
 
 
-def _assert_right(
+def _verdict(
     cluster: LocalCluster, zk: ZooKeeperView, producer: BackgroundProducer, reader: BackgroundReader
-) -> None:
-    """INV-1, 5, 6, 20, 27, and that the producer never had to begin anew."""
+) -> Verdict:
+    """INV-1, 5, 6, 15, 20, 27, and that the producer never took another id or epoch."""
     topic = producer.topic
-    assert_none_failed(producer)
-    assert producer.sent == len(producer.acknowledged.positions)
     assert_healed(cluster, zk, topic)
-    records = read_everything(cluster.bootstrap_servers, topic, producer.partitions)
-    assert_once_and_in_order(producer.acknowledged, records)
-    assert len(records) == producer.sent
-    reader.assert_is_in(records)
+    log = log_of(read_everything(cluster.bootstrap_servers, topic, producer.partitions))
+    verdict = Verdict.of(producer.journal, log)
+    assert verdict.problems(once_and_in_order=True) == [], topic
+    assert len(log) == producer.journal.sent
+    assert reader.values
+    assert reader.misread(log) == {}, topic
     for partition in range(producer.partitions):
         assert_sequences_are_contiguous(replica_directory(cluster, zk.state(topic, partition).leader, topic, partition))
+    return verdict
 
 
 def assert_sequences_are_contiguous(replica: Path) -> None:
@@ -343,45 +220,35 @@ def assert_sequences_are_contiguous(replica: Path) -> None:
         assert after.base_sequence == before.base_sequence + before.last_offset_delta + 1, (before, after)
 
 
-def tracebacks(cluster: LocalCluster) -> list[str]:
-    """Of the brokers' logs, the lines that begin a traceback or an error."""
-    return [
+def assert_no_tracebacks(cluster: LocalCluster) -> None:
+    found = [
         f"broker {broker}: {line}"
         for broker in cluster.broker_ids
         for line in lines_of(cluster.broker_directory(broker) / "server.log")
         if line.lstrip().startswith("Traceback") or " ERROR " in line
     ]
+    assert found == []
 
 
-def command(
+def main(
     prog: str,
     doc: str | None,
-    weights: Mapping[str, int],
+    kinds: Mapping[str, Kind],
     settings: Mapping[str, str],
-    run_on: Callable[[LocalCluster, int, int, list[str]], None],
-) -> int:
-    """What `python -m` does with a module of chaos; `run_on` gets a started cluster, the seed, the rounds and the faults' kinds."""
+    run_on: Callable[[LocalCluster, int, int, Mapping[str, Kind]], Outcome],
+) -> None:
+    """What `python -m` does with a module of chaos."""
     options = argparse.ArgumentParser(prog=f"python -m tests.support.{prog}", description=(doc or "").splitlines()[0])
     options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options.add_argument("--rounds", type=int, default=30)
-    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(weights))
+    options.add_argument("--kinds", help="the faults, separated by commas; default: all", default=",".join(kinds))
     options.add_argument("--idle-partitions", type=int, default=0, help="beside those that are written to")
     options.add_argument("--directory", type=Path, help="kept when the run fails; default: a temporary one")
     chosen = options.parse_args()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
-    cluster = LocalCluster(directory / f"seed-{chosen.seed}")
-    try:
-        cluster.create(brokers=BROKERS, overrides=settings)
-        cluster.start()
+    with chaos_cluster(directory / f"seed-{chosen.seed}", settings) as cluster:
         add_idle_partitions(cluster, chosen.idle_partitions)
-        run_on(cluster, chosen.seed, chosen.rounds, chosen.kinds.split(","))
-    except BaseException:
-        for process in cluster.running():
-            process.kill()
-        print(f"{prog}: seed {chosen.seed} FAILED; everything is kept in {cluster.directory}", flush=True)
-        raise
-    cluster.destroy()
-    return 0
+        print(run_on(cluster, chosen.seed, chosen.rounds, {name: kinds[name] for name in chosen.kinds.split(",")}))
 
 
 def add_idle_partitions(cluster: LocalCluster, count: int) -> None:
@@ -400,11 +267,5 @@ def add_idle_partitions(cluster: LocalCluster, count: int) -> None:
     assert not failed, failed[:3]
 
 
-def _run_on(cluster: LocalCluster, seed: int, rounds: int, kinds: list[str]) -> None:
-    print(run(cluster, seed, rounds, kinds))
-    for line in tracebacks(cluster):
-        print(line)
-
-
 if __name__ == "__main__":
-    sys.exit(command("chaos", __doc__, WEIGHTS, SETTINGS, _run_on))
+    main("chaos", __doc__, KINDS, SETTINGS, run)

@@ -31,18 +31,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tools.clients.leave_group import leave_group
+from tools.faults.load import PROMPT
 
 SESSION_MS = 4_000
 HEARTBEAT_MS = 300
 COMMIT_EVERY_S = 0.05
 POLL_S = 0.02
-TUNED = {
-    "retry.backoff.ms": 50,
-    "retry.backoff.max.ms": 200,
-    "reconnect.backoff.ms": 20,
-    "reconnect.backoff.max.ms": 200,
-    "topic.metadata.refresh.fast.interval.ms": 50,
-}
+TUNED = {**PROMPT, "retry.backoff.max.ms": 200}
 """As the producers of these tests; without it librdkafka's defaults."""
 PROCESSED_AT_ONCE_MAX = 500
 HARMLESS = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}

@@ -11,6 +11,7 @@ from broker.groups.offsets_topic.ownership import partition_for
 from protocol.kafka.api_keys import ApiKey
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.verdict import longest_gap
 
 EVERY_S = 0.02
 ANSWER_TIMEOUT_S = 0.7
@@ -47,8 +48,7 @@ class CoordinatorProbe:
 
     def longest_gap(self, begun: float, ended: float) -> float:
         """Seconds; see `MemberProcess.longest_gap`."""
-        times = list(self.times)
-        return max((b - a for a, b in itertools.pairwise(times) if b > begun and a < ended), default=0.0)
+        return longest_gap(list(self.times), begun, ended)
 
     def _run(self) -> None:
         brokers = itertools.cycle(self._cluster.broker_ids)

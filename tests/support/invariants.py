@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import iter_batches
@@ -48,16 +50,10 @@ class ZooKeeperView:
         self.client.close()
 
     def controller(self) -> int | None:
-        import json
-
-        if not self.client.exists("/controller"):
-            return None
         try:
             return int(json.loads(self.client.get("/controller")[0])["brokerid"])
-        except Exception as error:
-            if type(error).__name__ == "NoNodeError":
-                return None
-            raise
+        except NoNodeError:
+            return None
 
     def controller_epoch(self) -> int:
         return int(self.client.get("/controller_epoch")[0])

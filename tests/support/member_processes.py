@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -11,28 +10,22 @@ from pathlib import Path
 
 from tests.support.group_journals import JournalFile
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.verdict import longest_gap
 
 CLOSE_TIMEOUT_S = 60.0
 
 
 class MemberProcess:
-    """One of them. What it writes to its standard error is beside its journal."""
+    """One of them, a victim for faults. What it writes to its standard error is beside its journal."""
 
-    def __init__(self, assignor: str, servers: str, group: str, topic: str, journal: Path, *, is_tuned: bool) -> None:
+    def __init__(self, group: MemberProcesses, assignor: str, command: Sequence[str], journal: Path) -> None:
+        self._group = group
         self.assignor = assignor
         self.name = journal.stem
         self.journal = JournalFile(journal)
         with journal.with_suffix(".log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.support.group_chaos_member"),
-                    *(assignor, servers, group, topic, str(journal)),
-                    *(("tuned",) if is_tuned else ()),
-                ],
-                stdin=subprocess.PIPE,  # it ends when this end of it does
-                stdout=log,
-                stderr=log,
-            )
+            # It ends when this end of its standard input does.
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def last_commit(self) -> float:
         """When the last one was acknowledged; 0: never."""
@@ -42,15 +35,14 @@ class MemberProcess:
     def longest_gap(self, begun: float, ended: float) -> float:
         """The longest time without an acknowledged commit that reaches into this time; 0: it had nothing to commit."""
         self.journal.read()
-        times = [line["at"] for line, _ in self.journal.commits()]
-        return max((b - a for a, b in itertools.pairwise(times) if b > begun and a < ended), default=0.0)
+        return longest_gap([line["at"] for line, _ in self.journal.commits()], begun, ended)
 
     def kill(self) -> None:
         """It does not leave."""
         self._process.kill()
         self._process.wait()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """It commits, leaves the group, and ends."""
         self.ask_to_close()
         self.wait_closed()
@@ -62,14 +54,16 @@ class MemberProcess:
         code = self._process.wait(CLOSE_TIMEOUT_S)
         assert code == 0, f"{self.name} ended with {code}, see {self.journal.path.with_suffix('.log')}"
 
+    def start(self) -> None:
+        """Another one comes in its place."""
+        self._group.running.remove(self)
+        self._group.add(self.assignor)
+
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
-
-    def is_over(self) -> bool:
-        return self._process.poll() is not None
 
 
 class MemberProcesses:
@@ -85,7 +79,7 @@ class MemberProcesses:
         self._topic = topic
         self._is_tuned = is_tuned
         for assignor in assignors:
-            self._start(assignor)
+            self.add(assignor)
 
     def __enter__(self) -> MemberProcesses:
         return self
@@ -94,16 +88,13 @@ class MemberProcesses:
         for member in self.running:
             member.kill()
 
-    def _start(self, assignor: str) -> None:
+    def add(self, assignor: str) -> None:
         path = self._cluster.directory / f"{self.group}-{len(self.all) + 1}.journal"
-        servers = self._cluster.bootstrap_servers
-        member = MemberProcess(assignor, servers, self.group, self._topic, path, is_tuned=self._is_tuned)
+        command = [sys.executable, "-m", "tests.support.group_chaos_member", assignor, self._cluster.bootstrap_servers]
+        command += [self.group, self._topic, str(path), *(["tuned"] if self._is_tuned else [])]
+        member = MemberProcess(self, assignor, command, path)
         self.all.append(member)
         self.running.append(member)
-
-    def replace(self, member: MemberProcess) -> None:
-        self.running.remove(member)
-        self._start(member.assignor)
 
     def close(self) -> None:
         """All leave; whatever they have committed is in their journals."""

@@ -9,8 +9,9 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from protocol.kafka.api_keys import ApiKey
-from tests.support.load import Acknowledged, assert_nothing_lost, read_everything
+from tests.support.load import assert_nothing_lost, read_everything
 from tests.support.wire import Wire
+from tools.faults.verdict import Journal
 
 TIMEOUT_S = 30.0
 
@@ -63,7 +64,7 @@ def produce_batch(wire: Wire, topic: str, batch: bytes | None, acks: int = -1, v
     return answer.responses[0].partition_responses[0]
 
 
-def assert_all_read_back(bootstrap_servers: str, topic: str, partitions: int, acknowledged: Acknowledged) -> None:
+def assert_all_read_back(bootstrap_servers: str, topic: str, partitions: int, acknowledged: Journal) -> None:
     """No record was refused, and every acknowledged one is there."""
     assert acknowledged.failed == []
     assert_nothing_lost(acknowledged, read_everything(bootstrap_servers, topic, partitions))

@@ -10,9 +10,9 @@ import time
 import types
 from pathlib import Path
 
-from tools.bench.session_expiry import expire_session
 from tools.cluster.ports import LOCAL_HOST, free_ports
 from tools.cluster.zookeeper import EmbeddedZooKeeper
+from tools.faults.session_expiry import expire_session
 
 START_TIMEOUT_S = 30.0
 

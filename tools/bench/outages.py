@@ -22,11 +22,12 @@ from confluent_kafka import KafkaException
 
 from protocol.zk.session import ZkError
 from tools.bench.outage_faults import FAULTS, SESSION_S, Fault, Scene
-from tools.bench.outage_load import OutageLoad
 from tools.cluster.local_cluster import ClusterError, LocalCluster
 from tools.cluster.ownership import own_servers
 from tools.cluster.tables import aligned
 from tools.cluster.zookeeper import ZooKeeperError
+from tools.faults.load import PROMPT, Load, log_of, read_everything
+from tools.faults.verdict import Verdict
 from tools.numbers import IntRange
 
 PARTITIONS = 4
@@ -37,13 +38,8 @@ CLUSTER = {
     "replica.lag.time.max.ms": "10000",
     "auto.leader.rebalance.enable": "false",
 }
-TUNED = {
-    "topic.metadata.refresh.interval.ms": 500,
-    "topic.metadata.refresh.fast.interval.ms": 50,
-    "reconnect.backoff.ms": 20,
-    "reconnect.backoff.max.ms": 200,
-    "retry.backoff.ms": 50,
-}
+RECORDS_PER_S = 400
+TUNED = {"topic.metadata.refresh.interval.ms": 500, **PROMPT}
 """Without the first, a client whose leader is paused looks for another leader only after its requests time out."""
 
 
@@ -54,32 +50,26 @@ class Row:
     fault: Fault
     outages: list[float] = field(default_factory=list)
     healed: list[float] = field(default_factory=list)
-    lost: int = 0
-    doubled: int = 0
-    failed: int = 0
+    records: Verdict = field(default_factory=Verdict)
 
 
 def measure(scene: Scene, row: Row, settings: Mapping[str, Any]) -> None:
     """Takes one sample: a new topic, the load, the fault, and a check of everything that was acknowledged."""
     replicas = [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]
     scene.make_topic(replicas[:PARTITIONS], min_insync=2)
-    load = OutageLoad(scene.cluster.bootstrap_servers, scene.topic, PARTITIONS, settings)
-    load.begin()
-    begin = time.monotonic()
-    load.wait_for_each_partition(begin)
-    time.sleep(CALM_S + scene.chance.uniform(0, 1))
-    begin = time.monotonic()
-    over = row.fault.do(scene)
-    scene.cluster.wait_ready()  # before that, an ISR may appear full because it has not shrunk yet
-    healed = max(scene.wait_for_full_isr(), over)
-    load.wait_for_each_partition(time.monotonic())
-    load.end()
-    lost, doubled = load.lost()
-    row.outages.append(load.outage_s(begin))
+    servers = scene.cluster.bootstrap_servers
+    with Load(servers, scene.topic, PARTITIONS, records_per_s=RECORDS_PER_S, settings=settings) as load:
+        load.wait_for_each_partition(time.monotonic())
+        time.sleep(CALM_S + scene.chance.uniform(0, 1))
+        begin = time.monotonic()
+        over = row.fault.do(scene)
+        scene.cluster.wait_ready()  # before that, an ISR may appear full because it has not shrunk yet
+        healed = max(scene.wait_for_full_isr(), over)
+        load.wait_for_each_partition(time.monotonic())
+    verdict = Verdict.of(load.stop(), log_of(read_everything(servers, scene.topic, PARTITIONS)), begin)
+    row.outages.append(verdict.outage_s)
     row.healed.append(healed - over)
-    row.lost += lost
-    row.doubled += doubled
-    row.failed += len(load.failures)
+    row.records += verdict
 
 
 def run(directory: Path, rows: Mapping[str, Row], samples: int, seed: int, settings: Mapping[str, Any]) -> None:
@@ -115,8 +105,8 @@ def table(rows: Sequence[Row]) -> str:
                         _figure(row.healed),
                         row.fault.goal_healed,
                         row.fault.kafka_healed,
-                        str(row.lost + row.failed),
-                        str(row.doubled),
+                        str(len(row.records.lost) + len(row.records.failed)),
+                        str(row.records.doubled),
                     )
                     for row in rows
                 ),
@@ -160,7 +150,7 @@ def main(seed: int | None, faults: list[str], samples: int, tuned: bool) -> None
             reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             raise click.ClickException(reason) from None
     click.echo(table(list(rows.values())))
-    if any(row.lost or row.failed for row in rows.values()):
+    if any(row.records.problems(once_and_in_order=False) for row in rows.values()):
         raise click.ClickException("acknowledged records were lost, or records were refused for good")
 
 

@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
 from protocol.zk.session import ConnectionLoss
-from tools.bench import outage_faults, outages
+from tools.bench import outages
 from tools.bench.outage_faults import FAULTS, Scene
-from tools.bench.outage_load import OutageLoad
 from tools.bench.outages import Row, main, table
+from tools.faults import waiting
+from tools.faults.roles import PartitionView
+from tools.faults.verdict import Verdict
 
 
 @pytest.mark.parametrize(
@@ -35,8 +37,8 @@ def test_bad_options_are_refused_with_a_reason(arguments: list[str], said: str) 
 
 def test_the_table_has_ours_beside_the_goal_and_kafka() -> None:
     rows = [
-        Row(FAULTS["kill"], outages=[0.5, 0.1, 0.2], healed=[1.0, 2.0, 3.0], doubled=2),
-        Row(FAULTS["session"], outages=[0.25], healed=[0.0], lost=1, failed=1),
+        Row(FAULTS["kill"], outages=[0.5, 0.1, 0.2], healed=[1.0, 2.0, 3.0], records=Verdict(doubled=2)),
+        Row(FAULTS["session"], outages=[0.25], healed=[0.0], records=Verdict(lost=("record-1",), failed=("refused",))),
     ]
     head, kill, session = table(rows).splitlines()
     assert head.split() == ["FAULT", "OUTAGE", "GOAL", "KAFKA", "HEALED", "GOAL", "KAFKA", "LOST", "DOUBLED"]
@@ -45,14 +47,6 @@ def test_the_table_has_ours_beside_the_goal_and_kafka() -> None:
     assert "2.00 / 3.00" in kill
     assert kill.split()[-2:] == ["0", "2"]
     assert session.split()[-2:] == ["2", "0"]
-
-
-def test_the_outage_is_the_longest_of_any_partition_since_the_fault() -> None:
-    load = OutageLoad("127.0.0.1:1", "t", 2, {})
-    load._times = {0: [1.0, 9.0, 10.0, 10.5], 1: [9.9, 12.0, 12.1]}
-    assert load.outage_s(10.0) == pytest.approx(2.1)
-    assert load.outage_s(1.0) == pytest.approx(8.0)
-    assert load.outage_s(99.0) == 0.0
 
 
 class Admin:
@@ -71,35 +65,46 @@ class Admin:
             result.set_result(None)
         return {topic.topic: result for topic in topics}
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={})})
+
+class FixedRoles:
+    """Of brokers 1 (controller) and 2, in sync; `leaders` are those of the partitions."""
+
+    def __init__(self, *leaders: int | None) -> None:
+        self.views = {number: PartitionView(leader, (1, 2), (1, 2)) for number, leader in enumerate(leaders)}
+
+    def partitions(self, topic: str) -> dict[int, PartitionView]:
+        return self.views
+
+    def controller(self) -> int:
+        return 1
 
 
-def scene_of(admin: Admin) -> Scene:
+def scene_of(admin: Admin, roles: FixedRoles) -> Scene:
     scene = Scene(SimpleNamespace(bootstrap_servers="127.0.0.1:1"), "t", random.Random(1))  # type: ignore[arg-type]
-    scene.admin = admin
+    scene.admin, scene.roles = admin, roles
     return scene
 
 
 def test_a_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers may just have lost ZooKeeper, by the fault before."""
-    monkeypatch.setattr(outage_faults, "POLL_S", 0)
+    monkeypatch.setattr(waiting, "POLL_S", 0)
     admin = Admin(KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS)
-    scene_of(admin).make_topic([[1]], min_insync=1)
+    scene_of(admin, FixedRoles(1)).make_topic([[1]], min_insync=1)
     assert admin.asked == 3
     with pytest.raises(KafkaException):
-        scene_of(Admin(KafkaError.POLICY_VIOLATION)).make_topic([[1]], min_insync=1)
-    monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
-    with pytest.raises(TimeoutError, match=r"topic t was not created within .*said so"):
-        scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9)).make_topic([[1]], min_insync=1)
+        scene_of(Admin(KafkaError.POLICY_VIOLATION), FixedRoles(1)).make_topic([[1]], min_insync=1)
+    monkeypatch.setattr(waiting, "TIMEOUT_S", 0)
+    with pytest.raises(TimeoutError, match=r"waited 0 s for: topic t"):
+        scene_of(Admin(*[KafkaError.REQUEST_TIMED_OUT] * 9), FixedRoles(1)).make_topic([[1]], min_insync=1)
 
 
-def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage_faults, "TIMEOUT_S", 0)
-    scene = scene_of(Admin())
-    scene.cluster = SimpleNamespace(controller_id=lambda: 1)  # type: ignore[assignment]
-    with pytest.raises(TimeoutError):
-        scene.leader()
+def test_the_victim_is_a_leader_beside_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "TIMEOUT_S", 0)
+    assert scene_of(Admin(), FixedRoles(1, None, 2)).leader() == 2
+    with pytest.raises(TimeoutError, match="a leader in t beside the controller"):
+        scene_of(Admin(), FixedRoles(1, None)).leader()
+    with pytest.raises(TimeoutError, match="full ISR of t"):
+        scene_of(Admin(), FixedRoles(1, None)).wait_for_full_isr()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""Roles as the answers of brokers say, from the first broker that knows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tools.faults import roles
+from tools.faults.roles import PartitionView, Roles
+
+ENDED, PAUSED = 1, 2
+
+
+class Cluster:
+    """Broker 1 has ended, 2 is paused; 3 and 4 run."""
+
+    broker_ids = (1, 2, 3, 4)
+
+    def pid(self, broker: int) -> int | None:
+        return None if broker == ENDED else broker
+
+    def is_paused(self, broker: int) -> bool:
+        return broker == PAUSED
+
+    def address(self, broker: int) -> str:
+        return f"host:{broker}"
+
+
+def partition(index: int, leader: int) -> SimpleNamespace:
+    return SimpleNamespace(partition_index=index, leader_id=leader, replica_nodes=[3, 4], isr_nodes=[4, 3])
+
+
+def topic(error_code: int, *partitions: SimpleNamespace) -> SimpleNamespace:
+    return SimpleNamespace(topics=[SimpleNamespace(error_code=error_code, partitions=list(partitions))])
+
+
+def roles_of(answers: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> Roles:
+    def ask(address: tuple[str, int], *_: object) -> Any:
+        assert address[1] not in (ENDED, PAUSED), "nobody answers there"
+        return answers.get(address[1])
+
+    monkeypatch.setattr(roles, "ask_broker", ask)
+    return Roles(Cluster())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param({3: 4, 4: 3}, 4, id="the first answer counts"),
+        pytest.param({4: 3}, 3, id="the first does not answer"),
+        pytest.param({3: -1, 4: 3}, 3, id="the first knows none"),
+        pytest.param({3: ENDED, 4: 3}, 3, id="the first names one that has ended"),
+        pytest.param({3: PAUSED}, PAUSED, id="a paused one has its role still"),
+        pytest.param({}, None, id="nobody answers"),
+    ],
+)
+def test_one_broker(answers: dict[int, int], expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {broker: SimpleNamespace(controller_id=named, node_id=named) for broker, named in answers.items()}
+    found = roles_of(named, monkeypatch)
+    assert found.controller() == expected
+    assert found.coordinator("g") == expected
+    assert found.some("controller", [2, 1]) == [expected or 2]
+
+
+def test_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = topic(0, partition(0, 4), partition(1, -1), partition(2, ENDED))
+    assert set(roles_of({3: topic(0), 4: known}, monkeypatch).partitions("t")) == {0, 1, 2}, "3 has just started"
+    found = roles_of({3: topic(3), 4: known}, monkeypatch)
+    assert found.partitions("t") == {
+        number: PartitionView(leader, (3, 4), (4, 3)) for number, leader in enumerate([4, None, ENDED])
+    }
+    assert [found.leader("t", number) for number in range(4)] == [4, None, None, None]
+    assert [found.follower("t", number) for number in range(4)] == [3, 3, 3, None]
+    assert roles_of({3: topic(3), 4: topic(0)}, monkeypatch).partitions("t") == {}
+
+
+@pytest.mark.parametrize(
+    ("view", "followers", "is_in_sync"),
+    [
+        (PartitionView(1, (1, 2, 3), (3, 2, 1)), (2, 3), True),
+        (PartitionView(1, (1, 2, 3), (1, 2)), (2, 3), False),
+        (PartitionView(None, (1, 2), (1, 2)), (1, 2), False),
+    ],
+)
+def test_a_partition(view: PartitionView, followers: tuple[int, ...], is_in_sync: bool) -> None:
+    assert view.followers() == followers
+    assert view.is_in_sync() is is_in_sync
+
+
+@pytest.mark.parametrize(("role", "count"), [("broker", 1), ("two brokers", 2), ("all brokers", 4)])
+def test_some_brokers(role: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert roles_of({}, monkeypatch).some(role, [4, 2, 1, 3]) == [4, 2, 1, 3][:count]

@@ -1,0 +1,103 @@
+"""Which broker has a role at this moment: as brokers that run answer to Metadata and FindCoordinator, so also without ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from protocol.kafka.api_keys import ApiKey
+from tools.cluster.local_cluster import LocalCluster
+from tools.cluster.readiness import ask_broker
+
+ANSWER_TIMEOUT_S = 1.0
+METADATA_VERSION = 9
+FIND_COORDINATOR_VERSION = 3
+HOW_MANY = {"broker": 1, "two brokers": 2, "all brokers": None}
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """`leader` is None if nobody leads."""
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    def followers(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.replicas if broker != self.leader)
+
+    def is_in_sync(self) -> bool:
+        return self.leader in self.isr and set(self.isr) == set(self.replicas)
+
+
+class Roles:
+    """Of a local cluster. A role of a process that has just ended counts as nobody's: None."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    def controller(self) -> int | None:
+        body = {"topics": [], "allow_auto_topic_creation": False}
+        return self._ask(ApiKey.METADATA, METADATA_VERSION, body, lambda answer: self._running(answer.controller_id))
+
+    def coordinator(self, group: str) -> int | None:
+        body = {"key": group, "key_type": 0}
+        return self._ask(
+            ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, body, lambda answer: self._running(answer.node_id)
+        )
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        view = self.partitions(topic).get(partition)
+        return None if view is None or view.leader is None else self._running(view.leader)
+
+    def follower(self, topic: str, partition: int) -> int | None:
+        """The first in the order of the assignment that runs."""
+        view = self.partitions(topic).get(partition)
+        followers = () if view is None else view.followers()
+        return next((broker for broker in followers if self._running(broker) is not None), None)
+
+    def partitions(self, topic: str) -> dict[int, PartitionView]:
+        """Partition -> view; empty if no broker knows the topic."""
+        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _partitions) or {}
+
+    def some(self, role: str, order: Sequence[int]) -> Sequence[int]:
+        """The brokers with a role of a schedule: so many of `order`, or the controller, or the first while there is none."""
+        if role == "controller":
+            return [self.controller() or order[0]]
+        return order[: HOW_MANY[role]]
+
+    def _ask(
+        self, api_key: ApiKey, version: int, body: Mapping[str, Any], read: Callable[[Any], Answer | None]
+    ) -> Answer | None:
+        """What is read from the first answer that says it."""
+        for broker in self._cluster.broker_ids:
+            if self._running(broker) is None or self._cluster.is_paused(broker):
+                continue
+            host, _, port = self._cluster.address(broker).rpartition(":")
+            answer = ask_broker((host, int(port)), ANSWER_TIMEOUT_S, api_key, version, body)
+            found = None if answer is None else read(answer)
+            if found is not None:
+                return found
+        return None
+
+    def _running(self, broker: int) -> int | None:
+        is_running = broker in self._cluster.broker_ids and self._cluster.pid(broker) is not None
+        return int(broker) if is_running else None
+
+
+def _partitions(answer: Any) -> dict[int, PartitionView] | None:
+    (topic,) = answer.topics
+    if topic.error_code or not topic.partitions:
+        return None
+    return {
+        int(partition.partition_index): PartitionView(
+            int(partition.leader_id) if partition.leader_id >= 0 else None,
+            tuple(map(int, partition.replica_nodes)),
+            tuple(map(int, partition.isr_nodes)),
+        )
+        for partition in topic.partitions
+    }
