@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -56,88 +56,62 @@ def cluster(request: pytest.FixtureRequest) -> AdminWire:
 
 # -- refusals -------------------------------------------------------------------------------------------------------------
 
-Body = Callable[[AdminWire], dict[str, Any]]
+Body = dict[str, Any]
+
+
+class Places(list[int]):
+    """Positions in the cluster's broker ids; 99 and -1 are no broker."""
+
+
+def filled(value: Any, cluster: AdminWire) -> Any:
+    """A body for this cluster: "A" stands for its topic, `Places` for the ids of its brokers."""
+    if isinstance(value, dict):
+        return {key: filled(inner, cluster) for key, inner in value.items()}
+    if isinstance(value, Places):
+        return [cluster.ids[place] if 0 <= place < len(cluster.ids) else place for place in value]
+    if isinstance(value, list):
+        return [filled(inner, cluster) for inner in value]
+    return cluster.topic if value == "A" else value
 
 
 def deletion(*names: str, timeout: int = TIMEOUT_MS) -> Body:
-    """`A` stands for the cluster's topic, as everywhere here."""
-
-    def body(c: AdminWire) -> dict[str, Any]:
-        real = [c.topic if name == "A" else name for name in names]
-        return {"topics": [{"name": n, "topic_id": None} for n in real], "topic_names": real, "timeout": timeout}
-
-    return body
+    rows = [{"name": name, "topic_id": None} for name in names]
+    return {"topics": rows, "topic_names": list(names), "timeout": timeout}
 
 
-def by_id(c: AdminWire) -> dict[str, Any]:
-    return {"topics": [{"name": None, "topic_id": UNKNOWN_ID}], "timeout": TIMEOUT_MS}
-
-
-def by_name_and_id(c: AdminWire) -> dict[str, Any]:
-    return {"topics": [{"name": c.topic, "topic_id": UNKNOWN_ID}], "timeout": TIMEOUT_MS}
+def deletion_by_id(name: str | None = None, topic_id: uuid.UUID = UNKNOWN_ID) -> Body:
+    return {"topics": [{"name": name, "topic_id": topic_id}], "timeout": TIMEOUT_MS}
 
 
 def addition(name: str, count: int, *places: Sequence[int], given: bool = False, check: bool = False) -> Body:
-    """`places` are positions in the cluster's broker ids, one list for each new partition; 99 is no broker."""
-
-    def body(c: AdminWire) -> dict[str, Any]:
-        rows = [{"broker_ids": brokers(c, replicas)} for replicas in places]
-        topic = {
-            "name": c.topic if name == "A" else name,
-            "count": count,
-            "assignments": rows if rows or given else None,
-        }
-        return {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": check}
-
-    return body
+    """`places`: one list of replicas for each new partition."""
+    rows = [{"broker_ids": Places(replicas)} for replicas in places]
+    topic = {"name": name, "count": count, "assignments": rows if rows or given else None}
+    return {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": check}
 
 
 def twice(body: Body) -> Body:
-    def doubled(c: AdminWire) -> dict[str, Any]:
-        found = body(c)
-        return found | {"topics": found["topics"] * 2}
-
-    return doubled
+    return body | {"topics": body["topics"] * 2}
 
 
 def election(rows: dict[str, list[int]] | None, kind: int = 0) -> Body:
-    def body(c: AdminWire) -> dict[str, Any]:
-        wanted = rows and [{"topic": c.topic if t == "A" else t, "partitions": p} for t, p in rows.items()]
-        return {"election_type": kind, "topic_partitions": wanted, "timeout": TIMEOUT_MS}
-
-    return body
+    wanted = rows and [{"topic": topic, "partitions": partitions} for topic, partitions in rows.items()]
+    return {"election_type": kind, "topic_partitions": wanted, "timeout": TIMEOUT_MS}
 
 
 def move(name: str, partition: int, places: Sequence[int] | None) -> Body:
-    def body(c: AdminWire) -> dict[str, Any]:
-        row = {"partition_index": partition, "replicas": None if places is None else brokers(c, places)}
-        return {"timeout": TIMEOUT_MS, "topics": [{"name": c.topic if name == "A" else name, "partitions": [row]}]}
-
-    return body
+    row = {"partition_index": partition, "replicas": None if places is None else Places(places)}
+    return {"timeout": TIMEOUT_MS, "topics": [{"name": name, "partitions": [row]}]}
 
 
 def moves(rows: dict[str, list[int]] | None) -> Body:
-    def body(c: AdminWire) -> dict[str, Any]:
-        wanted = (
-            None
-            if rows is None
-            else [{"name": c.topic if t == "A" else t, "partition_indexes": p} for t, p in rows.items()]
-        )
-        return {"timeout": TIMEOUT_MS, "topics": wanted}
-
-    return body
+    wanted = rows and [{"name": topic, "partition_indexes": partitions} for topic, partitions in rows.items()]
+    return {"timeout": TIMEOUT_MS, "topics": [] if rows == {} else wanted}
 
 
 def records(name: str, partition: int, offset: int) -> Body:
-    def body(c: AdminWire) -> dict[str, Any]:
-        row = {"partition_index": partition, "offset": offset}
-        return {"timeout": TIMEOUT_MS, "topics": [{"name": c.topic if name == "A" else name, "partitions": [row]}]}
-
-    return body
-
-
-def brokers(c: AdminWire, places: Sequence[int]) -> list[int]:
-    return [c.ids[place] if 0 <= place < len(c.ids) else place for place in places]
+    row = {"partition_index": partition, "offset": offset}
+    return {"timeout": TIMEOUT_MS, "topics": [{"name": name, "partitions": [row]}]}
 
 
 AT_CONTROLLER = [
@@ -176,8 +150,8 @@ AT_CONTROLLER = [
     (MOVES, 0, moves({}), []),
     (DELETE, 1, deletion("nope"), [("nope", 3)]),
     (DELETE, 6, deletion("nope", "a/b", ""), [("", 3), ("a/b", 3), ("nope", 3)]),
-    (DELETE, 6, by_id, [(None, 100)]),
-    (DELETE, 6, by_name_and_id, [("A", 42)]),
+    (DELETE, 6, deletion_by_id(), [(None, 100)]),
+    (DELETE, 6, deletion_by_id("A"), [("A", 42)]),
     (DELETE, 6, deletion(), []),
     (RECORDS, 2, records("nope", 0, 1), [("nope", 0, 3, -1)]),
     (RECORDS, 2, records("A", 9, 1), [("A", 9, 3, -1)]),
@@ -190,47 +164,40 @@ ELSEWHERE = [
     (MOVES, 0, moves(None), [(41,)]),
     (DELETE, 1, deletion("A"), [("A", 41)]),
     (DELETE, 6, deletion("A"), [("A", 41)]),
-    (DELETE, 6, by_id, [(None, 41)]),
+    (DELETE, 6, deletion_by_id(), [(None, 41)]),
 ]
 
 
 def test_refusals_at_the_controller(cluster: AdminWire) -> None:
-    """All in one test, since each is some milliseconds."""
+    """All in one test, since each takes some milliseconds."""
     for number, (api_key, version, body, expected) in enumerate(AT_CONTROLLER):
-        answer = cluster.at_controller(api_key, version, body(cluster))
+        answer = cluster.at_controller(api_key, version, filled(body, cluster))
         assert list(rows_of(answer, cluster)) == expected, (number, api_key, answer)
 
 
 def test_what_only_the_controller_does(cluster: AdminWire) -> None:
     for number, (api_key, version, body, expected) in enumerate(ELSEWHERE):
-        answer = cluster.elsewhere(api_key, version, body(cluster))
+        answer = cluster.elsewhere(api_key, version, filled(body, cluster))
         assert list(rows_of(answer, cluster)) == expected, (number, api_key, answer)
 
 
 # -- what works -----------------------------------------------------------------------------------------------------------
 
 
+def asked(cluster: AdminWire, api_key: ApiKey, version: int, body: Body) -> list[tuple[Any, ...]]:
+    return list(rows_of(cluster.at_controller(api_key, version, filled(body, cluster)), cluster))
+
+
 def test_added_partitions(cluster: AdminWire) -> None:
     """CTL-8: with chosen replicas, then placed where the others leave off (CTL-7); the old ones stay."""
     a, b, c = cluster.ids
     name = cluster.create([[a, b], [b, c]])
-    body = addition(name, 3, [2, 0])(cluster)
-    assert list(rows_of(cluster.at_controller(ADD, 3, body), cluster)) == [(name, 0)]
-    body = addition(name, 8)(cluster)
-    assert list(rows_of(cluster.at_controller(ADD, 3, body), cluster)) == [(name, 0)]
+    assert asked(cluster, ADD, 3, addition(name, 3, [2, 0])) == [(name, 0)]
+    assert asked(cluster, ADD, 3, addition(name, 8)) == [(name, 0)]
     eventually(lambda: cluster.is_known_everywhere(name, 8), "all of them are known everywhere")
-    assert {number: row[1] for number, row in cluster.partitions(name).items()} == {
-        0: [a, b],
-        1: [b, c],
-        2: [c, a],
-        3: [a, c],
-        4: [b, a],
-        5: [c, b],
-        6: [a, b],
-        7: [b, c],
-    }
-    late = addition(name, 9)(cluster) | {"timeout": 0}
-    assert list(rows_of(cluster.at_controller(ADD, 3, late), cluster)) == [(name, 7)]
+    replicas = [row[1] for _, row in sorted(cluster.partitions(name).items())]
+    assert replicas == [[a, b], [b, c], [c, a], [a, c], [b, a], [c, b], [a, b], [b, c]]
+    assert asked(cluster, ADD, 3, addition(name, 9) | {"timeout": 0}) == [(name, 7)]
     eventually(lambda: cluster.is_known_everywhere(name, 9), "made all the same")
 
 
@@ -238,18 +205,16 @@ def test_a_topic_goes(cluster: AdminWire) -> None:
     """CTL-9: by name, twice in one request, by id; the name is free again."""
     a, b, _ = cluster.ids
     name = cluster.create([[a, b]])
-    body = deletion(name, name)(cluster)
-    assert list(rows_of(cluster.at_controller(DELETE, 6, body), cluster)) == [(name, 0), (name, 0)]
+    assert asked(cluster, DELETE, 6, deletion(name, name)) == [(name, 0), (name, 0)]
     assert cluster.partitions(name, cluster.controller()) == {}
     eventually(lambda: not cluster.is_known_everywhere(name, 1), "forgotten everywhere")
-    assert list(rows_of(cluster.at_controller(DELETE, 6, body), cluster)) == [(name, 3), (name, 3)]
+    assert asked(cluster, DELETE, 6, deletion(name, name)) == [(name, 3), (name, 3)]
 
     name = cluster.create([[a]])
     (found,) = cluster.at_controller(ApiKey.METADATA, 12, {"topics": [{"topic_id": None, "name": name}]}).topics
-    body = {"topics": [{"name": None, "topic_id": found.topic_id}], "timeout": TIMEOUT_MS}
-    answer = cluster.at_controller(DELETE, 6, body)
+    answer = cluster.at_controller(DELETE, 6, deletion_by_id(topic_id=found.topic_id))
     assert [(row.name, row.topic_id, row.error_code) for row in answer.responses] == [(name, found.topic_id, 0)]
-    eventually(lambda: cluster.sizes(name) == {}, "its logs are gone")
+    eventually(lambda: cluster.sizes(name) == {}, "its logs are removed")
 
 
 def test_other_order_then_an_election(cluster: AdminWire) -> None:
@@ -258,13 +223,12 @@ def test_other_order_then_an_election(cluster: AdminWire) -> None:
     name = cluster.create([[a, b]])
     assert cluster.reassign(name, {0: [b, a]}) == [(name, 0, 0)]
     eventually(lambda: cluster.partitions(name, cluster.controller())[0] == (a, [b, a], sorted([a, b])), "swapped")
-    asked = election({name: [0]})(cluster)
-    assert list(rows_of(cluster.at_controller(ELECT, 2, asked), cluster)) == [(name, 0, 0)]
+    assert asked(cluster, ELECT, 2, election({name: [0]})) == [(name, 0, 0)]
     assert cluster.partitions(name, cluster.controller())[0][0] == b
-    assert list(rows_of(cluster.at_controller(ELECT, 2, asked), cluster)) == [(name, 0, 84)]
+    assert asked(cluster, ELECT, 2, election({name: [0]})) == [(name, 0, 84)]
     assert cluster.reassign(name, {0: [a, b]}) == [(name, 0, 0)]
-    answer = cluster.at_controller(ELECT, 2, election(None)(cluster))
-    assert (name, 0, 0) in rows_of(answer, cluster), "with no list, those that needed it are named"
+    everything = asked(cluster, ELECT, 2, election(None))
+    assert (name, 0, 0) in everything, "with no list, those that needed it are named"
 
 
 def produce(cluster: AdminWire, topic: str, count: int, size: int) -> None:
@@ -312,7 +276,7 @@ def slow_topic(cluster: AdminWire) -> Iterator[str]:
     # Not when it is made: Kafka's brokers go by a changed setting only.
     alter(cluster.wires[a], TOPIC, name, THROTTLED)
     throttle(cluster, "1000")
-    time.sleep(0.5)  # Kafka's brokers take settings up some milliseconds after the answer, and do not say when.
+    time.sleep(0.5)  # Kafka's brokers take settings up some milliseconds after the answer, and do not say when
     yield name
     throttle(cluster, None)
 
@@ -324,8 +288,8 @@ def test_while_a_partition_moves(cluster: AdminWire, throttled: str) -> None:
     assert cluster.reassign(name, {0: [c, a]}) == [(name, 0, 0)]
     assert cluster.moving()[(name, 0)] == ([c, a, b], [c], [b])
     eventually(lambda: cluster.partitions(name, a).get(0) == (a, [c, a, b], sorted([a, b])), "clients see all three")
-    assert list(rows_of(cluster.at_controller(ADD, 3, addition(name, 2)(cluster)), cluster)) == [(name, 60)]
-    only = cluster.at_controller(MOVES, 0, moves({name: [0, 1]})(cluster))
+    assert asked(cluster, ADD, 3, addition(name, 2)) == [(name, 60)]
+    only = cluster.at_controller(MOVES, 0, moves({name: [0, 1]}))
     assert [(t.name, [p.partition_index for p in t.partitions]) for t in only.topics] == [(name, [0])]
     eventually(lambda: (c, 0) in cluster.sizes(name), "the new replica is there")
     sizes = cluster.sizes(name)
@@ -345,9 +309,8 @@ def test_a_deletion_waits_for_the_move(ottla: AdminWire) -> None:
     _, b, c = ottla.ids
     with slow_topic(ottla) as name:
         assert ottla.reassign(name, {0: [c, b]}) == [(name, 0, 0)]
-        body = deletion(name, timeout=500)(ottla)
-        assert list(rows_of(ottla.at_controller(DELETE, 6, body), ottla)) == [(name, 7)]
-        assert list(rows_of(ottla.at_controller(ADD, 3, addition(name, 2)(ottla)), ottla)) == [(name, 17)]
+        assert asked(ottla, DELETE, 6, deletion(name, timeout=500)) == [(name, 7)]
+        assert asked(ottla, ADD, 3, addition(name, 2)) == [(name, 17)]
     eventually(lambda: ottla.sizes(name) == {}, "moved, then deleted")
 
 
@@ -370,18 +333,15 @@ def test_records_are_deleted(cluster: AdminWire) -> None:
     produce(cluster, name, 10, 100)
 
     def delete(offset: int, broker: int = a) -> list[tuple[Any, ...]]:
-        return list(rows_of(cluster.wires[broker].call(RECORDS, 2, records(name, 0, offset)(cluster)), cluster))
+        return list(rows_of(cluster.wires[broker].call(RECORDS, 2, records(name, 0, offset)), cluster))
 
     assert delete(4) == [(name, 0, 0, 4)]
     assert delete(2) == [(name, 0, 0, 4)]
     assert delete(11) == [(name, 0, 1, -1)]
     assert delete(-2) == [(name, 0, 1, -1)]
     assert delete(5, b) == [(name, 0, 6, -1)]
-    earliest = {
-        "replica_id": -1,
-        "isolation_level": 0,
-        "topics": [{"name": name, "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}]}],
-    }
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}
+    earliest = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": name, "partitions": [partition]}]}
     (topic,) = cluster.wires[a].call(ApiKey.LIST_OFFSETS, 7, earliest).topics
     assert topic.partitions[0].offset == 4
     assert delete(-1) == [(name, 0, 0, 10)]

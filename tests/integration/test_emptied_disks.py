@@ -6,13 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from tests.conftest import ClusterFactory
-from tests.support.cli import Cli
+from tests.integration.conftest import cli_of
 from tests.support.invariants import ZooKeeperView, assert_healed, eventually
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer, read_everything
+from tests.support.topics import assert_all_read_back, create_topics
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.verdict import Journal
 
 pytestmark = pytest.mark.integration
 
@@ -31,16 +33,13 @@ def cluster(new_cluster: ClusterFactory) -> LocalCluster:
 
 
 def make_topic(cluster: LocalCluster, name: str, *replicas: int) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, 1, replica_assignment=[list(replicas)])]).values():
-        future.result(30)
+    create_topics(cluster.bootstrap_servers, NewTopic(name, 1, replica_assignment=[list(replicas)]))
 
 
-def produce(cluster: LocalCluster, topic: str, count: int = 300) -> BackgroundProducer:
+def produce(cluster: LocalCluster, topic: str) -> Journal:
     with BackgroundProducer(cluster.bootstrap_servers, topic, 1) as producer:
-        producer.wait_for_acks(count)
-        producer.stop()
-    return producer
+        producer.wait_for_acks(300)
+        return producer.stop()
 
 
 def empty_disk(cluster: LocalCluster, broker: int) -> None:
@@ -59,10 +58,10 @@ def led(zk: ZooKeeperView, topic: str) -> tuple[int, tuple[int, ...]]:
 
 def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """Nobody is cut to nothing; the CLI says why nobody leads; a person decides; then everything works again."""
-    cli = Cli(cluster.bootstrap_servers, list(cluster.broker_ids))
+    cli = cli_of(cluster)
     make_topic(cluster, "two", VICTIM, OTHER)
     make_topic(cluster, "one", VICTIM)
-    both = produce(cluster, "two").stop()
+    both = produce(cluster, "two")
     produce(cluster, "one")
     cluster.kill(OTHER)
     eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM,)), "the other has left the ISR")
@@ -89,19 +88,19 @@ def test_the_last_member_comes_back_with_an_empty_disk(cluster: LocalCluster, zk
     assert led(zk, "two")[0] == OTHER, "who has records goes before who has none"
     assert led(zk, "one") == (VICTIM, (VICTIM,))
     eventually(lambda: led(zk, "two") == (OTHER, (VICTIM, OTHER)), "and the other copies")
-    assert_nothing_lost(both, read_everything(cluster.bootstrap_servers, "two", 1))
+    assert_all_read_back(cluster.bootstrap_servers, "two", 1, both)
     assert read_everything(cluster.bootstrap_servers, "one", 1) == []
-    again = produce(cluster, "one").stop()
+    again = produce(cluster, "one")
     cluster.restart_broker(VICTIM)
     cluster.wait_ready()
-    assert_nothing_lost(again, read_everything(cluster.bootstrap_servers, "one", 1))
+    assert_all_read_back(cluster.bootstrap_servers, "one", 1, again)
     assert_healed(cluster, zk, "two")
 
 
 def test_all_members_die_and_the_empty_one_is_back_first(cluster: LocalCluster, zk: ZooKeeperView) -> None:
     """With the controller, so that nobody takes anybody out of the ISR. A bounce quicker than the session costs no more."""
     make_topic(cluster, "two", VICTIM, OTHER)
-    acknowledged = produce(cluster, "two").stop()
+    acknowledged = produce(cluster, "two")
     eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "both in sync")
     for broker in (1, OTHER, VICTIM):
         cluster.kill(broker)
@@ -115,11 +114,11 @@ def test_all_members_die_and_the_empty_one_is_back_first(cluster: LocalCluster, 
         cluster.start_broker(broker)
     cluster.wait_ready()
     eventually(lambda: led(zk, "two") == (OTHER, (VICTIM, OTHER)), "the other leads, and it copies")
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, "two", 1))
+    assert_all_read_back(cluster.bootstrap_servers, "two", 1, acknowledged)
     cluster.kill(OTHER)
     empty_disk(cluster, OTHER)
     cluster.start_broker(OTHER)
     cluster.wait_ready()
     eventually(lambda: led(zk, "two") == (VICTIM, (VICTIM, OTHER)), "a leader with an empty disk makes way")
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, "two", 1))
+    assert_all_read_back(cluster.bootstrap_servers, "two", 1, acknowledged)
     assert_healed(cluster, zk, "two")

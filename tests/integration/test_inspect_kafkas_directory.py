@@ -27,6 +27,7 @@ from broker.storage.disk.filesystem import FileSystem
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import PeerBroker
+from tests.support.topics import create_topics
 from tools.cli import main
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -82,8 +83,7 @@ def write(broker: PeerBroker) -> None:
 
 def make(broker: PeerBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 2})
-    for made in admin.create_topics([NewTopic(name, 1, 1, config=config) for name, config in TOPICS.items()]).values():
-        made.result(30)
+    create_topics(broker.bootstrap_servers, *(NewTopic(name, 1, 1, config=config) for name, config in TOPICS.items()))
     producer(broker).produce("deleted", b"value")
     write(broker)
     admin.delete_topics(["deleted"])["deleted"].result(30)

@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random, randrange
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from broker.settings.config import TopicConfig
 from broker.storage.checkpoints import CLEANED, HIGH_WATERMARKS, decode_offsets, encode_offsets
@@ -44,6 +44,7 @@ from tests.support.compaction_workloads import HOUR_MS, MINUTE_MS, SCENARIOS, Sc
 from tests.support.invariants import eventually
 from tests.support.kafka_tools import KafkaTools
 from tests.support.peer_broker import PeerBroker
+from tests.support.topics import create_topics
 from tools.inspect.disk_files import time_index
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -261,10 +262,8 @@ def test_kafka_and_ottla_leave_the_same_log(kafka_tools: KafkaTools, tmp_path: P
     data, peer_data = tmp_path / "ours", tmp_path / "kafkas"
     with PeerBroker(tmp_path / "cluster", kafka_tools, OVERRIDES) as broker:
         broker.start("ottla")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 2})
         wanted = [NewTopic(scenario.name, 1, 1, config=scenario.config) for scenario in SCENARIOS]
-        for made in admin.create_topics(wanted).values():
-            made.result(30)
+        create_topics(broker.bootstrap_servers, *wanted)
         broker.stop(signal.SIGTERM)
         now_ms = int(time.time() * 1000)
         asyncio.run(write(broker.data, seed, now_ms))

@@ -1,33 +1,28 @@
-"""A real Kafka 3.9 reads what we write: its tools our segments and indexes, its broker our directories and ZooKeeper (FMT-2, FMT-3)."""
+"""A real Kafka 3.9 reads what we write: its tools our segments and indexes, its broker our ZooKeeper (FMT-2, FMT-3)."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import subprocess
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
-from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.record_batch import build_batch, iter_batches, parse_header
 from tests.conftest import ClusterFactory
-from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, eventually, replica_directory
-from tests.support.kafka_tools import TOOL_TIMEOUT_S, KafkaTools
+from tests.support import topics
+from tests.support.invariants import ZooKeeperView, assert_healed, batches_on_disk, replica_directory
+from tests.support.kafka_tools import KafkaTools
 from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
-from tests.support.real_kafka import java_command
+from tests.support.peer_broker import PeerBroker
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
+from tools.faults.verdict import Journal
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
@@ -36,7 +31,6 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 1500
 """For each compression, at least."""
 TOPIC_SETTINGS = {"segment.bytes": "20000", "index.interval.bytes": "500"}
-KAFKA_START_TIMEOUT_S = 60.0
 CUT = b"only the old leader has this"
 STRING_DECODERS = tuple(f"--{of}-decoder-class=org.apache.kafka.tools.api.StringDecoder" for of in ("key", "value"))
 PRODUCER = re.compile(
@@ -50,22 +44,9 @@ def cluster(kafka_tools: KafkaTools, new_module_cluster: ClusterFactory) -> Loca
     return new_module_cluster(brokers=3, overrides={"auto.leader.rebalance.enable": "false"})
 
 
-@contextmanager
-def zookeeper_of(cluster: LocalCluster) -> Iterator[ZooKeeperView]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        yield view
-    finally:
-        view.close()
-
-
 def new_topic(bootstrap_servers: str, replicas: int) -> str:
-    name = f"read-by-kafka-{uuid.uuid4().hex[:8]}"
     settings = {**TOPIC_SETTINGS, "min.insync.replicas": str(min(2, replicas))}
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, replicas, config=settings)]).values():
-        future.result(30)
-    return name
+    return topics.new_topic(bootstrap_servers, PARTITIONS, replicas, **settings)
 
 
 def produce(bootstrap_servers: str, topic: str, compression: str) -> BackgroundProducer:
@@ -103,13 +84,7 @@ def write_what_will_be_cut(cluster: LocalCluster, topic: str, leader: int) -> No
             batch = build_batch(
                 [(None, CUT, (), int(time.time() * 1000))], producer_id=900_000, producer_epoch=0, base_sequence=number
             )
-            body = {
-                "transactional_id": None,
-                "acks": 1,
-                "timeout": 5000,
-                "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
-            }
-            answer = wire.call(ApiKey.PRODUCE, 8, body).responses[0].partition_responses[0]
+            answer = topics.produce_batch(wire, topic, batch, acks=1)
             assert answer.error_code == ErrorCode.NONE
     cluster.kill(leader)
     for broker in others:
@@ -117,31 +92,31 @@ def write_what_will_be_cut(cluster: LocalCluster, topic: str, leader: int) -> No
 
 
 @pytest.mark.parametrize("event", ["nothing", "SIGKILL", "SIGTERM", "truncation"])
-def test_segments_and_indexes_of_a_cluster(cluster: LocalCluster, kafka_tools: KafkaTools, event: str) -> None:
+def test_segments_and_indexes_of_a_cluster(
+    cluster: LocalCluster, zk: ZooKeeperView, kafka_tools: KafkaTools, event: str
+) -> None:
     """Also after a leader was killed or handed over and came back, while records of every compression were produced."""
-    with zookeeper_of(cluster) as zk:
-        topic = new_topic(cluster.bootstrap_servers, 3)
-        assert_healed(cluster, zk, topic)
-        first = zk.state(topic, 0)
-        records = {}
-        for number, compression in enumerate(COMPRESSIONS):
-            with produce(cluster.bootstrap_servers, topic, compression) as producer:
-                producer.wait_for_acks(RECORDS // 2)
-                if number == 1:
-                    happens(event, cluster, topic, first.leader)
-                producer.wait_for_acks(RECORDS // 2)
-            records[compression] = producer.stop()
-            assert records[compression].failed == []
-        if event != "nothing":
-            cluster.start_broker(first.leader)
-            cluster.wait_ready()
-            assert zk.state(topic, 0).leader_epoch > first.leader_epoch
-        assert_healed(cluster, zk, topic)
+    topic = new_topic(cluster.bootstrap_servers, 3)
+    assert_healed(cluster, zk, topic)
+    first = zk.state(topic, 0)
+    written: list[Journal] = []
+    for compression in COMPRESSIONS:
+        with produce(cluster.bootstrap_servers, topic, compression) as producer:
+            producer.wait_for_acks(RECORDS // 2)
+            if compression == "gzip":
+                happens(event, cluster, topic, first.leader)
+            producer.wait_for_acks(RECORDS // 2)
+        written.append(producer.stop())
+    if event != "nothing":
+        cluster.start_broker(first.leader)
+        cluster.wait_ready()
+        assert zk.state(topic, 0).leader_epoch > first.leader_epoch
+    assert_healed(cluster, zk, topic)
     found = read_everything(cluster.bootstrap_servers, topic, PARTITIONS)
-    for acknowledged in records.values():
-        assert_nothing_lost(
-            acknowledged, [m for m in found if (m.partition(), m.offset()) in set(acknowledged.positions.values())]
-        )
+    for acknowledged in written:
+        assert acknowledged.failed == []
+        places = set(acknowledged.positions.values())  # the producers send the same values
+        assert_nothing_lost(acknowledged, [m for m in found if (m.partition(), m.offset()) in places])
     assert sum(message.value() == CUT for message in found) < 10, "what only the old leader had was cut off"
     counts = Counter(message.partition() for message in found)
     for partition in range(PARTITIONS):
@@ -202,15 +177,6 @@ def replica_bytes(replica: Path) -> bytes:
     return b"".join(segment.read_bytes() for segment in sorted(replica.glob("*.log")))
 
 
-def test_kafkas_topic_command_lists_our_topics(cluster: LocalCluster, kafka_tools: KafkaTools) -> None:
-    """It describes them in the test below: while we do not serve DescribeConfigs it refuses, and says why."""
-    topic = new_topic(cluster.bootstrap_servers, 3)
-    eventually(
-        lambda: topic in kafka_tools.topics(cluster.bootstrap_servers, "--list").splitlines(),
-        "the broker asked lists it",
-    )
-
-
 def shape(value: Any) -> Any:
     """JSON without what two clusters may differ in: numbers and texts become their types."""
     if isinstance(value, dict):
@@ -238,73 +204,23 @@ def shapes(zk: ZooKeeperView, topic: str) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def kafka_broker(kafka_tools: KafkaTools, config: Path, bootstrap_servers: str, topic: str) -> Iterator[None]:
-    """Kafka itself, started on a broker's configuration; it serves `topic`."""
-    with (config.parent / "kafka.log").open("wb") as log:
-        process = subprocess.Popen(java_command("kafka.Kafka", str(config)), stdout=log, stderr=log)
-    try:
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
-        eventually(lambda: process.poll() is not None or serves(admin, topic), "Kafka serves", KAFKA_START_TIMEOUT_S)
-        yield
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TOOL_TIMEOUT_S) in (0, 128 + signal.SIGTERM), (config.parent / "kafka.log").read_text()[
-            -2000:
+def test_znodes_are_kafkas(kafka_tools: KafkaTools, tmp_path: Path) -> None:
+    """Kafka describes our topic, and what it writes itself has the same form. test_kafka_and_our_directories.py has the records."""
+    with PeerBroker(tmp_path, kafka_tools, {}) as broker:
+        broker.start("ottla")
+        ours = new_topic(broker.bootstrap_servers, 1)
+        our_shapes = shapes(broker.zk, ours)
+        topic_id = json.loads(broker.zk.client.get(f"/brokers/topics/{ours}")[0])["topic_id"]
+        broker.stop(signal.SIGTERM)
+
+        broker.start("Kafka", {ours: PARTITIONS})
+        heading, *partitions = kafka_tools.topics(broker.bootstrap_servers, "--describe", "--topic", ours).splitlines()
+        assert f"TopicId: {topic_id}\tPartitionCount: {PARTITIONS}\tReplicationFactor: 1" in heading
+        assert all(f"{key}={value}" in heading for key, value in TOPIC_SETTINGS.items())
+        assert [line.split("\t")[1:6] for line in partitions] == [
+            [f"Topic: {ours}", f"Partition: {n}", "Leader: 1", "Replicas: 1", "Isr: 1"] for n in range(PARTITIONS)
         ]
-    finally:
-        process.kill()
-        process.wait()
-
-
-def serves(admin: AdminClient, topic: str) -> bool:
-    try:
-        found = admin.list_topics(topic, timeout=1).topics[topic].partitions
-        return len(found) == PARTITIONS and all(partition.leader >= 0 for partition in found.values())
-    except KafkaException:
-        time.sleep(0.1)
-        return False
-
-
-def contents(bootstrap_servers: str, topic: str) -> list[tuple[int, int, bytes]]:
-    return sorted((m.partition(), m.offset(), m.value()) for m in read_everything(bootstrap_servers, topic, PARTITIONS))
-
-
-def test_kafka_takes_over_and_gives_back(kafka_tools: KafkaTools, tmp_path: Path) -> None:
-    """Our broker stops, Kafka serves its directory and its topics from the same ZooKeeper, and then we serve what Kafka left."""
-    cluster = LocalCluster(tmp_path)
-    try:
-        cluster.create(brokers=1)
-        cluster.start()
-        servers = cluster.bootstrap_servers
-        ours = new_topic(servers, 1)
-        for compression in COMPRESSIONS:
-            with produce(servers, ours, compression) as producer:
-                producer.wait_for_acks(200)
-        written = contents(servers, ours)
-        with zookeeper_of(cluster) as zk:
-            our_shapes = shapes(zk, ours)
-            topic_id = json.loads(zk.client.get(f"/brokers/topics/{ours}")[0])["topic_id"]
-            cluster.stop_broker(1)
-            with kafka_broker(kafka_tools, cluster.broker_directory(1) / "server.properties", servers, ours):
-                assert contents(servers, ours) == written
-                heading, *partitions = kafka_tools.topics(servers, "--describe", "--topic", ours).splitlines()
-                assert f"TopicId: {topic_id}\tPartitionCount: {PARTITIONS}\tReplicationFactor: 1" in heading
-                assert all(f"{key}={value}" in heading for key, value in TOPIC_SETTINGS.items())
-                assert [line.split("\t")[1:6] for line in partitions] == [
-                    [f"Topic: {ours}", f"Partition: {n}", "Leader: 1", "Replicas: 1", "Isr: 1"]
-                    for n in range(PARTITIONS)
-                ]
-                kafkas = new_topic(servers, 1)
-                with produce(servers, kafkas, "zstd") as producer:
-                    producer.wait_for_acks(200)
-                written_by_kafka = contents(servers, kafkas)
-                kafkas_shapes = shapes(zk, kafkas)
-                # For the migration to KRaft, since 3.4. We write the form of before, which Kafka reads as well.
-                del kafkas_shapes["controller"][0]["kraftControllerEpoch"]
-                assert our_shapes == kafkas_shapes
-        cluster.start_broker(1)
-        cluster.wait_ready()
-        assert contents(servers, ours) == written
-        assert contents(servers, kafkas) == written_by_kafka
-    finally:
-        cluster.destroy()
+        kafkas_shapes = shapes(broker.zk, new_topic(broker.bootstrap_servers, 1))
+        # For the migration to KRaft, since 3.4. We write the form of before, which Kafka reads as well.
+        del kafkas_shapes["controller"][0]["kraftControllerEpoch"]
+        assert our_shapes == kafkas_shapes

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import ResourceType
 
 from protocol.errors import ErrorCode
 from protocol.kafka.api_keys import ApiKey
+from tests.integration.conftest import cli_of
 from tests.support.cli import Cli
 from tests.support.invariants import ZooKeeperView, eventually
 from tests.support.kafka_tools import KafkaTools
-from tests.support.load import BackgroundProducer, assert_nothing_lost, read_everything
+from tests.support.load import BackgroundProducer
+from tests.support.topics import assert_all_read_back, new_topic, set_configs
 from tests.support.wire import Wire
 from tools.cluster.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 2
+THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
+FILE = "--reassignment-json-file"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers with two log directories each."""
     running = LocalCluster(tmp_path_factory.mktemp("moves"))
     try:
         running.create(brokers=3)
         for broker in running.broker_ids:
-            file = running.broker_directory(broker) / "server.properties"
-            lines = [line for line in file.read_text().splitlines() if not line.startswith("log.dirs=")]
-            paths = ",".join(map(str, disks(running, broker)))
-            file.write_text("\n".join([*lines, f"log.dirs={paths}", ""]))
+            with (running.broker_directory(broker) / "server.properties").open("a") as file:
+                file.write(f"log.dirs={','.join(disks(running, broker))}\n")  # the last line of a key counts
         running.start()
         yield running
     finally:
@@ -49,19 +44,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cli(cluster: LocalCluster) -> Cli:
-    return Cli(cluster.bootstrap_servers, list(cluster.broker_ids))
+    return cli_of(cluster)
 
 
-def disks(cluster: LocalCluster, broker: int) -> list[Path]:
-    return [cluster.broker_directory(broker) / name for name in ("disk-a", "disk-b")]
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    return new_topic(cluster.bootstrap_servers, PARTITIONS, 3)
 
 
-def make_topic(cluster: LocalCluster, replication_factor: int = 3) -> str:
-    name = f"moves-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, replication_factor)]).values():
-        future.result(30)
-    return name
+def disks(cluster: LocalCluster, broker: int) -> list[str]:
+    return [str(cluster.broker_directory(broker) / name) for name in ("disk-a", "disk-b")]
 
 
 def places(cluster: LocalCluster, broker: int, topic: str) -> dict[int, list[tuple[str, bool, int]]]:
@@ -82,9 +74,21 @@ def where(cluster: LocalCluster, broker: int, topic: str, partition: int) -> str
     return place
 
 
-def other(cluster: LocalCluster, broker: int, directory: str) -> str:
-    (found,) = [str(path) for path in disks(cluster, broker) if str(path) != directory]
+def other(cluster: LocalCluster, broker: int, topic: str, partition: int = 0) -> str:
+    """The directory of that broker in which the replica is not."""
+    (found,) = set(disks(cluster, broker)) - {where(cluster, broker, topic, partition)}
     return found
+
+
+def plan_file(tmp_path: Path, topic: str, *rows: tuple[Sequence[int], Sequence[str]]) -> str:
+    """Of each partition, in order, the replicas and their directories."""
+    partitions = [
+        {"topic": topic, "partition": number, "replicas": replicas, "log_dirs": directories}
+        for number, (replicas, directories) in enumerate(rows)
+    ]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return str(plan)
 
 
 def alter(
@@ -97,137 +101,102 @@ def alter(
     return ErrorCode(row.error_code)
 
 
-def test_ottla_reassign_moves_all_replicas_under_load(cluster: LocalCluster, cli: Cli, tmp_path: Path) -> None:
-    topic = make_topic(cluster)
+def test_ottla_reassign_moves_all_replicas_under_load(
+    cluster: LocalCluster, zk: ZooKeeperView, cli: Cli, topic: str, tmp_path: Path
+) -> None:
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 500) as producer:
         producer.wait_for_acks(2000)
-        replicas = assignment_of(cluster, topic)
-        rows = []
-        for partition in range(PARTITIONS):
-            targets = [other(cluster, b, where(cluster, b, topic, partition)) for b in replicas[partition]]
-            row = {"topic": topic, "partition": partition, "replicas": replicas[partition], "log_dirs": targets}
-            rows.append(row)
-        plan = tmp_path / "plan.json"
-        plan.write_text(json.dumps({"version": 1, "partitions": rows}))
-        said = cli.output("reassign", "execute", "--reassignment-json-file", str(plan), "--watch")
+        rows = [
+            (assigned.replicas, [other(cluster, broker, topic, partition) for broker in assigned.replicas])
+            for partition, assigned in sorted(zk.assignment(topic).items())
+        ]
+        plan = plan_file(tmp_path, topic, *rows)
+        said = cli.output("reassign", "execute", FILE, plan, "--watch")
         assert "Successfully started log directory moves for: " in said
         assert said.count("completed successfully.") == 3 * PARTITIONS
-        said = cli.output("reassign", "verify", "--reassignment-json-file", str(plan))
+        said = cli.output("reassign", "verify", FILE, plan)
         assert said.count("completed successfully.") == 3 * PARTITIONS
         producer.wait_for_acks(500)
         acknowledged = producer.stop()
-    assert acknowledged.failed == []
-    for row in rows:
-        for broker, target in zip(row["replicas"], row["log_dirs"], strict=True):  # type: ignore[arg-type]
-            assert places(cluster, broker, topic)[row["partition"]] == [(target, False, 0)]  # type: ignore[index]
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
-
-
-def assignment_of(cluster: LocalCluster, topic: str) -> dict[int, list[int]]:
-    view = ZooKeeperView(cluster.zookeeper_connect)
-    try:
-        return {number: list(assigned.replicas) for number, assigned in view.assignment(topic).items()}
-    finally:
-        view.close()
+    for partition, (replicas, targets) in enumerate(rows):
+        for broker, target in zip(replicas, targets, strict=True):
+            assert places(cluster, broker, topic)[partition] == [(target, False, 0)]
+    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
 
 
 def test_a_replica_that_is_made_by_a_reassignment_is_made_where_it_is_wanted(
-    cluster: LocalCluster, cli: Cli, tmp_path: Path
+    cluster: LocalCluster, zk: ZooKeeperView, cli: Cli, tmp_path: Path
 ) -> None:
     """The tool asks before the reassignment, and the broker remembers."""
-    topic = make_topic(cluster, replication_factor=1)
-    (start,) = assignment_of(cluster, topic)[0]
+    topic = new_topic(cluster.bootstrap_servers)
+    (start,) = zk.assignment(topic)[0].replicas
     target = next(broker for broker in cluster.broker_ids if broker != start)
-    for number, wanted in enumerate(disks(cluster, target)):
-        row = {"topic": topic, "partition": 0, "replicas": [target], "log_dirs": [str(wanted)]}
-        plan = tmp_path / f"plan-{number}.json"
-        plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
-        cli.output("reassign", "execute", "--reassignment-json-file", str(plan), "--watch")
-        assert where(cluster, target, topic, 0) == str(wanted)
+    for wanted in disks(cluster, target):
+        cli.output("reassign", "execute", FILE, plan_file(tmp_path, topic, ([target], [wanted])), "--watch")
+        assert where(cluster, target, topic, 0) == wanted
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_is_refused(cluster: LocalCluster, version: int) -> None:
-    topic = make_topic(cluster)
-    first = str(disks(cluster, 1)[0])
+def test_what_is_refused(cluster: LocalCluster, topic: str, version: int) -> None:
+    first = disks(cluster, 1)[0]
     assert alter(cluster, 1, "/nowhere", topic, 0, version) is ErrorCode.LOG_DIR_NOT_FOUND
     assert alter(cluster, 1, first, "not-there", 0, version) is ErrorCode.REPLICA_NOT_AVAILABLE
     assert alter(cluster, 1, where(cluster, 1, topic, 0), topic, 0, version) is ErrorCode.NONE
 
 
-def test_a_throttled_move_is_shown_survives_a_kill_and_goes_on(cluster: LocalCluster) -> None:
-    """`is_future_key` with its lag; the copy is still there after SIGKILL, and ends once the throttle is gone."""
-    topic = make_topic(cluster)
+def test_a_throttled_move_is_shown_survives_a_kill_and_goes_on(cluster: LocalCluster, topic: str) -> None:
+    """`is_future_key` with its lag; the copy is still there after SIGKILL, and ends once nothing throttles it."""
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 1000) as producer:
         producer.wait_for_acks(3000)
         acknowledged = producer.stop()
     broker = 2
-    source = where(cluster, broker, topic, 0)
-    target = other(cluster, broker, source)
-    throttle(cluster, broker, "1000")
+    source, target = where(cluster, broker, topic, 0), other(cluster, broker, topic)
+    set_configs(cluster.bootstrap_servers, ResourceType.BROKER, str(broker), {THROTTLE: "1000"})
     assert alter(cluster, broker, target, topic, 0) is ErrorCode.NONE
-    copies = [place for place in places(cluster, broker, topic)[0] if place[1]]
-    assert [(path, is_copy) for path, is_copy, _ in copies] == [(target, True)]
+    copies = [(path, is_copy) for path, is_copy, _ in places(cluster, broker, topic)[0] if is_copy]
+    assert copies == [(target, True)]
     eventually(lambda: any(c[1] and c[2] > 0 for c in places(cluster, broker, topic)[0]), "a lag")
     cluster.kill(broker)
     assert [path.name for path in Path(target).glob(f"{topic}-0.*-future")]
     cluster.start_broker(broker)
     cluster.wait_ready()
-    throttle(cluster, broker, None)
+    set_configs(cluster.bootstrap_servers, ResourceType.BROKER, str(broker), {THROTTLE: None})
     eventually(lambda: places(cluster, broker, topic).get(0) == [(target, False, 0)], "it has moved")
     eventually(lambda: not list(Path(source).glob(f"{topic}-0*")), "nothing left behind")
-    assert_nothing_lost(acknowledged, read_everything(cluster.bootstrap_servers, topic, PARTITIONS))
-
-
-def throttle(cluster: LocalCluster, broker: int, rate: str | None) -> None:
-    key = "replica.alter.log.dirs.io.max.bytes.per.second"
-    operation = AlterConfigOpType.SET if rate is not None else AlterConfigOpType.DELETE
-    entry = ConfigEntry(key, rate, incremental_operation=operation)
-    resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+    assert_all_read_back(cluster.bootstrap_servers, topic, PARTITIONS, acknowledged)
 
 
 def test_ottla_reassign_throttles_the_moves_and_verify_removes_it(
-    cluster: LocalCluster, cli: Cli, tmp_path: Path
+    cluster: LocalCluster, zk: ZooKeeperView, cli: Cli, topic: str, tmp_path: Path
 ) -> None:
     """`--replica-alter-log-dirs-throttle`: so slow that the copy is seen; raised by a second execute, as with Kafka's tool."""
-    topic = make_topic(cluster)
     with BackgroundProducer(cluster.bootstrap_servers, topic, PARTITIONS, b"x" * 5000) as producer:
         producer.wait_for_acks(1000)
-        producer.stop()
-    replicas = assignment_of(cluster, topic)[0]
-    broker = replicas[0]
-    target = other(cluster, broker, where(cluster, broker, topic, 0))
-    directories = [target, *["any"] * (len(replicas) - 1)]
-    row = {"topic": topic, "partition": 0, "replicas": replicas, "log_dirs": directories}
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
-    execute = ("reassign", "execute", "--reassignment-json-file", str(plan), "--replica-alter-log-dirs-throttle")
-    verify = ("reassign", "verify", "--reassignment-json-file", str(plan))
-    shown = ("config", "describe", "--entity-type", "brokers", "--entity-name", str(broker))
+    replicas = zk.assignment(topic)[0].replicas
+    target = other(cluster, replicas[0], topic)
+    plan = plan_file(tmp_path, topic, (replicas, [target, "any", "any"]))
+    execute = ("reassign", "execute", FILE, plan, "--replica-alter-log-dirs-throttle")
+    verify = ("reassign", "verify", FILE, plan)
+    shown = ("config", "describe", "--entity-type", "brokers", "--entity-name", str(replicas[0]))
     assert "The replica-alter-dir throttle limit was set to 1 B/s" in cli.output(*execute, "1")
     assert "still in progress" in cli.output(*verify)
-    assert "replica.alter.log.dirs.io.max.bytes.per.second=1" in cli.output(*shown)
+    assert f"{THROTTLE}=1" in cli.output(*shown)
     cli.output(*execute, "1000000000")
     eventually(lambda: "completed successfully" in cli.output(*verify), "it has moved")
-    assert "replica.alter.log.dirs.io.max.bytes.per.second" not in cli.output(*shown)
-    assert places(cluster, broker, topic)[0] == [(target, False, 0)]
+    assert THROTTLE not in cli.output(*shown)
+    assert places(cluster, replicas[0], topic)[0] == [(target, False, 0)]
 
 
-def test_kafkas_own_tool_moves_a_replica(cluster: LocalCluster, kafka_tools: KafkaTools, tmp_path: Path) -> None:
+def test_kafkas_own_tool_moves_a_replica(
+    cluster: LocalCluster, zk: ZooKeeperView, kafka_tools: KafkaTools, topic: str, tmp_path: Path
+) -> None:
     """kafka-reassign-partitions with log_dirs, against ottla's brokers."""
-    topic = make_topic(cluster)
-    replicas = assignment_of(cluster, topic)[0]
-    targets = [other(cluster, broker, where(cluster, broker, topic, 0)) for broker in replicas]
-    row = {"topic": topic, "partition": 0, "replicas": replicas, "log_dirs": targets}
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
-    kafka_tools.reassign(cluster.bootstrap_servers, "--execute", "--reassignment-json-file", str(plan))
+    replicas = zk.assignment(topic)[0].replicas
+    targets = [other(cluster, broker, topic) for broker in replicas]
+    plan = plan_file(tmp_path, topic, (replicas, targets))
+    kafka_tools.reassign(cluster.bootstrap_servers, "--execute", FILE, plan)
     for broker, target in zip(replicas, targets, strict=True):
-        eventually(
-            lambda b=broker, t=target: places(cluster, b, topic)[0] == [(t, False, 0)], f"replica {broker} has moved"
-        )
-    said = kafka_tools.reassign(cluster.bootstrap_servers, "--verify", "--reassignment-json-file", str(plan))
+        moved = [(target, False, 0)]
+        eventually(lambda b=broker, m=moved: places(cluster, b, topic)[0] == m, f"replica {broker} has moved")
+    said = kafka_tools.reassign(cluster.bootstrap_servers, "--verify", FILE, plan)
     assert said.count("completed successfully") == len(replicas), said
