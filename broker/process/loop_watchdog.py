@@ -163,7 +163,8 @@ class LoopWatchdog:
     def _look_on(self) -> None:
         while not self._stopping.wait(LOOK_S):
             if self._monotonic() - self._due > LATE_S:
-                self._stack = describe(sys._current_frames().get(self._loop_thread))
+                # Between the long call and the tick, the loop itself runs: that look does not replace the earlier one.
+                self._stack = describe(sys._current_frames().get(self._loop_thread)) or self._stack
 
 
 def describe(frame: FrameType | None) -> list[str]:
