@@ -1,1 +1,1 @@
-"""Faults on purpose: who has a role, what is done to its process, when, under which load, and what became of the records."""
+"""Faults on purpose: roles, actions on processes, seeded schedules, the load meanwhile, and the verdict on its records."""

@@ -1,4 +1,4 @@
-"""What is done to processes of a local cluster, and how it is undone."""
+"""Faults of processes in a local cluster, each with its undo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ZOOKEEPER_TIMEOUT_S = 60.0
 
 
 class Victim(Protocol):
-    """What faults are done to. The names are those of the actions."""
+    """A process that a fault hits. The methods have the names of the actions."""
 
     def kill(self) -> None: ...
 
@@ -59,7 +59,7 @@ class Broker:
         self.cluster.resume(self.id)
 
     def expire_session(self) -> None:
-        """Its process does not know of it: only ZooKeeper does."""
+        """Ends its session in ZooKeeper. Its process is not informed before ZooKeeper does it."""
         owner = asyncio.run(self._session_id())
         if owner is None:
             raise ClusterError(f"broker {self.id} is not registered, so it has no session")
@@ -77,7 +77,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class ZooKeeper:
-    """The embedded ZooKeeper as a victim. Its data is in its transaction log, so a stop is a kill."""
+    """The embedded ZooKeeper as a victim. A stop is a kill, because all its data is in its transaction log."""
 
     cluster: LocalCluster
 
@@ -124,11 +124,11 @@ ACTIONS = {
     "pause": Action(lambda victim: victim.pause(), lambda victim: victim.resume()),
     "expire-session": Action(lambda victim: victim.expire_session(), None),
 }
-"""A kill that is undone at once is a bounce; a stop that is, a restart."""
+"""A bounce is a kill that is undone at once; a restart is a stop that is undone at once."""
 
 
 def inject(action: str, victims: Sequence[Victim], seconds: float = 0.0) -> float:
-    """Does it to all, waits, and undoes it whatever happens. Returns when it was over (monotonic seconds)."""
+    """Hits all victims, waits, and undoes the fault whatever happens. Returns the time of its end (monotonic seconds)."""
     done: list[Victim] = []
     try:
         for victim in victims:
@@ -142,7 +142,7 @@ def inject(action: str, victims: Sequence[Victim], seconds: float = 0.0) -> floa
 
 @contextmanager
 def healed(cluster: LocalCluster) -> Iterator[None]:
-    """Whatever happens in the block, everything runs when it ends."""
+    """Heals the cluster at the end of the block, whatever happens in it."""
     try:
         yield
     finally:
@@ -150,7 +150,7 @@ def healed(cluster: LocalCluster) -> Iterator[None]:
 
 
 def heal(cluster: LocalCluster) -> None:
-    """Resumes what is paused and starts what has ended, ZooKeeper first, whoever did it. See `_to_all` for errors."""
+    """Resumes every paused process and starts every ended one, ZooKeeper first, whoever caused it. See `_to_all` for errors."""
     zookeeper = [ZooKeeper(cluster)] if cluster.zookeeper is not None else []
     brokers = [Broker(cluster, broker) for broker in cluster.broker_ids]
     paused: list[Victim] = [*zookeeper, *(broker for broker in brokers if cluster.is_paused(broker.id))]
@@ -162,7 +162,7 @@ def heal(cluster: LocalCluster) -> None:
 
 
 def _to_all(act: Callable[[Victim], None] | None, victims: Sequence[Victim]) -> None:
-    """One that fails keeps no other from it. Raises the first ClusterError or ZooKeeperError in the end."""
+    """Continues with the other victims after an error. At the end raises the first ClusterError or ZooKeeperError."""
     if act is None:
         return
     errors: list[Exception] = []

@@ -1,4 +1,4 @@
-"""A producer that runs during faults and keeps a journal, a consumer beside it, and a reader of everything afterwards."""
+"""A load during faults: a producer with a journal, a consumer beside it, and a reader of the whole topic afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = {
     "reconnect.backoff.max.ms": 200,
     "topic.metadata.refresh.fast.interval.ms": 50,
 }
-"""Settings of a client that looks for a new leader sooner than librdkafka does by default."""
+"""Settings with which librdkafka looks for a new leader sooner than by default."""
 READER = {"group.id": "unused", "enable.auto.commit": False, "log_level": 2}
 MOVING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 DRAIN_S = 120.0
@@ -67,7 +67,7 @@ class Load:
         self.stop()
 
     def stop(self) -> Journal:
-        """Sends no more; returns when every record is acknowledged or has failed. Raises TimeoutError."""
+        """Stops sending. Returns when every record is acknowledged or has failed. Raises TimeoutError."""
         self._stopping.set()
         self._thread.join(DRAIN_S)
         if self._thread.is_alive():
@@ -75,7 +75,7 @@ class Load:
         return self.journal
 
     def wait_for_acks(self, count: int, timeout_s: float = 60.0) -> None:
-        """Waits until so many more records are acknowledged. Raises TimeoutError."""
+        """Waits until `count` more records are acknowledged. Raises TimeoutError."""
         with self._changed:
             wanted = len(self.journal.positions) + count
             self._wait(lambda: len(self.journal.positions) >= wanted, f"no {count} acknowledgements", timeout_s)
@@ -128,7 +128,7 @@ class Load:
 
 
 class BackgroundReader:
-    """Reads a topic from its beginning while faults go on: place -> every value that it was given there."""
+    """Reads a topic from its start during the faults. `values`: place -> every value that it received for it."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.values: dict[Place, set[bytes]] = {}
@@ -148,7 +148,7 @@ class BackgroundReader:
         self._consumer.close()
 
     def misread(self, log: Mapping[Place, bytes]) -> dict[Place, set[bytes]]:
-        """What it was given that is not in the log in the end."""
+        """What it received that is not in the final log."""
         return {place: values for place, values in self.values.items() if values != {log.get(place)}}
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Which broker has a role at this moment: as brokers that run answer to Metadata and FindCoordinator, so also without ZooKeeper."""
+"""Which broker has a role now. Running brokers answer by Metadata and FindCoordinator, so this works without ZooKeeper too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PartitionView:
 
 
 class Roles:
-    """Of a local cluster. A role of a process that has just ended counts as nobody's: None."""
+    """The roles in a local cluster. A method returns None if nobody has the role, or if the process that had it has just ended."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -54,7 +54,7 @@ class Roles:
         return None if view is None or view.leader is None else self._running(view.leader)
 
     def follower(self, topic: str, partition: int) -> int | None:
-        """The first in the order of the assignment that runs."""
+        """The first follower, in the order of the assignment, whose process runs."""
         view = self.partitions(topic).get(partition)
         followers = () if view is None else view.followers()
         return next((broker for broker in followers if self._running(broker) is not None), None)
@@ -65,7 +65,7 @@ class Roles:
         return self._ask(ApiKey.METADATA, METADATA_VERSION, body, _partitions) or {}
 
     def some(self, role: str, order: Sequence[int]) -> Sequence[int]:
-        """The brokers with a role of a schedule: so many of `order`, or the controller, or the first while there is none."""
+        """The brokers that a role of a schedule stands for: the first ones of `order`, or the controller (without one, the first)."""
         if role == "controller":
             return [self.controller() or order[0]]
         return order[: HOW_MANY[role]]
@@ -73,7 +73,7 @@ class Roles:
     def _ask(
         self, api_key: ApiKey, version: int, body: Mapping[str, Any], read: Callable[[Any], Answer | None]
     ) -> Answer | None:
-        """What is read from the first answer that says it."""
+        """Asks the running brokers in turn and returns the first result of `read` that is not None."""
         for broker in self._cluster.broker_ids:
             if self._running(broker) is None or self._cluster.is_paused(broker):
                 continue

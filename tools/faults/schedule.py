@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 THEN = {"nothing": 3, "acknowledgements": 5, "full ISRs": 2}
-"""What is waited for before the next fault, and how often."""
+"""What a round waits for before the next fault -> its weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An action on who has the role, for between `shortest_s` and `longest_s`. `weight`: how often beside the one time that each has."""
+    """An action on the brokers that have a role, for `shortest_s` to `longest_s`. `weight`: how likely it is for each further round."""
 
     action: str
     role: str
@@ -23,7 +23,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """`order`: of the brokers; a fault takes as many of the first as it needs. `then`: waited for before the next."""
+    """A fault takes as many of the first brokers of `order` as it needs. `then`: what to wait for before the next round."""
 
     number: int
     name: str
@@ -39,7 +39,7 @@ class Round:
 
 
 def schedule(seed: int, rounds: int, brokers: Sequence[int], kinds: Mapping[str, Kind]) -> list[Round]:
-    """Each kind once, if there are rounds enough, and the rest by weight, shuffled."""
+    """Each kind occurs once if there are enough rounds. The other rounds are drawn by weight; the order is shuffled."""
     rng = random.Random(seed)
     names = list(kinds)
     weights = [kind.weight for kind in kinds.values()]

@@ -1,4 +1,4 @@
-"""What became of the records of a load: a verdict compares what was acknowledged with what is in the log."""
+"""A verdict compares the records of a load that were acknowledged with those that are in the log. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES_MAX = 5
 
 
 def longest_gap(times: Iterable[float], since: float = -math.inf, until: float = math.inf) -> float:
-    """The longest time between neighbours, if it reaches into the time from `since` to `until`; 0 without one."""
+    """The longest time between two neighbours of `times` that overlaps `since` to `until`; 0 if there is none."""
     return max((after - before for before, after in pairwise(times) if after > since and before < until), default=0.0)
 
 
@@ -40,7 +40,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`lost` and `out_of_order` name what they count. `doubled`: records that are in the log once more than they should be."""
+    """`lost` and `out_of_order` name the records. `doubled`: how many further copies of records are in the log."""
 
     acknowledged: int = 0
     lost: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Verdict:
         )
 
     def problems(self, *, once_and_in_order: bool) -> list[str]:
-        """What must not be; `once_and_in_order`: an idempotent producer also owes that."""
+        """What must not happen, a line each. `once_and_in_order`: also what an idempotent producer guarantees."""
         found = [_some("acknowledged records lost", self.lost), _some("records failed", self.failed)]
         if once_and_in_order:
             found.append(f"{self.doubled} records are in the log twice" if self.doubled else "")
@@ -113,6 +113,6 @@ def _disorder(log: Mapping[Place, bytes]) -> Iterable[str]:
 
 
 def _some(what: str, found: Collection[str]) -> str:
-    """How many, and the most frequent of them."""
+    """The number of records, and the most frequent ones as examples."""
     examples = ", ".join(text for text, _ in Counter(found).most_common(EXAMPLES_MAX))
     return f"{len(found)} {what}, among them {examples}" if found else ""
