@@ -82,7 +82,8 @@ def is_out_of_reach(cluster: ClusterState, replica: Replica) -> bool:
 def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
     """Logs that may be on these live brokers although they are not assigned to them, because a reassignment could not reach the broker.
 
-    They are deleted with their topic. Otherwise a later topic of that name would find them."""
+    They are deleted with their topic. Otherwise a later topic of that name would find them.
+    """
     return [
         (broker, TopicPartition(topic, partition))
         for topic in sorted(cluster.deletions_begun)
