@@ -1,7 +1,7 @@
-"""The requests to brokers after a decision: one request per broker and kind, whatever was decided (CTL-5). Pure.
+"""Builds the requests to brokers after a decision: at most one of each kind per broker (CTL-5). Pure.
 
-`offline_replicas` has only replicas on failed log directories (LOG-6). Replicas on dead brokers follow from the live brokers in
-each UpdateMetadata, so the return of a broker does not repeat the state of every partition it hosts.
+`offline_replicas` contains only replicas on failed log directories (LOG-6). Brokers derive the replicas on dead brokers from the live
+brokers in each UpdateMetadata. When a broker returns, the states of the partitions that it hosts are therefore not sent again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPIC_DELETED_EPOCH = -2
 
 
 class Announcement:
-    """Collects changes; `requests` then returns each live broker's requests in the order in which they must arrive."""
+    """Collects changes. `requests` then returns the requests to each live broker, in the order in which they must arrive."""
 
     def __init__(self, controller_id: int, cluster: ClusterState) -> None:
         self._controller_id = controller_id
@@ -62,7 +62,7 @@ class Announcement:
             self._new.setdefault(replica, set()).add(tp)
 
     def repeat_leadership(self, tp: TopicPartition, broker: int) -> None:
-        """Sends that broker the partition's leadership again, because it did not accept the first request."""
+        """Sends the partition's leadership to a broker that refused it, once more."""
         self._leadership.setdefault(broker, {})[tp] = None
 
     def full_leadership(self, brokers: Iterable[int]) -> None:
@@ -73,21 +73,21 @@ class Announcement:
         self._stops.setdefault(broker, {})[tp] = delete
 
     def metadata(self, partitions: Iterable[TopicPartition]) -> None:
-        """Updates these partitions and the live brokers in all brokers' caches."""
+        """Updates these partitions, and the set of live brokers, in the metadata caches of all brokers."""
         self._metadata_to_all = True
         self._metadata.update(dict.fromkeys(partitions))
 
     def full_metadata(self, brokers: Iterable[int]) -> None:
-        """Replaces these brokers' caches."""
+        """Replaces the metadata caches of these brokers."""
         self._full_metadata.update(brokers)
 
     def deleted(self, partitions: Iterable[TopicPartition]) -> None:
-        """Removes these partitions from all brokers' caches."""
+        """Removes these partitions from the metadata caches of all brokers."""
         self._metadata_to_all = True
         self._deleted += self._deletion_rows(partitions)
 
     def pack_in_slices(self) -> Iterator[None]:
-        """Packs everything that `requests` will need, with pauses if there is much to pack."""
+        """Packs every state that `requests` needs, with a pause after every ROWS_AT_ONCE states."""
         wanted: list[Iterable[TopicPartition]] = [self._metadata]
         if self._full_metadata:
             wanted.append(self._cluster.partitions())
@@ -114,7 +114,8 @@ class Announcement:
     def requests_by_broker(self) -> Iterator[tuple[int, list[ControllerRequest]]]:
         """Like `requests`, one broker after the other.
 
-        The states are the current ones, whatever was decided meanwhile. Each is packed only once, because most go to several brokers.
+        The requests contain the states at the time of this call, not at the time of the decision. Each state is packed only once, because
+        most are sent to several brokers.
         """
         cluster = self._cluster
         brokers = tuple(cluster.brokers.values())
@@ -163,7 +164,7 @@ class Announcement:
         return LeaderAndIsrRequest(*head, PackedStates(rows), ids, live_leaders, is_full, others)
 
     def _topics_not_told_of(self) -> tuple[str, ...]:
-        """Topics with a znode but without the state of every partition: their logs on a broker's disks are not stray replicas."""
+        """Topics that are unreadable, to be deleted, or have partitions without a state. Their logs on disk are not stray replicas."""
         cluster = self._cluster
         without_state = {tp.topic for tp in cluster.waiting_for_leader() if tp not in cluster.leadership}
         return tuple(sorted(cluster.unreadable_topics | cluster.topics_to_delete | without_state))
@@ -193,7 +194,7 @@ class Announcement:
         return pack_state(tp, cluster.leadership[tp], cluster.assignment(tp), is_new=True, offline_replicas=failed)
 
     def _everything(self) -> tuple[PackedStates, dict[str, str], dict[str, int]]:
-        """All partitions, topic ids and counts; and the topics being deleted, for brokers that missed the start of the deletion."""
+        """All partitions, topic ids and counts, and removals of the topics being deleted, for brokers that missed the first removal."""
         cluster = self._cluster
         going = cluster.deletions_begun
         gone = self._deletion_rows(TopicPartition(topic, n) for topic in going for n in cluster.topics.get(topic, ()))

@@ -1,8 +1,8 @@
-"""Writes of `/brokers/topics/<topic>` and `/admin/reassign_partitions` (CTL-10): fenced, and conditional on the version read.
+"""Writes `/brokers/topics/<topic>` and `/admin/reassign_partitions` (CTL-10): fenced, and conditional on the version read.
 
-Others write there too: an admin adds partitions, or requests another move. So each write changes only its own part of the current
-content, and is decided again if another write came first. What was already written is not written again, which also covers a lost
-answer (BUG-5).
+Admins write these nodes too: they add partitions, or request another move. Each write therefore changes only its own part of the
+current content, and is decided again if another write came first. A change that the node already contains is not written again. This
+also covers a write whose answer was lost (BUG-5).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 ANY_VERSION = -1
 
 Rows = list[tuple[TopicPartition, tuple[int, ...]]]
-"""(partition, target) as an admin wrote them."""
+"""(partition, target), as written by an admin."""
 
 
 async def write_assignments(
@@ -40,9 +40,10 @@ async def write_assignments(
 ) -> dict[str, str]:
     """Writes the new assignments of these partitions, all of a topic in one write.
 
-    Returns the topics that were not written, with the reason: the topic was deleted, was created again, or is not readable. A topic
-    that was deleted and created again has the same version as one that never changed. But nothing exists below it until a controller
-    (this one) creates it, so the write is also conditional on the node above the partitions.
+    Returns the topics that were not written, with the reason: the topic was deleted, was created again, or is not readable.
+
+    The version alone does not show that a topic was deleted and created again: it starts at 0 again. But nothing exists below the new
+    node until this controller creates it, so the write is also conditional on the node above the partitions.
     """
     remaining: dict[str, dict[int, Assignment]] = {}
     for tp, assignment in assignments.items():
@@ -83,7 +84,7 @@ def _above_partitions(topic: str) -> str:
 
 
 async def _write_each(store: ClusterStore, writes: Mapping[str, Sequence[Op]]) -> dict[str, ZkError]:
-    """Makes each write independently. Returns the keys to decide again: another write came first, or the answer was lost."""
+    """Makes each write independently. Returns the keys that must be decided again: another write came first, or the answer was lost."""
     again: dict[str, ZkError] = {}
     results = await store.fenced(list(writes.values()))
     for key, result in zip(writes, results, strict=True):
@@ -110,7 +111,7 @@ async def requested_moves(store: ClusterStore, watch: WatchCallback | None = Non
 async def remove_requested_moves(
     store: ClusterStore, is_done: Callable[[TopicPartition, tuple[int, ...]], bool]
 ) -> None:
-    """CTL-10 step 11: removes what is done or refused; the node is removed with the last entry, and if it is not readable."""
+    """CTL-10 step 11: removes the entries that are done or refused. Removes the node with its last entry, or if it is not readable."""
     path = ReassignPartitionsZNode.PATH
     while (found := await requested_moves(store)) is not None:
         data, version = found

@@ -1,8 +1,8 @@
 """One ordered queue of requests for each live broker (CTL-15, BUG-4), and a watch of its process (CTL-16).
 
-One request is in flight at a time. A failed request is retried unchanged until it is answered or the broker is gone: a dropped
-LeaderAndIsr would leave a partition without its leader for ever. The requests of a term are numbered, so that a broker recognises
-a late one from a connection that was given up here but still delivers (FLT-18).
+One request is in flight at a time. A failed request is retried unchanged until the broker answers it or is removed: a dropped
+LeaderAndIsr would leave a partition without its leader for ever. A connection that was closed here may still deliver a request late.
+The requests of a term are numbered, so that the broker recognises such a request (FLT-18).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETRY_S = 0.05
 
 Answered = Callable[[int, ControllerRequest, ControlResponse], None]
 WatchBroker = Callable[[BrokerInfo, tuple[str, int]], Closable | None]
-"""Starts to watch this life of a broker, whose control listener has that address; None if it cannot be watched."""
+"""Starts to watch this life of a broker; the address is that of its control listener. None if the broker cannot be watched."""
 
 
 class _Channel:
@@ -40,7 +40,7 @@ class _Channel:
         self._waiting: deque[tuple[ControllerRequest, asyncio.Future[ControlResponse]]] = deque()
         self._there_is_work = asyncio.Event()
         self.is_failing = False
-        """The oldest request could not be sent or was not answered, and is being retried."""
+        """True while the oldest request is being retried: it could not be sent, or was not answered."""
         self._task = asyncio.get_running_loop().create_task(self._send_all(), name=f"channel to broker {broker.id}")
 
     def put(self, request: ControllerRequest) -> asyncio.Future[ControlResponse]:
@@ -55,7 +55,7 @@ class _Channel:
         return self._waiting[-1][1] if self._waiting else None
 
     def close(self) -> None:
-        """Drops the queue and the connection, whose requests are for a life that has ended."""
+        """Drops the queue and the connection: their requests are for a life that has ended."""
         self._task.cancel()
         self._client.disconnect(self._address)
         for _, answer in self._waiting:
@@ -85,7 +85,7 @@ class _Channel:
                 level = logging.DEBUG
                 self.is_failing = True
             except Exception:
-                # The channel's boundary: if it ended before its broker does, that broker would receive nothing any more.
+                # The channel's boundary: if this task ended, the broker would receive no more requests.
                 log.exception("retrying %s to broker %d", type(request).__name__, self._broker.id)
                 self.is_failing = True
             await asyncio.sleep(RETRY_S)
@@ -111,7 +111,7 @@ class BrokerChannels:
         self._is_closed = False
 
     def add(self, broker: BrokerInfo) -> None:
-        """Opens the channel to a broker that registered. A broker without a control listener is not ottla's: logged, and left out."""
+        """Opens the channel to a broker that registered. A broker without a control listener is not ottla's: it is logged and ignored."""
         self.remove(broker.id)
         endpoint = broker.endpoint(self._listener)
         if endpoint is None:
@@ -124,7 +124,7 @@ class BrokerChannels:
                 self._watches[broker.id] = watch
 
     def remove(self, broker_id: int) -> None:
-        """Drops the queue of a broker, or life of a broker, that has ended."""
+        """Drops the queue and the watch of a broker that died or registered again."""
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             channel.close()
@@ -133,12 +133,12 @@ class BrokerChannels:
             watch.close()
 
     def send(self, broker_id: int, request: ControllerRequest) -> asyncio.Future[ControlResponse] | None:
-        """Queues the request. The future has the answer, or is cancelled when the broker is removed; None: there is no channel."""
+        """Queues the request. Returns its future answer, which is cancelled when the broker is removed; None if there is no channel."""
         channel = self._channels.get(broker_id)
         return channel.put(dataclasses.replace(request, number=next(self._numbers))) if channel is not None else None
 
     def reached(self, broker_ids: Set[int]) -> Set[int]:
-        """The brokers that the controller can reach, as far as it knows. Leadership moves to others only if necessary."""
+        """The brokers that the controller can reach, as far as it knows. Leadership moves to other brokers only if necessary."""
         channels = self._channels
         return {broker for broker in broker_ids if broker in channels and not channels[broker].is_failing}
 
@@ -153,7 +153,7 @@ class BrokerChannels:
         )
 
     def close(self) -> None:
-        """Sends nothing more, because the term is over."""
+        """Closes all channels at the end of the term. Later requests are not sent."""
         self._is_closed = True
         for broker_id in list(self._channels):
             self.remove(broker_id)

@@ -1,7 +1,7 @@
-"""The controller's model of the cluster (Kafka's ControllerContext). Pure: reactions change it after ZooKeeper has accepted.
+"""The controller's model of the cluster (Kafka's ControllerContext). Pure: reactions change it after ZooKeeper accepted the change.
 
 Indexes (partitions by leader, by replica, and those without a leader) limit the cost of an event to the partitions that it
-concerns. A replica's state is stored only if it differs from its broker's: online if that is registered, else offline.
+concerns. A replica is online by default if its broker is registered and its disk works, else offline; only other states are stored.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ OF_ONE_LIFE = (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE)
 class ClusterState:
     """`epoch` is the controller epoch of this term.
 
-    `reassigning` has every partition that moves. Those in `handed_over` now have only the replicas of the target, and wait until the
-    others are deleted; the assignment in `reassigning` is the one that ZooKeeper still has (CTL-10).
-    The topics in `deletions_begun`, a part of `topics_to_delete`, have no leadership any more: they are not elected, moved or
-    announced. `unreadable_topics` have a node that cannot be read.
-    `failed_replicas` are on live brokers whose log directory for them has failed (LOG-6): sorted broker ids.
-    `emptied_replicas` are those of them that lost their log while in the ISR (FLT-33). A replica that has left the ISR starts from
-    nothing and is no longer one of them.
-    `isr_before` has, for partitions whose ISR shrank in an election, that election's leader epoch and the ISR before it. If the leader
-    turns out to have lost its log, nobody has led in that epoch, and the earlier ISR is still right.
+    `reassigning` has every partition that moves. Partitions in `handed_over` already have only the replicas of the target, and wait until
+    the other replicas are deleted; its values are the assignments that ZooKeeper still has (CTL-10).
+    The topics in `deletions_begun`, a part of `topics_to_delete`, no longer have leadership: they are not elected, moved or announced.
+    `unreadable_topics` have a node that cannot be read.
+    `failed_replicas` has the sorted ids of live brokers on which the log directory of the partition failed (LOG-6).
+    `emptied_replicas` has those that lost their log while in the ISR (FLT-33). A replica that leaves the ISR is removed from it, because
+    it then starts empty, like a new replica.
+    `isr_before` has, for partitions whose ISR shrank in an election, the leader epoch of that election and the ISR before it. If the
+    elected leader turns out to have lost its log, nobody has led in that epoch, and the earlier ISR is still right.
     `packed_rows` has the packed partitions of the announcement in progress; a change of a partition removes its row.
     """
 
@@ -67,18 +67,18 @@ class ClusterState:
 
     @property
     def live(self) -> frozenset[int]:
-        """Brokers that may lead: registered and not shutting down."""
+        """The brokers that may lead: registered and not shutting down."""
         return frozenset(self.brokers) - self.stopping
 
     def broker_came(self, broker: BrokerInfo) -> None:
-        """Starts a new life of the broker: replicas stopped or not deleted in an earlier life are forgotten."""
+        """Adds a broker that registered. The states of replicas that were stopped or not deleted in its earlier life are dropped."""
         self.brokers[broker.id] = broker
         states = self._replica_statuses.get(broker.id, {})
         for tp in [tp for tp, state in states.items() if state in OF_ONE_LIFE]:
             del states[tp]
 
     def broker_went(self, broker: int) -> None:
-        """Its deletions may be incomplete; its next life shows which of its disks work."""
+        """Removes a broker that died. Its unconfirmed deletions become ineligible; its failed disks are forgotten until its next life."""
         for tp in self.failed_on(broker):
             self.replica_is_well(tp, broker)
         del self.brokers[broker]
@@ -94,7 +94,7 @@ class ClusterState:
         return replica in self.brokers and replica not in self.failed_replicas.get(tp, ())
 
     def with_disk(self, tp: TopicPartition, brokers: Set[int]) -> Set[int]:
-        """The brokers whose disk for that partition works, as far as is known."""
+        """Those of `brokers` whose disk for this partition works, as far as is known."""
         failed = self.failed_replicas.get(tp)
         return brokers if failed is None else brokers - set(failed)
 
@@ -139,7 +139,7 @@ class ClusterState:
         return len(self.topics.get(topic, ()))
 
     def set_assignment(self, topic: str, topic_id: str | None, assignment: Mapping[int, Assignment]) -> None:
-        """Sets the whole topic to the content of `/brokers/topics/<topic>`."""
+        """Replaces the topic's assignment with the content of `/brokers/topics/<topic>`."""
         for partition, old in self.topics.get(topic, {}).items():
             for replica in old.replicas:
                 self._replicas_on[replica].discard(TopicPartition(topic, partition))
@@ -180,11 +180,11 @@ class ClusterState:
     # -- moves of replicas (CTL-10) -------------------------------------------------------------------------------
 
     def move_of(self, tp: TopicPartition) -> Assignment:
-        """The assignment in ZooKeeper: with the replicas that are being removed, also after the hand-over."""
+        """The assignment in ZooKeeper. It contains the replicas that are being removed, even after the hand-over."""
         return self.handed_over.get(tp) or self.assignment(tp)
 
     def begin_move(self, tp: TopicPartition, new: Assignment) -> list[int]:
-        """Applies a new assignment from ZooKeeper to a known partition. Returns the replicas to create: they are NewReplica."""
+        """Applies a new assignment from ZooKeeper to a known partition. Returns the replicas to create, which are now NewReplica."""
         before = self.move_of(tp)
         made = [replica for replica in new.replicas if replica not in self.assignment(tp).replicas]
         self.end_move(tp)
@@ -198,7 +198,7 @@ class ClusterState:
         return made
 
     def hand_over(self, tp: TopicPartition, target: Assignment) -> list[int]:
-        """Leaves the partition only the replicas of the target. Returns the live brokers that must delete the others."""
+        """Reduces the partition to the replicas of the target. Returns the live brokers that must delete their replicas."""
         before = self.assignment(tp)
         for replica in target.replicas:
             if self.is_online(tp, replica):
@@ -213,7 +213,7 @@ class ClusterState:
         return to_delete
 
     def deletions_awaited(self, tp: TopicPartition) -> list[int]:
-        """Brokers that have not confirmed the deletion yet. Dead brokers, and those that failed to delete, are not waited for."""
+        """The brokers that have not confirmed the deletion yet, without those that are dead or failed to delete."""
         assignment = self.handed_over.get(tp, UNASSIGNED)
         return [r for r in assignment.replicas if self.replica_status(tp, r) is ReplicaStatus.DELETION_STARTED]
 
@@ -240,7 +240,7 @@ class ClusterState:
     # -- deletion (CTL-9) -----------------------------------------------------------------------------------------
 
     def begin_deletion(self, topic: str) -> list[TopicPartition]:
-        """CTL-9: removes its partitions; its replicas remain until they are deleted. Returns the partitions."""
+        """CTL-9: removes the leadership of the topic's partitions; the replicas remain until they are deleted. Returns the partitions."""
         self.deletions_begun.add(topic)
         partitions = [TopicPartition(topic, partition) for partition in self.topics.get(topic, {})]
         for tp in partitions:
@@ -262,7 +262,7 @@ class ClusterState:
     # -- leadership -----------------------------------------------------------------------------------------------
 
     def set_leadership(self, tp: TopicPartition, state: LeaderAndIsr) -> None:
-        """Sets the partition's state from ZooKeeper; a leader epoch that goes back is our own bug (INV-7)."""
+        """Sets the partition's state from ZooKeeper. A leader epoch lower than the known one is a bug of ours (INV-7)."""
         old = self.leadership.get(tp)
         if old is not None:
             assert state.leader_epoch >= old.leader_epoch, f"{tp}: {old} -> {state}"
@@ -281,7 +281,7 @@ class ClusterState:
             self._led_by.setdefault(state.leader, set()).add(tp)
 
     def load_leadership(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """Like `set_leadership` for each, at the start, when no state is known yet."""
+        """Like `set_leadership` for many partitions, none of which has a known state: for the start of a term."""
         assert self.leadership.keys().isdisjoint(states)
         self.leadership.update(states)
         led_by: dict[int, list[TopicPartition]] = {}
@@ -295,16 +295,16 @@ class ClusterState:
         return frozenset(self._led_by.get(broker, ()))
 
     def waiting_for_leader(self, brokers: Collection[int] | None = None) -> list[TopicPartition]:
-        """New and offline partitions; with `brokers` only those with a replica there, which may come online with them."""
+        """New and offline partitions; with `brokers` only those that have a replica on one of these brokers."""
         if brokers is None:
             return list(self._waiting)
         return [tp for tp in self._waiting if any(replica in brokers for replica in self.assignment(tp).replicas)]
 
     def finding_imbalanced(self, percentage: int) -> Generator[None, None, list[TopicPartition]]:
-        """CTL-12: partitions of live brokers that have lost too many of their preferred leaderships to others.
+        """CTL-12: the partitions that should return to live brokers that lead too few of the partitions preferring them.
 
-        Others can run at the pauses, if nobody changes this state. Partitions that are being reassigned or deleted count, as in Kafka, but
-        are left out of the result.
+        Other tasks can run at the pauses, but must not change this state. Partitions that are being reassigned or deleted count towards the
+        percentage, as in Kafka, but are left out of the result.
         """
         preferring: dict[int, int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
@@ -329,7 +329,7 @@ class ClusterState:
     # -- the state machines (CTL-4) -------------------------------------------------------------------------------
 
     def start_state_machines(self) -> None:
-        """Derives the states from ZooKeeper's content at the start of a term."""
+        """Derives the states of all partitions from the loaded content of ZooKeeper, at the start of a term."""
         states: dict[TopicPartition, PartitionStatus] = {}
         brokers, leadership, deletions_begun = self.brokers, self.leadership, self.deletions_begun
         for tp in self.partitions():

@@ -1,8 +1,8 @@
 """The controller's reads and writes in ZooKeeper. Every write is fenced (INV-9).
 
-A write is a multi that starts with a check of `/controller_epoch`'s version: once another controller is elected, no write of this
-one succeeds, however late it comes (BUG-8). State znodes are also written conditional on their own version. After a lost connection
-the nodes are read again: our own writes are adopted with their versions, the others are retried (BUG-5).
+A write is a multi that starts with a check of the version of `/controller_epoch`. Once another controller is elected, no write of
+this controller succeeds, however late it arrives (BUG-8). Writes of state znodes are also conditional on their own version. After a
+lost connection the nodes are read again: writes that were applied are adopted with their versions, the others are retried (BUG-5).
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ WRITES_IN_FLIGHT = 32
 STATES_IN_A_SLICE = 2048
 SLICES_READ_AT_ONCE = 8
 STATES_AT_ONCE = 1000
-"""Items to process before the rest of the process gets its turn."""
+"""Items to process before other tasks of the process get a turn."""
 
 LEADER_EPOCH_MAX = INT_MAX - 1_000_000
-"""A state with a higher leader epoch is invalid: each election raises it, and it must fit into 32 bits."""
+"""A state with a higher leader epoch is invalid: each election raises the epoch, and it must fit into 32 bits."""
 NAMES_IN_A_LINE = 3
 
 Value = TypeVar("Value")
@@ -68,12 +68,12 @@ Row = tuple[TopicPartition, LeaderAndIsr]
 
 
 class ControllerMoved(Exception):
-    """Another controller was elected, or the session has ended: stop at once, and change nothing more."""
+    """Another controller was elected, or the session has ended. The term must stop at once and change nothing more."""
 
 
 @dataclass(slots=True)
 class Written:
-    """`done` has the written states as they are in ZooKeeper; `conflicts` has what is there instead (None: nothing readable)."""
+    """`done` has the written states as they are in ZooKeeper. `conflicts` has the states found instead (None: missing or unreadable)."""
 
     done: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     conflicts: dict[TopicPartition, LeaderAndIsr | None] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Written:
 class ClusterStore:
     """The store of one term: bound to the session and to the version of `/controller_epoch` that won the election.
 
-    It waits until a lost connection is back. Everything raises ControllerMoved once the term is over, and after `close`.
+    Calls wait while the connection is lost. They raise ControllerMoved once the term is over, and after `close`.
     """
 
     def __init__(self, zk: ZooKeeperSession, epoch_version: int) -> None:
@@ -123,14 +123,14 @@ class ClusterStore:
             await self._state_changed.wait()
 
     async def others_turn(self) -> None:
-        """A pause in a long computation, for the broker in which this controller runs."""
+        """Pauses a long computation, so that the broker in which this controller runs gets a turn. Raises ControllerMoved."""
         await asyncio.sleep(0)
         self._check_term()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def _patiently(self, read: Callable[[], Awaitable[Value]]) -> Value:
-        """A read, retried after each lost connection."""
+        """The result of `read`, which is retried after each lost connection."""
         while True:
             self._check_term()
             try:
@@ -146,13 +146,13 @@ class ClusterStore:
     async def get_many(
         self, paths: Sequence[str], watch: WatchCallback | None = None
     ) -> list[tuple[bytes, Stat] | None]:
-        """(content, stat) of each node, None for one that does not exist or that ZooKeeper does not let us read."""
+        """(content, stat) of each node; None for a node that does not exist or that ZooKeeper does not let us read."""
         return await self._each_readable(paths, lambda some: self._zk.get_many(some, watch))
 
     async def _each_readable(
         self, paths: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Value | None]]]
     ) -> list[Value | None]:
-        """`read` of all paths at once. A node that cannot be read because of its access rights is logged and does not block the others."""
+        """The results of `read` for all paths. A node whose access rights forbid reading it is logged, and its result is None."""
         found = await each_readable(paths, lambda some: self._patiently(lambda: read(some)))
         for at, node in enumerate(found):
             if isinstance(node, ZkError):
@@ -193,7 +193,7 @@ class ClusterStore:
         return self.valid_names(TopicZNode.PARENT, await self.children(TopicZNode.PARENT, watch))
 
     def valid_names(self, parent: str, names: Iterable[str]) -> list[str]:
-        """The legal topic names; the others are logged, each once in a term."""
+        """The legal topic names. Illegal ones are logged, each once in a term."""
         valid = {name: is_valid_topic_name(name) for name in names}
         self._tell_of_names(parent, (name for name, is_valid in valid.items() if not is_valid), "the name of a topic")
         return [name for name, is_valid in valid.items() if is_valid]
@@ -226,7 +226,7 @@ class ClusterStore:
     async def states_in_slices(
         self, partitions: Sequence[TopicPartition], before_zxid: int
     ) -> AsyncIterator[tuple[dict[TopicPartition, LeaderAndIsr], dict[TopicPartition, int]]]:
-        """(states, mzxid of those last written before `before_zxid`), for very many partitions.
+        """(states, mzxids of the states last written before `before_zxid`) of each slice, for very many partitions.
 
         While the caller processes one slice, ZooKeeper reads the next.
         """
@@ -284,7 +284,7 @@ class ClusterStore:
         return configs
 
     async def isr_changes(self, watch: WatchCallback) -> tuple[list[str], list[TopicPartition]]:
-        """(paths of the notifications, partitions named in them), with a watch for the next."""
+        """(paths of the notifications, partitions named in them), with a watch for the next notification."""
         names = sorted(await self.children(IsrChangeZNode.PARENT, watch))
         paths = [f"{IsrChangeZNode.PARENT}/{name}" for name in names]
         partitions: dict[TopicPartition, None] = {}
@@ -294,7 +294,7 @@ class ClusterStore:
         return paths, list(partitions)
 
     async def log_dir_events(self, watch: WatchCallback) -> tuple[list[str], set[int]]:
-        """(paths of the notifications, brokers of which a log directory failed), with a watch for the next (LOG-6)."""
+        """(paths of the notifications, brokers with a failed log directory), with a watch for the next notification (LOG-6)."""
         names = sorted(await self.children(LogDirEventZNode.PARENT, watch))
         paths = [f"{LogDirEventZNode.PARENT}/{name}" for name in names]
         brokers = set()
@@ -305,7 +305,7 @@ class ClusterStore:
         return paths, brokers
 
     async def preferred_election(self, watch: WatchCallback) -> list[TopicPartition] | None:
-        """The partitions in `/admin/preferred_replica_election`; None if it does not exist, empty if it is invalid."""
+        """The partitions in `/admin/preferred_replica_election`; None if the node does not exist, empty if it is invalid."""
 
         async def read() -> bytes | None:
             if await self._zk.exists(PreferredElectionZNode.PATH, watch) is None:
@@ -329,14 +329,14 @@ class ClusterStore:
     async def create_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> Written:
         """Creates the state znodes of new partitions, with the nodes above them."""
         above = [PartitionStateZNode.parents(tp) for tp in states]
-        # A topic that was deleted meanwhile has no node below which to create anything; its states are then conflicts. The node above all
-        # partitions is created separately: a topic with more partitions than are created here already has it.
+        # If a topic was deleted meanwhile, nothing can be created below its node, and its states are conflicts. The node above all
+        # partitions is created separately, because it may exist already: partitions were added to the topic.
         for parents in (dict.fromkeys(of_topic for of_topic, _ in above), [of_partition for _, of_partition in above]):
             await self._each([CreateOp(path) for path in parents], (NodeExists, NoNode))
         return await self._write(states, _create_state)
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Removes nodes, with anything that was put below them; a missing node is fine.
+        """Removes nodes and everything below them. Missing nodes are ignored.
 
         A node that ZooKeeper does not let us remove is logged and stays.
         """
@@ -356,7 +356,7 @@ class ClusterStore:
         """CTL-9: removes topics (name -> partitions) whose replicas are all deleted.
 
         First it removes everything below `/brokers/topics/<topic>`, in bounded multis. Then it removes that node, the topic's settings and
-        the request to delete it in one multi, so that whoever creates the topic again finds all of them or none.
+        the request to delete it in one multi: anyone who creates the topic again finds all three or none.
         """
         below = []
         for topic, partitions in topics.items():
@@ -382,7 +382,7 @@ class ClusterStore:
                     log.error("the nodes of topic %s cannot be removed and stay: %s", topic, shown(str(result.error)))
                     del remaining[topic]
             for topic in not_empty:
-                # Nodes that somebody else has put there.
+                # Somebody else created nodes below them.
                 for path in remaining[topic]:
                     await self.delete_below(path)
             if was_lost:
@@ -403,7 +403,7 @@ class ClusterStore:
         return found[::-1]
 
     async def _gone_or_another(self, topics: Sequence[str], topic_ids: Mapping[str, str]) -> list[str]:
-        """After a lost answer: the topics that were removed nevertheless, even if they have been created again since."""
+        """After a lost answer: the topics that were removed, including those that have been created again since then."""
         nodes = await self.get_many([TopicZNode.path(topic) for topic in topics])
         gone = []
         for topic, node in zip(topics, nodes, strict=True):
@@ -416,9 +416,9 @@ class ClusterStore:
         await self.delete([PreferredElectionZNode.PATH])
 
     async def fenced(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed | ConnectionLoss]:
-        """Each batch as one multi behind the fence, in order and pipelined. The results are without the fence's.
+        """Writes each batch as one multi that starts with the fence, in order and pipelined. The fence has no result.
 
-        The session's own `multi_many` would continue in a later session; here nothing starts after the term's end (BUG-7).
+        The session's own `multi_many` would continue in a later session; here no write starts after the end of the term (BUG-7).
         """
         window = asyncio.Semaphore(WRITES_IN_FLIGHT)
 
@@ -509,9 +509,9 @@ class ClusterStore:
         return written
 
     async def _sort_out(self, unwritten: Sequence[Row], culprits: Sequence[Row], written: Written) -> list[Row]:
-        """Examines the rows that were not written, or perhaps were (BUG-5), and the rows at which a multi failed.
+        """Reads again the rows that may not have been written (BUG-5), and `culprits`, at which a multi failed. Adds them to `written`.
 
-        Returns those to retry, which failed only because of other rows in their multi.
+        Returns the rows to retry: those that failed only because of another row in their multi.
         """
         if not unwritten and not culprits:
             return []
@@ -531,7 +531,7 @@ class ClusterStore:
 
 
 def _decoded(path: str, decode: Callable[..., Value], *arguments: Any) -> Value | None:
-    """The decoded value; None, and logged, for content that a person or a broken tool has left there."""
+    """The decoded value. Logs and returns None for invalid content, which a person or a broken tool may have written."""
     try:
         return decode(*arguments)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""The controller of one broker process: waits, is elected, reacts, resigns (CTL-1..3).
+"""The controller of one broker process: it waits, is elected, reacts to events, and resigns (CTL-1..3).
 
 waiting --/controller is free, won--> in office --/controller is another's, fenced, session expired, own error--> waiting
 
-Everything that happens is an event in one queue, processed one at a time in order (CTL-3). ZooKeeper watches, timers and requests
-only put events there. A reaction that finds another controller in office (ControllerMoved) ends the term at once: all its writes
-were fenced by the epoch, and what it has not written was not announced (INV-9).
+ZooKeeper watches, timers and requests only put events into one queue, which is processed one event at a time, in order (CTL-3). A
+reaction that finds another controller in office (ControllerMoved) ends the term at once. All its writes were fenced by the epoch, and
+it announced nothing that was not written (INV-9).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ RETRY_S_MAX = 5.0
 EPOCH_RETRY_S = 0.5
 REPLICA_NOT_AVAILABLE = ErrorCode.REPLICA_NOT_AVAILABLE
 NEW_LEADERS_TOLD_S = 1.0
-"""How long a controlled shutdown waits for the new leaders' answers before it is answered."""
+"""How long the answer to a controlled shutdown is delayed for the answers of the new leaders."""
 
 
 class WallClock(Protocol):
@@ -94,7 +94,7 @@ class WallClock(Protocol):
 
 
 class Controller:
-    """Runs in every broker process, and is active in one of them. Call `start` after the broker is registered."""
+    """Runs in every broker process, and is active in one. Call `start` after the broker is registered."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the controller, as far as it knows."""
+        """Whether this process is the controller, as far as it knows."""
         return self._term is not None
 
     @property
@@ -141,12 +141,12 @@ class Controller:
     # -- from outside ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Tries to become controller; otherwise waits until the office becomes free."""
+        """Tries to become controller, and tries again whenever `/controller` changes."""
         self._queue.post(Elect())
         self._main = asyncio.get_running_loop().create_task(self._run(), name="controller")
 
     async def stop(self) -> None:
-        """Resigns, and makes the office free at once if ZooKeeper is reachable."""
+        """Resigns, and removes `/controller` at once if ZooKeeper is reachable."""
         was_active = self.is_active
         self._resign("stopped")
         tasks = [*self._replies, *([self._main] if self._main is not None else [])]
@@ -160,7 +160,7 @@ class Controller:
             await self._leave_office()
 
     def on_session_expired(self) -> None:
-        """Ends the term, because the ZooKeeper session is over, and drops the queue (STA-4, BUG-7)."""
+        """Ends the term and drops the queue, because the ZooKeeper session is over (STA-4, BUG-7)."""
         self._has_session = False
         self._queue.clear()
         self._controller_watch.look_at(None)
@@ -173,7 +173,7 @@ class Controller:
         self._queue.post(Elect())
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlResponse:
-        """STA-2. NOT_CONTROLLER if this is not the controller; else the replicated partitions that the broker still leads."""
+        """STA-2. Returns the replicated partitions that the broker still leads; NOT_CONTROLLER if this is not the controller."""
         try:
             response: ControlResponse = await self._ask(lambda ticket: ControlledShutdownRequested(request, ticket))
         except KafkaError as error:
@@ -183,7 +183,9 @@ class Controller:
     async def elect_leaders(
         self, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-12 by request: None for partitions with a new leader. If `partitions` is None, only those that needed one are named.
+        """CTL-12 by request. The result is None for a partition with a new leader, else one of the errors below.
+
+        If `partitions` is None, all are checked, and the result has only those that needed an election.
 
         ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION (being deleted). Raises KafkaError(NOT_CONTROLLER).
@@ -197,7 +199,7 @@ class Controller:
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-10, CTL-11: starts moves to these replicas, cancels those with target None; the result is None for moves in progress.
+        """CTL-10, CTL-11: starts moves to these replicas; target None cancels a move. The result is None if accepted, else an error:
 
         INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS. Raises KafkaError(NOT_CONTROLLER).
         """
@@ -215,11 +217,11 @@ class Controller:
         return {tp: cluster.move_of(tp) for tp in sorted(cluster.reassigning)}
 
     def unclean_elections_allowed(self, topic: str) -> None:
-        """The topic's own setting now allows unclean elections: its offline partitions may get leaders."""
+        """Tries to elect leaders for the topic's offline partitions: its own setting now allows unclean elections."""
         self._queue.post(UncleanElectionsAllowed(topic))
 
     def set_unclean_election_default(self, is_allowed: bool) -> None:
-        """Changes the default for topics without their own setting while the broker runs."""
+        """Changes, while the broker runs, the default for topics without their own setting."""
         before, self._settings = self._settings, replace(self._settings, unclean_leader_election_enable=is_allowed)
         if self._term is not None:
             self._term.settings = self._settings
@@ -227,7 +229,7 @@ class Controller:
             self._queue.post(UncleanElectionsAllowed(None))
 
     async def _ask(self, event: Callable[[int], Event]) -> Any:
-        """Posts the event that the function makes from a ticket, and waits for the reaction's answer.
+        """Posts the event that `event` makes from a new ticket, and waits for the reaction's answer.
 
         Raises KafkaError: NOT_CONTROLLER if this is not the controller or ceases to be it, else the reaction's own.
         """
@@ -250,7 +252,7 @@ class Controller:
                 self._resign(str(moved))
                 self._elect_again()
             except (ConnectionLoss, SessionExpired) as error:
-                # Only an election gets here: a term waits for its connection itself.
+                # Only from an election: the store of a term waits for the connection.
                 log.info("%s is waiting for ZooKeeper: %s", type(event).__name__, error)
                 await asyncio.sleep(RETRY_S)
                 self._elect_again()
@@ -261,7 +263,7 @@ class Controller:
                 await asyncio.sleep(EPOCH_RETRY_S)
                 self._elect_again()
             except Exception:
-                # The boundary of the controller's task: one bad event must not end it. The next election starts from nothing.
+                # The boundary of the controller's task: one bad event must not end it. The next term loads everything again.
                 log.exception("the controller failed to process %s", event)
                 self._resign("an error of its own")
                 await self._leave_office()
@@ -270,7 +272,7 @@ class Controller:
                 self._elect_again()
 
     def _elect_again(self) -> None:
-        """Runs for office again. After an expiry, the election waits until the broker is registered again."""
+        """Posts another election. After an expiry, `on_session_restored` posts it, once the broker is registered again."""
         if self._has_session:
             self._queue.post(Elect())
 
@@ -341,7 +343,7 @@ class Controller:
             self._controller_watch.look_at(outcome.controller_id)
             return
         if outcome.epoch == self.epoch:
-            return  # the watch fired because of our own node
+            return  # the watch fired for our own node
         self._resign("elected again")
         self._set_controller(self._settings.broker_id)
         self._controller_watch.look_at(None)
@@ -389,7 +391,7 @@ class Controller:
             self.on_controller_changed(controller_id)
 
     def _watch_broker(self, broker: BrokerInfo, address: Address) -> Closable | None:
-        """CTL-16. This process needs no proof that it is alive."""
+        """CTL-16. The controller does not watch the broker in its own process."""
         if self._watch_connection is None or broker.id == self._settings.broker_id:
             return None
         return self._watch_connection(address, lambda: self._queue.post(BrokerFoundDead(broker.id, broker.epoch)))
@@ -416,7 +418,7 @@ class Controller:
         )
 
         async def reply() -> None:
-            # Not in the queue: a new leader that does not answer must not block the controller.
+            # Waits outside the queue: a new leader that does not answer must not block the controller.
             if told:
                 await asyncio.wait(told, timeout=NEW_LEADERS_TOLD_S)
             self._tickets.answer(ticket, response)
@@ -426,9 +428,9 @@ class Controller:
         task.add_done_callback(self._replies.discard)
 
     def _on_answer(self, broker: int, request: ControllerRequest, response: ControlResponse) -> None:
-        """Handles a broker's answer: errors go to the event log. The remedy is always a later epoch, never a repetition.
+        """Posts the events that a broker's answer requires, and writes its errors to the event log. Does not repeat a refused request.
 
-        A full LeaderAndIsr repeats what most brokers know, so a refusal because of an epoch that they already have is not logged.
+        A full LeaderAndIsr repeats states that most brokers already have, so STALE_CONTROLLER_EPOCH for one of them is not logged.
         """
         if isinstance(request, StopReplicaRequest):
             self._tell_of_deletions(broker, request, response)
@@ -450,7 +452,7 @@ class Controller:
             )
 
     def _tell_of_failed_disks(self, broker: int, request: LeaderAndIsrRequest, response: ControlResponse) -> None:
-        """LOG-6, FLT-33: posts them as events."""
+        """Posts failed replicas (LOG-6) and missing logs (FLT-33) as events."""
         failed = tuple(
             TopicPartition(row.topic, row.partition)
             for row in response.partitions

@@ -1,4 +1,4 @@
-"""Becoming controller (CTL-1): the first to create `/controller` wins, and raises the epoch in the same multi (INV-9)."""
+"""Elects the controller (CTL-1): the first broker to create `/controller` wins, and raises the epoch in the same multi (INV-9)."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Lost:
 
 
 class EpochUnreadable(ValueError):
-    """`/controller_epoch` contains no epoch: no election is possible until a person repairs it. The text says how."""
+    """`/controller_epoch` contains no epoch: no election is possible until a person repairs it. The message says how."""
 
 
 async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int], watch: WatchCallback) -> Won | Lost:
     """Reads who is controller, and tries to be elected if there is none. `watch` fires when `/controller` changes or is removed.
 
-    Only a registered broker may call this: its id is then its own, so a `/controller` with that id and another session was left by an
-    earlier life that was killed. It is replaced without waiting for its expiry.
+    Only a registered broker may call this: no other broker then uses its id. A `/controller` with this id and another session was left
+    by a killed earlier life of the broker. It is replaced at once, without waiting for that session to expire.
 
-    Raises ConnectionLoss or SessionExpired: the result is then unknown, and the caller tries again (a node that this session created
-    is recognised as its own). Raises EpochUnreadable.
+    Raises EpochUnreadable. Raises ConnectionLoss or SessionExpired if the result is unknown; the caller then tries again, and a node that
+    this session created is recognised as its own.
     """
     while True:
         owner = await zk.exists(ControllerZNode.PATH, watch)
@@ -60,7 +60,7 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
             if won is not None:
                 return won
             continue
-        # Before reading who is controller: anyone elected after that read raises the epoch, and our multi fails.
+        # The epoch is read before `/controller`: if another broker is elected after this read, our multi fails.
         epoch, version = await _read_epoch(zk)
         left_behind: list[Op] = []
         if owner is not None:
@@ -87,11 +87,11 @@ async def elect(zk: ZooKeeperSession, broker_id: int, wall_ms: Callable[[], int]
 
 
 async def _recover_own_win(zk: ZooKeeperSession, owner: Stat) -> Won | None:
-    """The multi was applied but its answer was lost: both its writes have the same transaction id."""
+    """Recognises a win whose answer was lost: both writes of the multi have the same transaction id."""
     data, stat = await zk.get(ControllerEpochZNode.PATH)
     if stat.mzxid == owner.czxid:
         return Won(_decoded(data), stat.version)
-    # The epoch was raised by another broker since then, so this node is obsolete.
+    # Another broker has raised the epoch since then, so this node is obsolete.
     log.warning("%s of this session belongs to an earlier term and was removed", ControllerZNode.PATH)
     with contextlib.suppress(NoNode, BadVersion):
         await zk.delete(ControllerZNode.PATH, owner.version)

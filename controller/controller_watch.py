@@ -1,9 +1,9 @@
-"""How every other broker notices that the controller's process died, and makes its office free (CTL-16).
+"""Lets every other broker notice that the controller's process died, so that a new controller is elected (CTL-16).
 
-Deleting registrations is the controller's own work, so nobody does it for the controller. Therefore each other broker keeps a
-connection to the controller's control listener. When nobody listens there any more, `/controller` and the dead broker's registration
-are deleted in one multi; the watches on `/controller` then start an election as always. All brokers may try: one succeeds, and the
-others' multis fail.
+The controller deletes the registrations of other dead brokers, but nobody deletes its own. Therefore each other broker keeps a
+connection to the controller's control listener. When nobody listens there any more, the broker deletes `/controller` and the
+controller's registration in one multi; the watches on `/controller` then start an election as always. All brokers may try: one multi
+succeeds and the others fail.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RETRY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The controller before its listener refused."""
+    """The controller's data, read before its listener refused."""
 
     broker_id: int
     broker_epoch: int
     address: Address
     session_id: int
     epoch_version: int
-    """The version of `/controller_epoch`. Every election raises it: while it is the same, `/controller` is the same node."""
+    """The version of `/controller_epoch`. Every election raises it: while it is unchanged, `/controller` is the same node."""
 
 
 class ControllerWatch:
@@ -55,7 +55,7 @@ class ControllerWatch:
         self._changed = asyncio.Event()
 
     def look_at(self, controller_id: int | None) -> None:
-        """Watches that broker, which is now controller; None if there is no controller, or it is this broker."""
+        """Watches the broker that is now controller. Pass None if there is no controller, or if it is this broker."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -79,7 +79,7 @@ class ControllerWatch:
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self, controller_id: int) -> _Known | None:
-        """None if it is not controller, not registered, or not ottla's. Sets a watch on its registration."""
+        """Reads the broker's data and watches its registration. None if it is not controller, not registered, or not ottla's."""
         path = BrokerIdZNode.path(controller_id)
         try:
             _, epoch = await self._zk.get(ControllerEpochZNode.PATH)
@@ -102,7 +102,7 @@ class ControllerWatch:
         self._changed.set()
 
     async def _is_found_dead(self, known: _Known, watch: WatchConnection) -> bool:
-        """Returns False if its registration changed first, so that it must be read again."""
+        """Waits until the controller is found dead. Returns False if its registration changed first and must be read again."""
         is_dead = False
 
         def found_dead() -> None:
@@ -118,7 +118,7 @@ class ControllerWatch:
         return is_dead
 
     async def _remove(self, known: _Known) -> None:
-        """Makes the office free, unless a controller was elected or the broker registered again in the meantime."""
+        """Deletes `/controller`, unless a controller was elected or the broker registered again in the meantime."""
         path = BrokerIdZNode.path(known.broker_id)
         operations: list[Op] = [
             CheckOp(ControllerEpochZNode.PATH, known.epoch_version),

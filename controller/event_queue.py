@@ -9,7 +9,7 @@ from controller.events import Event
 
 
 class EventQueue:
-    """Keeps the order, and each event only once: one look at the state answers all requests for a look."""
+    """Keeps the order, and each event only once: one reaction, which reads the current state, serves all equal events."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()

@@ -1,7 +1,7 @@
-"""The events of a controller (CTL-3). Watches, timers and requests only create these; one queue processes them in order.
+"""The events of a controller (CTL-3). Watches, timers and requests only create events; the controller processes them in order.
 
-Most only say that something must be read again. The reaction reads the current state, so an event that is repeated, late, or from
-an earlier term does no harm.
+Most events only mean that something must be read again. The reaction reads the current state, so an event that is repeated, late, or
+from an earlier term does no harm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """`/controller` may have changed or been removed, or this broker has a new session: read it, and run if it is free."""
+    """`/controller` may have changed or been removed, or this broker has a new session: read it, and run for election if it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ReplicasDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ElectionsRequested:
-    """An admin requests elections (CTL-12); `partitions` None: wherever one is needed. The answer goes to `ticket`."""
+    """An admin requests elections (CTL-12); `partitions` None means wherever one is needed. The answer goes to `ticket`."""
 
     unclean: bool
     partitions: frozenset[TopicPartition] | None
@@ -68,7 +68,7 @@ class ElectionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class UncleanElectionsAllowed:
-    """`unclean.leader.election.enable` was enabled for `topic`, or for all (None): partitions without a leader may get one."""
+    """`unclean.leader.election.enable` was enabled for `topic`, or by default (None): partitions without a leader may get one."""
 
     topic: str | None
 
@@ -85,7 +85,7 @@ class LogDirsFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasFailed:
-    """A broker, in the life of `broker_epoch`, answered a LeaderAndIsr with KAFKA_STORAGE_ERROR for these (LOG-6)."""
+    """A broker, in the life of `broker_epoch`, answered a LeaderAndIsr with KAFKA_STORAGE_ERROR for these partitions (LOG-6)."""
 
     broker: int
     broker_epoch: int
@@ -94,9 +94,9 @@ class ReplicasFailed:
 
 @dataclass(frozen=True, slots=True)
 class LogsMissing:
-    """A broker, in the life of `broker_epoch`, is in the ISR of these but has lost their logs (FLT-33).
+    """A broker, in the life of `broker_epoch`, is in the ISR of these partitions but has lost their logs (FLT-33).
 
-    Each comes with the leader epoch of the LeaderAndIsr that the broker refused.
+    Each partition comes with the leader epoch of the LeaderAndIsr that the broker refused.
     """
 
     broker: int
@@ -116,7 +116,7 @@ class ReassignmentsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsAltered:
-    """An admin starts moves, or cancels those with target None (CTL-10, CTL-11); the answer goes to `ticket`."""
+    """An admin starts moves, or cancels those with target None (CTL-10, CTL-11). The answer goes to `ticket`."""
 
     targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
     ticket: int
@@ -129,7 +129,7 @@ class RebalanceDue:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequested:
-    """A broker wants to stop (STA-2); the answer goes to the waiter of `ticket`."""
+    """A broker wants to stop (STA-2). The answer goes to `ticket`."""
 
     request: ControlledShutdownRequest
     ticket: int
@@ -155,4 +155,4 @@ Event = (
     | RebalanceDue
     | ControlledShutdownRequested
 )
-"""All of them."""
+"""Every kind of event."""

@@ -1,4 +1,4 @@
-"""The replica's states and the transitions that are allowed (CTL-4, Kafka's ReplicaStateMachine). Pure."""
+"""The replica's states and the allowed transitions (CTL-4, Kafka's ReplicaStateMachine). Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class ReplicaStatus(Enum):
-    """New: made, not told yet. Online: told to lead or follow. Offline: its broker is gone or told to stop. The rest: deletion."""
+    """New: not announced yet. Online: leads or follows. Offline: its broker or disk failed, or it was stopped. The others: deletion."""
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"
@@ -34,7 +34,7 @@ ALLOWED_FROM: Mapping[ReplicaStatus, frozenset[ReplicaStatus]] = MappingProxyTyp
         ReplicaStatus.NON_EXISTENT: frozenset({ReplicaStatus.DELETION_SUCCESSFUL}),
     }
 )
-"""target -> the states it may be reached from."""
+"""target -> the states from which it may be reached."""
 
 
 def may_become(current: ReplicaStatus, target: ReplicaStatus) -> bool:

@@ -1,4 +1,4 @@
-"""One term of office: what an elected controller works with, and the steps that all its reactions share."""
+"""One term of a controller: the objects that it works with, and the steps that all its reactions share."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ITEMS_AT_ONCE = 1000
 Item = TypeVar("Item")
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
-"""(partition, its current state) -> the state to write, or None for none."""
+"""(partition, its current state) -> the state to write, or None to write nothing."""
 
 DecideSome = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, LeaderAndIsr]]]
-"""Some partitions -> the states to write, for those that get one."""
+"""Some partitions -> the states to write, for the partitions that change."""
 
 Write = Callable[[Mapping[TopicPartition, LeaderAndIsr]], Coroutine[Any, Any, Written]]
 """From the store."""
@@ -61,7 +61,7 @@ class ControllerSettings:
 
 
 class Term:
-    """Every reaction has the same four steps: decide, persist, apply, announce. What was not written is never announced."""
+    """Every reaction has the same four steps: decide, persist, apply, announce. A state that was not written is never announced."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class Term:
     async def announce(
         self, announcement: Announcement, *, is_repeated: bool = False
     ) -> list[asyncio.Future[ControlResponse]]:
-        """Queues the requests. Returns the future answers to the LeaderAndIsr requests.
+        """Queues the requests. Returns the future answers to the LeaderAndIsr requests. Raises ControllerMoved.
 
-        `is_repeated`: the next announcement will repeat most of this one. If there is much to send, the broker in which this controller
-        runs gets its turns in between (NET-4). Raises ControllerMoved.
+        `is_repeated`: the next announcement will repeat most of this one, so the packed states are kept. A large announcement pauses, so
+        that the broker in which this controller runs gets its turns (NET-4).
         """
         for _ in announcement.pack_in_slices():
             await self.store.others_turn()
@@ -116,7 +116,7 @@ class Term:
         return answers
 
     async def carry_out(self, steps: Generator[None, None, Item]) -> Item:
-        """The return value of `steps`; others can run at each pause. Raises ControllerMoved."""
+        """Runs `steps` to its end and returns its value. Other tasks can run at each pause. Raises ControllerMoved."""
         while True:
             try:
                 next(steps)
@@ -126,9 +126,9 @@ class Term:
             await self.store.others_turn()
 
     async def in_slices(self, items: Iterable[Item], size: Callable[[Item], int] = lambda _: 1) -> AsyncIterator[Item]:
-        """Yields the items, with pauses in which others can run. Only this reaction changes the cluster meanwhile.
+        """Yields the items, with pauses in which other tasks can run. They do not change the cluster state.
 
-        `size` returns how many partitions an item stands for. Raises ControllerMoved.
+        `size` returns the number of partitions in an item. Raises ControllerMoved.
         """
         done = 0
         for item in items:
@@ -150,11 +150,11 @@ class Term:
     ) -> set[TopicPartition]:
         """Decides, persists and applies a new state for each partition, and adds the written ones to the announcement.
 
-        Returns the written states. If a leader wrote its ISR in between, the decision is repeated with the current state. Raises
-        ControllerMoved.
+        Returns the partitions that were written. If a leader wrote its ISR in between, the decision is repeated with the current state.
+        Raises ControllerMoved.
 
-        A leader may have written its ISR without having announced it, so that a decision to change nothing would be based on an old state.
-        With `reads`, such a decision is made on ZooKeeper's current state (CTL-5).
+        A leader may have written an ISR that it has not announced yet. A decision to change nothing would then be based on an old state.
+        With `reads`, such a decision is made again on ZooKeeper's current state (CTL-5).
         """
         waiting = [tp for tp in partitions if tp in self.cluster.leadership]
         changed: set[TopicPartition] = set()
@@ -188,7 +188,7 @@ class Term:
     async def write_in_slices(
         self, partitions: Sequence[TopicPartition], decide: DecideSome, write: Write
     ) -> AsyncIterator[Written]:
-        """The written states, slice by slice: while ZooKeeper writes one, the next is decided and the last is applied."""
+        """Yields the written states of each slice. While ZooKeeper writes a slice, the next is decided and the previous is applied."""
         writes: deque[asyncio.Task[Written]] = deque()
         try:
             for at in range(0, len(partitions), DECISIONS_AT_ONCE):
@@ -220,7 +220,7 @@ class Term:
             self._write_event()
 
     def _write_events_later(self) -> None:
-        """Defers the event log of a large change until the brokers have been informed: they wait for leaders."""
+        """Writes the event log of a large change only after its requests are queued: the brokers wait for leaders."""
         if self._unwritten_events and (self._event_writer is None or self._event_writer.done()):
             self._event_writer = asyncio.get_running_loop().create_task(self._write_events())
 
@@ -242,7 +242,7 @@ class Term:
         self.cluster.load_leadership(states)
 
     def adopt(self, found: Mapping[TopicPartition, LeaderAndIsr | None]) -> list[TopicPartition]:
-        """Adopts states that others wrote. Returns the partitions that have one."""
+        """Adopts states that others wrote. Returns the partitions whose state was adopted."""
         adopted = []
         for tp, state in found.items():
             if state is None:

@@ -1,4 +1,4 @@
-"""Requests of this process to its own controller: each waits under a ticket until the controller has processed it (CTL-3)."""
+"""Requests of this process to its own controller. Each has a ticket and waits until the controller has processed it (CTL-3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tickets:
         self._last = 0
 
     def issue(self) -> tuple[int, asyncio.Future[Any]]:
-        """A new ticket, and the future that its holder awaits."""
+        """A new ticket, and the future answer that its holder awaits."""
         self._last += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._last] = answer
@@ -34,6 +34,6 @@ class Tickets:
             waiter.set_exception(error)
 
     def refuse_all(self) -> None:
-        """Refuses all tickets, because the term is over and the next controller is responsible."""
+        """Refuses all tickets with NOT_CONTROLLER, because the term is over."""
         for ticket in list(self._waiting):
             self.refuse(ticket, KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is no longer the controller"))

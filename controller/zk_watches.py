@@ -1,6 +1,6 @@
 """ZooKeeper watches that put an event into the controller's queue, and do nothing else (CTL-3).
 
-CTL-2 orders them: reassignments, preferred elections, topics, topic deletions, broker ids. A watch
+A new controller sets them in the order of CTL-2: reassignments, preferred elections, topics, topic deletions, broker ids. A watch
 fires once; the reaction's own read sets the next one.
 """
 
@@ -26,7 +26,7 @@ from protocol.zk.session import WatchEvent
 
 @dataclass(frozen=True, slots=True)
 class ZnodeWatch:
-    """Posts `event`. Equal watches on a node are one: the session ensures it."""
+    """Posts `event`. The session treats equal watches on a node as one."""
 
     post: Callable[[Event], None]
     event: Event
@@ -37,7 +37,7 @@ class ZnodeWatch:
 
 @dataclass(frozen=True, slots=True)
 class TopicWatch:
-    """Posts the name of the topic whose node has changed."""
+    """Posts AssignmentChanged for the topic whose node changed."""
 
     post: Callable[[Event], None]
 

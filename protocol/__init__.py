@@ -1,5 +1,5 @@
-"""What two processes must agree on: Kafka's wire format, the control RPC, ZooKeeper's paths and JSON, error codes.
+"""The formats that processes share: Kafka's wire format, the control RPC, ZooKeeper's paths and JSON, error codes.
 
-Also rules that two packages apply alike: which names and ids are legal, where replicas are placed (the broker for new topics,
-`ottla reassign` for its plans), when a process counts as dead (the controller, and brokers for each other).
+It also has rules that several packages apply alike: which names and ids are legal, where replicas are placed (by the broker for new
+topics, by `ottla reassign` for its plans), and when a process counts as dead (for the controller, and for brokers about each other).
 """

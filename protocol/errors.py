@@ -186,7 +186,7 @@ RETRIABLE = frozenset(
 
 
 def error_name(code: int) -> str:
-    """The name of the code, or a text for an unknown code from another broker."""
+    """The name of the code; `error <code>` for an unknown code from another broker."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -197,8 +197,8 @@ class KafkaError(Exception):
     """An error that a client sees as `code`.
 
     It is raised below the API layer and mapped once, at that layer's boundary, to the error code of a partition, topic or response.
-    If the response has room, the client gets `message` and `record_errors`: (index in the batch, reason) for each record because of
-    which a batch was refused.
+    If the response has fields for them, the client also gets `message` and `record_errors`: (index in the batch, reason) for each
+    record that caused the refusal of a batch.
     """
 
     def __init__(self, code: ErrorCode, message: str = "", record_errors: Sequence[tuple[int, str]] = ()) -> None:

@@ -1,12 +1,12 @@
-"""Connections to nodes (NET-3): the client side of brokers and controller, for Kafka frames and control RPC.
+"""Sends requests of brokers and controller to other nodes (NET-3), for Kafka frames and control RPC.
 
-Both protocols put an int32 length before a frame, and an int32 correlation id first in a response. Each node has at most one
+In both protocols a frame starts with an int32 length, and a response with an int32 correlation id. Each node has at most one
 connection, which is opened when there is something to send:
 
   no connection --send--> back-off wait --> connecting --> connected --request timed out, reset, garbage--> no connection
 
-Requests to a node are sent in the order of the calls and answered in that order. A request without an answer fails with its
-connection. Nothing is retried automatically, because only the caller knows whether that is safe (CTL-15, BUG-4).
+Requests to a node are sent and answered in the order of the calls. A request without an answer fails when its
+connection ends. Nothing is retried automatically, because only the caller knows whether that is safe (CTL-15, BUG-4).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from protocol.kafka.framing import Buffer, frame
 
 Address = tuple[str, int]
 Encode = Callable[[int], Sequence[Buffer]]
-"""Encodes a request with this correlation id as buffers, without the length."""
+"""correlation id -> the request with that id as buffers, without the length."""
 
 RECEIVE_BUFFER_SIZE = 64 * 1024
-"""Bytes. A frame that does not fit gets its own buffer, into which the rest is received."""
+"""Bytes. A frame that does not fit gets a buffer of its own, which receives the rest."""
 
 JITTER = 0.2
-"""Back-off times vary by this share in both directions, so that brokers that lost the same node do not reconnect in step."""
+"""Back-off times vary by this share in both directions, so that brokers that lost the same node do not reconnect all at once."""
 
 _LENGTH_SIZE = 4
 _CORRELATION_ID_SIZE = 4
@@ -40,11 +40,11 @@ class Disconnected(ConnectionError):
 
 
 class RequestTimedOut(TimeoutError):
-    """There was no answer in time, and the connection was closed. The request may have been processed."""
+    """There was no answer in time, so the connection was closed. The request may have been processed."""
 
 
 class MonotonicClock(Protocol):
-    """The part of the injected clock that is needed here."""
+    """The part of the injected clock that the network client needs."""
 
     def monotonic(self) -> float:
         """Seconds that only go forward."""
@@ -110,14 +110,14 @@ class _Connection(asyncio.BufferedProtocol):
     def _settle(self, answer: asyncio.Future[memoryview], outcome: memoryview | Exception) -> None:
         self.slots.release()
         if answer.done():
-            return  # Its caller was cancelled; its place in the order was kept until now.
+            return  # The caller was cancelled; the request kept its place in the order until now.
         if isinstance(outcome, Exception):
             answer.set_exception(outcome)
         else:
             answer.set_result(outcome)
 
     def _check_deadline(self) -> None:
-        """One timer, for the oldest request: later requests have later deadlines."""
+        """Ends the connection if the oldest request is late. One timer is enough: later requests have later deadlines."""
         self._timer = None
         if not self._in_flight:
             return
@@ -188,7 +188,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class _Node:
-    """The state of one address. `ready` exists while connecting: its result is None, or the reason for the failure."""
+    """The state of one address. `ready` exists while connecting; its result is None, or the reason for the failure."""
 
     def __init__(self) -> None:
         self.connection: _Connection | None = None
@@ -199,11 +199,11 @@ class _Node:
 
 
 class NetworkClient:
-    """Sends requests to nodes over one connection each. All times are in milliseconds; used from one event loop only.
+    """Sends requests to nodes, over one connection to each. Must be used from one event loop only.
 
     `random` returns numbers in [0, 1) for the jitter. `connect_timeout_ms` is short, so that a node that was unreachable is found
-    again soon: the system's own retries of one connection become seconds apart. An answer announced as longer than
-    `response_bytes_max` closes the connection, because its buffer is allocated at once.
+    again soon: the system retries a connection at intervals that grow to seconds. An answer with a length above `response_bytes_max`
+    closes the connection, because its buffer would be allocated at once.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class NetworkClient:
         self._is_closed = False
 
     async def send(self, node: Address, encode: Encode) -> memoryview:
-        """The response frame after its length; it starts with the correlation id, which was checked.
+        """The response frame without its length. It starts with the correlation id, which is already checked.
 
         Waits for a connection (and its back-off), then for a place among `max_in_flight`, then for the answer. Raises Disconnected or
         RequestTimedOut; only the wait for the answer counts towards the request's timeout.
@@ -269,13 +269,13 @@ class NetworkClient:
             known.ready.set_result(error)
 
     def close(self) -> None:
-        """Closes everything; waiting and later sends fail with Disconnected."""
+        """Closes all connections. Waiting and later sends fail with Disconnected."""
         self._is_closed = True
         for node in list(self._nodes):
             self.disconnect(node)
 
     def connection_ended(self, address: Address, connection: _Connection) -> None:
-        """Called once by a connection: the next connection to that node waits for a back-off."""
+        """Called by a connection when it ends. The next connection to that node waits for a back-off."""
         node = self._nodes.get(address)
         if node is not None and node.connection is connection:
             node.connection = None
@@ -290,7 +290,7 @@ class NetworkClient:
         node.retry_at = self.clock.monotonic() + delay
 
     async def _connected(self, address: Address) -> _Connection:
-        """The connection to that node, opened if there is none. All callers share one attempt; if it fails, all fail."""
+        """The connection to that node, which is opened if there is none. All callers share one attempt; if it fails, all fail."""
         if self._is_closed:
             raise Disconnected("this network client is closed")
         node = self._nodes.setdefault(address, _Node())
@@ -329,7 +329,7 @@ class NetworkClient:
             error = Disconnected(f"cannot connect to {host}:{port}: {failure}")
             error.__cause__ = failure
         if error is not None:
-            # It may be open all the same: established at the moment of the timeout, and closed silently by the loop.
+            # The connection may be open: established at the moment of the timeout, and closed silently by the loop.
             connection.end(error)
         if connection.is_open:
             node.connection = connection

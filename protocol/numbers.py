@@ -1,8 +1,8 @@
 """Parses numbers in texts from outside: settings, options, files, znodes. One strict parser for all of them.
 
 Kafka trims a setting (`ConfigDef.parseType`) and parses it with Java's `Integer.parseInt`, `Long.parseLong` or `Double.parseDouble`.
-Of the forms that these accept, this accepts ASCII digits with an optional sign, and for doubles a point and an exponent. It
-deliberately refuses digits of other scripts, hexadecimal, `1f`, and `NaN` and `Infinity`, which pass Kafka's limits because every
+This parser accepts only some of their forms: ASCII digits with an optional sign, and for doubles a point and an exponent. It
+deliberately refuses digits of other scripts, hexadecimal, `1f`, `NaN` and `Infinity`. Kafka's limits do not stop NaN, because every
 comparison with NaN is false. Python's `1_000` is not a number in Kafka either.
 """
 
@@ -38,5 +38,5 @@ def decimal_number(text: str) -> float:
 
 
 def is_plain_number(text: str) -> bool:
-    """Whether it has only the digits 0 to 9, without sign or blanks, as in ids, ports and numbers in names."""
+    """Whether `text` has only the digits 0 to 9, without sign or blanks, as in ids, ports and numbers in names."""
     return len(text) <= DIGITS_MAX and _PLAIN.fullmatch(text) is not None

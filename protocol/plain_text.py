@@ -1,7 +1,7 @@
 """Makes text from outside safe for one line of a log or a terminal.
 
-A client chooses its client id, group id and member id, the names it requests and the values it sets. A newline in one of them would
-forge a log line, an escape sequence would control the terminal that shows it, a bidi control would reorder the visible text.
+A client chooses its client id, group id and member id, the names it requests and the values it sets. A newline in such a text could
+forge a log line, an escape sequence could control the terminal that shows it, and a bidi control could reorder the visible text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ def escaped(text: str) -> str:
     r"""`text` with everything unprintable written as Python does: `\n`, `\x1b`, `\u2028`, `\udc80`.
 
     Unprintable are control characters (C0, DEL, C1), line and paragraph separators, bidi controls and other invisible characters,
-    surrogates, and blanks other than the space. Backslashes stay, because paths and regular expressions contain them.
+    surrogates, and blanks other than the space. Backslashes are kept, because paths and regular expressions contain them.
     """
     if text.isprintable():
         return text
@@ -24,7 +24,7 @@ def escaped_lines(text: str) -> str:
 
 
 def shortened(text: str, length_max: int) -> str:
-    """At most `length_max` characters of `text`, and how many were left out."""
+    """At most `length_max` characters of `text`, and the number of characters that were left out."""
     if len(text) <= length_max:
         return text
     return f"{text[:length_max]}... ({len(text) - length_max:,} more characters)"

@@ -1,8 +1,8 @@
-"""A TCP connection with itself: a possible result of connecting to a port without a listener.
+"""Detects a TCP connection with itself, a possible result of connecting to a port without a listener.
 
 The system picks the local port of a new connection from its ephemeral range. If the wanted port is in that range, on this host,
-and unused, the system may pick that very port. TCP's simultaneous open then connects the socket with itself. This looks like a
-listener but proves that there is none. It also occupies the port, so that a server cannot listen on it.
+and unused, the system may pick the same port. TCP's simultaneous open then connects the socket with itself. Such a connection looks
+like a listener but proves that there is none. It also occupies the port, so that a server cannot listen on it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def topic_id_uuid(text: str) -> uuid.UUID:
 
 
 def new_topic_id(random_bytes: bytes) -> str:
-    """The text of a new id from 16 random bytes; as in Kafka it never starts with `-`, which looks like an option."""
+    """The text of a new id from 16 random bytes. As in Kafka it never starts with `-`, which would look like an option."""
     first, rest = random_bytes[0], random_bytes[1:]
     if topic_id_text(uuid.UUID(bytes=random_bytes)).startswith("-"):
         first &= 0x7F

@@ -1,4 +1,4 @@
-"""The nouns that broker, controller and tools share: frozen values without I/O."""
+"""The types that broker, controller and tools share: immutable values without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_EPOCH = -1
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; prints as Kafka does, `topic-0`."""
+    """One partition of one topic. Its text is Kafka's, for example `topic-0`."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class BrokerInfo:
 
 
 class LeaderAndIsr(NamedTuple):
-    """The content of a partition's state znode, with the znode's version (-1: neither read from nor written to ZooKeeper)."""
+    """The content of a partition's state znode, with the znode's version (-1 if not yet read from or written to ZooKeeper)."""
 
     leader: int
     leader_epoch: int
@@ -63,7 +63,7 @@ class LeaderAndIsr(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The replicas of a partition (AR); in a reassignment also those being added and those being removed."""
+    """The replicas of a partition (AR). During a reassignment, `adding` and `removing` are parts of them."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()

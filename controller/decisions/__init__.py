@@ -1,4 +1,4 @@
-"""What the controller decides, pure: who leads, what a move or a deletion does next. `reactions/` carries it out.
+"""The controller's decisions: who leads, and what a move or a deletion does next. Pure. `reactions/` carries them out.
 
-`decisions.reassignment` is the arithmetic of a move, `reactions.reassignments` moves partitions; so for the other pairs.
+`decisions.reassignment` computes a move, and `reactions.reassignments` makes it. The other pairs are named alike.
 """

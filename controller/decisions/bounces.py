@@ -1,8 +1,8 @@
-"""Which brokers registered again since a partition's state was written: a new controller's view of the time before it. Pure.
+"""Finds, for a new controller, the brokers that registered again after a partition's state was written. Pure.
 
 A broker epoch is the czxid of the broker's registration, and a state's znode has the zxid of its last write (mzxid). Both come from
-ZooKeeper's one counter, so they show what came first. A member of the ISR with a newer registration has died since, or lost its
-session, and no controller reacted: a reaction writes the state, and a broker enters the ISR only after it registered.
+ZooKeeper's one counter, so the smaller one came first. A member of the ISR with a newer registration has died or lost its session
+since the write, and no controller reacted: a reaction writes the state, and a broker enters the ISR only after it registered.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class Bounces:
     def __init__(self, brokers: Collection[BrokerInfo]) -> None:
         by_epoch = sorted(brokers, key=lambda broker: broker.epoch)
         self._epochs = [broker.epoch for broker in by_epoch]
-        # One set for each number of older brokers, so that a hundred thousand states are compared without creating sets.
+        # One set for each number of older brokers: no set is created for each of a hundred thousand states.
         self._newer = [frozenset(broker.id for broker in by_epoch[at:]) for at in range(len(by_epoch) + 1)]
         self._of: dict[TopicPartition, frozenset[int]] = {}
 
     @property
     def newest(self) -> int:
-        """The greatest broker epoch: every live broker was already registered when later states were written."""
+        """The highest broker epoch. When a state with a higher mzxid was written, every live broker was already registered."""
         return self._epochs[-1] if self._epochs else 0
 
     def note(self, states: Mapping[TopicPartition, LeaderAndIsr], mzxids: Mapping[TopicPartition, int]) -> None:
-        """`mzxids`: those of the states that were written before `newest`."""
+        """`mzxids` has only the states that were written before `newest`."""
         epochs, newer, of = self._epochs, self._newer, self._of
         for tp, mzxid in mzxids.items():
             since = newer[bisect_right(epochs, mzxid)]

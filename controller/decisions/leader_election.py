@@ -1,7 +1,7 @@
-"""Who leads (CTL-5, CTL-6, CTL-12, STA-2; Kafka's Election and PartitionLeaderElectionAlgorithms). Pure.
+"""Decides who leads (CTL-5, CTL-6, CTL-12, STA-2; Kafka's Election and PartitionLeaderElectionAlgorithms). Pure.
 
-Each function takes what is known of one partition and returns the state to write, with the leader epoch raised by one and the
-znode version to overwrite kept; or None if nothing is to be written.
+Each election returns the state to write for one partition, or None if nothing is to be written. The new state has the next leader
+epoch, and the znode version of the old state, which the write must find.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def after_failure(
     *,
     unclean_allowed: bool,
 ) -> LeaderAndIsr | None:
-    """CTL-5: the leader is gone. None if there was no leader before and there is none now.
+    """CTL-5: elects a leader after the failure of the old one. None if there was no leader before and there is none now.
 
-    The new leader is the first live replica, in the order of the assignment, that is in the ISR; the new ISR is its live part. If
-    there is none: any live replica alone, if unclean election is allowed (INV-18), else no leader, and the ISR stays (INV-4).
+    The new leader is the first live replica, in the order of the assignment, that is in the ISR. The new ISR is the live part of the old.
+    If no member of the ISR is live, the first live replica leads alone if unclean election is allowed (INV-18). Otherwise there is no
+    leader, and the ISR stays (INV-4).
     """
     for replica in replicas:
         if replica in live and replica in state.isr:
@@ -48,7 +49,7 @@ def is_unclean(before: LeaderAndIsr, after: LeaderAndIsr) -> bool:
 
 
 def without_replicas(state: LeaderAndIsr, gone: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """Removes followers on dead or stopping brokers from the ISR; never the leader, and none while there is no leader (INV-4)."""
+    """Removes the replicas in `gone` from the ISR; never the leader, and none while there is no leader (INV-4)."""
     if state.leader == NO_LEADER:
         return None
     isr = tuple(member for member in state.isr if member not in gone or member == state.leader)
@@ -65,16 +66,16 @@ def after_unseen_bounces(
 ) -> LeaderAndIsr | None:
     """CTL-5 at the start of a term: `bounced` registered again after the state was written, and may have lost records.
 
-    1. If a member is live that did not bounce, the bounced members leave the ISR, as after a bounce that was seen. If the leader is
-       one of them, such a member leads. It must be one of `answering`, which have answered this controller: a session outlives its
-       process, and after a crash of the whole cluster, brokers that are not back yet look as if they had not bounced. If only they
-       were left in the ISR, the partition would go offline when their sessions end.
+    1. If a live member of the ISR did not bounce and has answered this controller (`answering`), the bounced members leave the ISR, as
+       after a bounce that was seen. If the leader bounced, such a member leads. The answer is required because a session outlives its
+       process: after a crash of the whole cluster, brokers that are not back yet seem not to have bounced. If only they were left in
+       the ISR, the partition would go offline when their sessions end.
     2. Without such a member (the whole cluster was restarted) no member is better than the others. The ISR keeps all its live members:
-       fewer would cost availability, and below `min.insync.replicas` also writes. A bounced leader keeps leading, but in a new
-       epoch: the others truncate to what it still has, and no record that it lost shares epoch and offset with another (INV-5).
+       a smaller ISR would cost availability, and below `min.insync.replicas` also writes. A bounced leader keeps leading, but in a new
+       epoch: its followers truncate to its log, and no record that it lost shares epoch and offset with another record (INV-5).
 
-    None if nothing is to be written, or if the ordinary election must decide: there is no leader, or the leader is dead and all
-    possible successors have bounced.
+    None if nothing is to be written, or if the ordinary election must decide: there is no leader, or the leader is dead and no possible
+    successor fulfils 1.
     """
     if state.leader == NO_LEADER:
         return None
@@ -96,7 +97,7 @@ def before_shutdown(
     stopping: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """STA-2: the leader is about to stop. None if no other member of the ISR can take over: it then leads to the end."""
+    """STA-2: the leader is about to stop. None if no other member of the ISR can take over; the leader then leads until it stops."""
     leader = next((r for r in replicas if r in live and r in state.isr and r not in stopping), None)
     if leader is None:
         return None
@@ -107,7 +108,7 @@ def before_shutdown(
 def preferred(
     state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """CTL-12: the first replica leads, if it is live, in the ISR, and not already the leader."""
+    """CTL-12: the first replica becomes leader, if it is live, in the ISR, and not already the leader."""
     wanted = replicas[0] if replicas else NO_LEADER
     if wanted == state.leader or wanted not in live or wanted not in state.isr:
         return None
@@ -117,7 +118,7 @@ def preferred(
 def among(
     state: LeaderAndIsr, replicas: Sequence[int], live: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """CTL-10: restricts the partition to these replicas. The leader stays if it is one of them, the others leave the ISR.
+    """CTL-10: restricts the partition to these replicas. The leader stays if it is one of them. All other replicas leave the ISR.
 
     None if the ISR would become empty, or if there is a leader now and there would be none (INV-4, INV-18).
     """

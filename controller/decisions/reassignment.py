@@ -1,7 +1,7 @@
 """The arithmetic of a reassignment (CTL-10; Kafka's ReplicaAssignment and KIP-455). Pure.
 
-A partition that moves has all its replicas at once, the target's first: `[2,0,1]`, adding `[2]`, removing `[1]` is a move from
-`{0,1}` to `[2,0]`. The original order is not stored: after a cancellation the partition has `[0,1]`.
+During a move, the assignment has the replicas of the target first, then the others: `[2,0,1]` with adding `[2]` and removing `[1]` is
+a move from `{0,1}` to `[2,0]`. The original order is not stored: after a cancellation the partition has `[0,1]`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def origin_of(assignment: Assignment) -> tuple[int, ...]:
 
 
 def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
-    """The assignment during the move from the original of `current`; of an earlier target only the common replicas remain."""
+    """The assignment during a move from the original replicas of `current` to `target`. Replicas of only an earlier target are dropped."""
     origin = origin_of(current)
     replicas = tuple(dict.fromkeys((*target, *origin)))
     return Assignment(
@@ -38,12 +38,12 @@ def reassign_to(current: Assignment, target: Sequence[int]) -> Assignment:
 
 
 def no_longer_needed(current: Assignment, new: Assignment) -> tuple[int, ...]:
-    """Replicas of a dropped target, which can be deleted without waiting."""
+    """The replicas of only a dropped target. They can be deleted without waiting."""
     return tuple(replica for replica in current.replicas if replica not in new.replicas)
 
 
 def is_complete(assignment: Assignment, isr: Collection[int]) -> bool:
-    """INV-25: whether all of the target are in sync. Never true of an empty target, which only a person can have written."""
+    """INV-25: whether all replicas of the target are in the ISR. False for an empty target, which only a person can have written."""
     target = target_of(assignment)
     return bool(target) and set(target) <= set(isr)
 
@@ -56,10 +56,10 @@ def plan(
     *,
     is_being_deleted: bool = False,
 ) -> Assignment:
-    """The partition's new assignment; `target` None cancels. `live` are the brokers that may get replicas.
+    """The partition's new assignment; `target` None cancels the move. `live` are the brokers that may get new replicas.
 
-    Brokers that already have a replica may be dead; those that would get one may not. Raises KafkaError, with Kafka's codes and in
-    Kafka's order: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
+    Target brokers that already have a replica may be dead. Raises KafkaError, with Kafka's codes and in Kafka's order:
+    INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
     """
     if target is None:
         if not is_under_way(current):

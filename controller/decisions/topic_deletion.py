@@ -1,10 +1,10 @@
-"""Which topics may be deleted, what to do for them now, and which are finished (CTL-9, Kafka's TopicDeletionManager). Pure.
+"""Decides which topics may be deleted, what to do next, and which are finished (CTL-9, Kafka's TopicDeletionManager). Pure.
 
 A topic is queued when an admin requests its deletion; from then on it is not reassigned or extended. Its deletion starts when no
-reassignment of it is in progress. It is finished when every replica has confirmed its deletion (INV-26). Until then each replica is
+reassignment of it is in progress. It is finished when every replica has confirmed its deletion (INV-26). States of a replica:
 
-  waiting for its broker (ReplicaDeletionIneligible) -> to be told (Offline) -> told (Started) -> deleted (Successful)
-       ^-- the broker died, or answered with an error: it is told again in its next life --'
+  its broker is dead (ReplicaDeletionIneligible) -> request due (Offline) -> requested (Started) -> deleted (Successful)
+       ^-- the broker died or answered with an error: its next life gets the request again --'
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTLED = (
     ReplicaStatus.DELETION_SUCCESSFUL,
     ReplicaStatus.DELETION_INELIGIBLE,
 )
-"""A replica in one of these states does not get the request (again) in this life of its broker."""
+"""A replica in one of these states does not get the request, or not again, in this life of its broker."""
 
 OUT_OF_REACH = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
 """States in which a replica on a dead broker needs no change."""
@@ -36,7 +36,7 @@ def replicas_of(cluster: ClusterState, topic: str) -> Iterator[Replica]:
 
 
 def may_begin(cluster: ClusterState) -> list[str]:
-    """Queued topics that no reassignment blocks."""
+    """The queued topics whose deletion can start: no reassignment blocks it."""
     waiting = cluster.topics_to_delete - cluster.deletions_begun
     if not waiting:
         return []
@@ -45,7 +45,7 @@ def may_begin(cluster: ClusterState) -> list[str]:
 
 
 def finished(cluster: ClusterState) -> list[str]:
-    """INV-26: topics whose replicas have all confirmed."""
+    """INV-26: the topics whose replicas have all confirmed their deletion."""
     return sorted(
         topic
         for topic in cluster.deletions_begun
@@ -57,7 +57,7 @@ def finished(cluster: ClusterState) -> list[str]:
 
 
 def replicas_to_stop(cluster: ClusterState) -> list[Replica]:
-    """Replicas on live brokers that must get the request now."""
+    """The replicas on live brokers that must get the request now."""
     return [replica for replica in being_deleted(cluster) if is_to_be_stopped(cluster, replica)]
 
 
@@ -80,8 +80,10 @@ def is_out_of_reach(cluster: ClusterState, replica: Replica) -> bool:
 
 
 def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Replica]:
-    """Logs that may be on the disks of these live brokers without being assigned to them, because a reassignment could not reach
-    them. They are deleted with their topic; otherwise a later topic of that name would find them."""
+    """Logs that may be on these live brokers although they are not assigned to them, because a reassignment could not reach the broker.
+
+    They are deleted with their topic. Otherwise a later topic of that name would find them.
+    """
     return [
         (broker, TopicPartition(topic, partition))
         for topic in sorted(cluster.deletions_begun)
@@ -92,12 +94,12 @@ def strays_to_stop(cluster: ClusterState, brokers: Collection[int]) -> list[Repl
 
 
 def replicas_out_of_reach(cluster: ClusterState) -> list[Replica]:
-    """Replicas on dead brokers that have not confirmed and are not yet marked as unreachable."""
+    """The replicas on dead brokers that have not confirmed and are not yet ineligible."""
     return [replica for replica in being_deleted(cluster) if is_out_of_reach(cluster, replica)]
 
 
 def why_ineligible(cluster: ClusterState, topic: str) -> str | None:
-    """What blocks a queued topic, for a person; None if it only waits for answers."""
+    """The reason why a queued topic is blocked, for a person; None if the topic only waits for answers."""
     moving = sorted(tp.partition for tp in cluster.reassigning if tp.topic == topic)
     if moving and topic not in cluster.deletions_begun:
         return f"partitions {moving} are being reassigned"

@@ -1,1 +1,1 @@
-"""The controller's reaction to each kind of event; each has four steps: decide, persist, apply, announce."""
+"""The controller's reactions, one for each kind of event. Each has four steps: decide, persist, apply, announce."""

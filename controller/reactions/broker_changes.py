@@ -1,4 +1,4 @@
-"""Brokers that registered, disappeared, bounced or are about to stop (CTL-5, STA-1, STA-2, FLT-23)."""
+"""Reacts to brokers that registered, died, bounced or are about to stop (CTL-5, STA-1, STA-2, FLT-23)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 async def compare_brokers(term: Term, found: Mapping[int, BrokerInfo]) -> None:
     """Reacts to the difference between the brokers registered now and those registered before.
 
-    1. A broker whose znode has another czxid has died and started again in between: failure, then startup (BUG-16).
-    2. New brokers can lead the dead brokers' partitions at once. Bounced ones can only after their failure is written, so that every
-       leadership they had gets a new epoch.
-    3. All announcements are sent together: new brokers first get the whole cluster (STA-1), then everyone gets the changes.
+    1. A broker whose znode has another czxid has bounced: it is handled as a failure, then as a startup (BUG-16).
+    2. New brokers can lead the partitions of dead brokers at once. Bounced brokers can lead only after their failure is written, so that
+       each of their leaderships gets a new epoch.
+    3. All announcements are sent together: new brokers first get the whole cluster (STA-1), then all brokers get the changes.
     """
     cluster = term.cluster
     known = cluster.brokers
@@ -61,7 +61,7 @@ def _add(term: Term, broker: BrokerInfo) -> None:
 
 
 async def _fail_over(term: Term, dead: Collection[int], announcement: Announcement) -> None:
-    """CTL-5: elects other leaders for the partitions of the dead; removes the dead from other ISRs."""
+    """CTL-5: elects leaders for the partitions that the dead brokers led, and removes these brokers from the other ISRs."""
     cluster = term.cluster
     led = {tp for broker in dead for tp in cluster.led_by(broker)}
     followed = {tp for broker in dead for tp in cluster.replicas_on(broker)} - led
@@ -72,9 +72,9 @@ async def _fail_over(term: Term, dead: Collection[int], announcement: Announceme
 
 
 async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPartition], Announcement]:
-    """STA-2: moves its leaderships away; its followers leave the ISR and stop.
+    """STA-2: moves the broker's leaderships to other brokers. Its followers leave the ISR and stop.
 
-    Returns the partitions that it still leads although others have replicas, and the announcement, which the caller must send.
+    Returns the replicated partitions that the broker still leads, and the announcement, which the caller must send.
     """
     cluster = term.cluster
     cluster.stopping.add(broker)
@@ -92,7 +92,7 @@ async def on_controlled_shutdown(term: Term, broker: int) -> tuple[list[TopicPar
             return None
         replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.brokers.keys())
         new = leader_election.before_shutdown(state, replicas, able & reached, cluster.stopping, cluster.epoch)
-        # If there is nobody else, an unreachable replica: it must lead anyway once this broker is gone.
+        # If no reachable replica can lead, elect an unreachable one: it must lead anyway once this broker has stopped.
         return new or leader_election.before_shutdown(state, replicas, able, cluster.stopping, cluster.epoch)
 
     await term.change(led, move, announcement, reason="controlled shutdown", reads=True)

@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 async def on_broker_found_dead(term: Term, broker_id: int, broker_epoch: int, judgements: Judgements) -> None:
-    """Deletes the registration of this life of the broker, and no other.
+    """Deletes the registration of this life of the broker, and of no other life.
 
-    ZooKeeper can make a write conditional only on a version, and every life's node starts with version 0. So the czxid is compared in
-    a read just before. A later life would have to bind its listener after the last refusal and register within this one round trip; if
-    so, it sees that its node was removed and registers again.
+    ZooKeeper can make a write conditional only on a version, and the node of every life starts with version 0. Therefore the czxid is
+    compared in a read just before the write. This can delete the node of a later life only if that life binds its listener after the
+    last refusal and registers within this one round trip. It then sees that its node was removed, and registers again.
     """
     known = term.cluster.brokers.get(broker_id)
     if known is None or known.epoch != broker_epoch:
@@ -25,7 +25,7 @@ async def on_broker_found_dead(term: Term, broker_id: int, broker_epoch: int, ju
     path = BrokerIdZNode.path(broker_id)
     (node,) = await term.store.get_many([path])
     if node is None or node[1].czxid != broker_epoch:
-        return  # its end, or its next life, is already an event
+        return  # the end of this life is already an event
     stat = node[1]
     judgements.see(broker_id, stat.ephemeral_owner, stat.czxid)
     if judgements.is_refuted(broker_id, stat.ephemeral_owner):

@@ -1,16 +1,16 @@
-"""Log directories that failed on live brokers (LOG-6, FLT-28, FLT-29; Kafka's processLogDirEventNotification).
+"""Reacts to log directories that failed on live brokers (LOG-6, FLT-28, FLT-29; Kafka's processLogDirEventNotification).
 
 1. The broker writes `/log_dir_event_notification/log_dir_event_<seq>`, which contains only its id.
-2. The controller sends it a LeaderAndIsr for all its replicas, without changes. The broker answers KAFKA_STORAGE_ERROR for those that
-   it cannot serve. It does the same for any other LeaderAndIsr, in its next life or from the next controller, which also sends
-   everything once; so nothing of this needs to be stored.
-3. Those replicas are OfflineReplica from then on: they are not elected, leave the ISR, and clients see them as offline. Only the
-   answers of the broker's next life bring them back.
+2. The controller sends the broker an unchanged LeaderAndIsr for all its replicas. The broker answers KAFKA_STORAGE_ERROR for the
+   replicas that it cannot serve. Nothing of this needs to be stored, because the broker gives the same answer to every LeaderAndIsr,
+   and each of its lives and each controller starts with a full one.
+3. These replicas become OfflineReplica: they are not elected, leave the ISR, and clients see them as offline. They come back only
+   with the next life of the broker.
 
 If a disk was emptied or replaced (FLT-33, INV-1), the broker answers REPLICA_NOT_AVAILABLE for replicas that are in the ISR but
-missing on disk. Such a replica is offline too, but once it is out of the ISR it starts empty, like any replica that copies. If it is
-the only live member, nobody leads until another member is back, or a person requests an unclean election (`elections_by_request`).
-A topic that allows unclean elections does not elect it: an empty replica is worse than any other.
+missing on disk. Such a replica is offline too, but once it is out of the ISR it starts empty, like a new follower. If it is the only
+live member of the ISR, nobody leads until another member is back, or a person requests an unclean election (`elections_by_request`).
+The setting that allows unclean elections does not elect it: an empty replica is worse than any other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTITIONS_IN_A_LINE = 10
 
 
 async def on_log_dirs_failed(term: Term) -> None:
-    """Step 2. The notification is removed once the request is queued: a later controller sends it anyway."""
+    """Step 2. The notification is removed once the request is queued, because a later controller sends the request anyway."""
     paths, brokers = await term.store.log_dir_events(term.watches.log_dir_events)
     if not paths:
         return
@@ -66,9 +66,9 @@ async def on_replicas_failed(
 async def on_logs_missing(
     term: Term, broker_id: int, broker_epoch: int, partitions: Sequence[tuple[TopicPartition, int]]
 ) -> None:
-    """An emptied disk. Only the answer to the newest leader epoch counts: the broker answers again for a newer one.
+    """Handles an emptied disk. Only the answer for the newest leader epoch counts: the broker also answers for each newer epoch.
 
-    The leader may have removed the replica from its ISR meanwhile, in the same epoch. Then the broker gets the request again.
+    The leader may have removed the replica from its ISR meanwhile, in the same epoch. In this case the broker gets the request again.
     """
     cluster = term.cluster
     broker = cluster.brokers.get(broker_id)

@@ -1,9 +1,9 @@
 """Elections that an admin requests through the API (CTL-12, Kafka's processReplicaLeaderElection).
 
-A preferred election makes the first replica the leader, if it is live and in the ISR. An unclean election gives a partition without
-a leader any live replica: the first one in the ISR, or another if none of those is live (INV-18: this is the one request that may
-lose records, and it says so; the topic's setting is not used). If all live replicas have lost their logs (FLT-33), one of them leads
-and starts empty: only a person can decide that the records are lost.
+A preferred election makes the first replica the leader, if it is live and in the ISR. An unclean election elects, for a partition
+without a leader, the first live replica in the ISR, or any live replica if there is none (INV-18). It is the only request that may
+lose records, and the topic's setting is irrelevant to it. If all live replicas have lost their logs (FLT-33), one of them leads and
+starts empty: only a person can decide that the records are lost.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from protocol.types import LeaderAndIsr, TopicPartition
 log = logging.getLogger(__name__)
 
 Results = dict[TopicPartition, KafkaError | None]
-"""None: it has a new leader."""
+"""None: the partition has a new leader."""
 
 
 async def elect(term: Term, partitions: Collection[TopicPartition] | None, *, unclean: bool) -> Results:
-    """Elects, persists, announces. If `partitions` is None, all are checked, and those that needed no election are left out."""
+    """Elects, persists, announces. If `partitions` is None, all are checked, and the results have only those that needed an election."""
     cluster = term.cluster
     wanted = list(cluster.leadership) if partitions is None else sorted(partitions)
     results: Results = {}
@@ -77,7 +77,7 @@ def _is_worth_telling(error: KafkaError | None) -> bool:
 
 
 def _refusal(cluster: ClusterState, tp: TopicPartition, *, unclean: bool) -> KafkaError | None:
-    """Why no election is held; None if one is held."""
+    """The reason why no election is held; None if one is held."""
     if not cluster.assignment(tp).replicas:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if tp.topic in cluster.topics_to_delete:
@@ -103,7 +103,7 @@ def _preferred(
 
 
 def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
-    """Never writes that there is no leader: that is already the state, or the broker's failure will write it."""
+    """Never writes that there is no leader: either the state says so already, or the reaction to the broker's failure will."""
     if cluster.is_online(tp, state.leader):
         return None
     replicas, able = cluster.assignment(tp).replicas, cluster.with_disk(tp, cluster.live)
@@ -115,7 +115,7 @@ def _unclean(cluster: ClusterState, tp: TopicPartition, state: LeaderAndIsr) -> 
 
 
 def _outcome(cluster: ClusterState, tp: TopicPartition, reached: Set[int], *, unclean: bool) -> KafkaError | None:
-    """The result after the writes."""
+    """The partition's result, after the writes."""
     if _has_wanted_leader(cluster, tp, unclean=unclean):
         return None
     replicas = list(cluster.assignment(tp).replicas)

@@ -1,4 +1,4 @@
-"""Taking office (CTL-2, Kafka's onControllerFailover). The multi that won the election has already raised the epoch."""
+"""Starts a term (CTL-2, Kafka's onControllerFailover). The multi that won the election has already raised the epoch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ANSWERED_WITHIN_S = 1.0
 async def take_office(term: Term) -> None:
     """Watches and loads the whole cluster, elects where needed, and sends every live broker everything.
 
-    Earlier events show in the states and the registrations. A broker that died and is back looks as if nothing had happened, but its
-    registration is newer than the states that nobody has written since: see `make_bounces_good`.
+    Earlier events show in the states and the registrations. A broker that died and came back shows only in that its registration is
+    newer than the states that nobody has written since then: see `make_bounces_good`.
     """
     cluster, store, watches = term.cluster, term.store, term.watches
     now = asyncio.get_running_loop().time
     begin = now()
-    # 1. Set watches and load, with the same reads: any change after a read fires its watch. ISR changes announced before
-    #    this are in the states that are read afterwards.
+    # 1. Each read also sets a watch, which any later change fires. ISR changes that were announced before are in the states,
+    #    which are read afterwards.
     await store.exists(ReassignPartitionsZNode.PATH, watches.reassignments)
     preferred_election = await store.preferred_election(watches.preferred_election)
     announced, _ = await store.isr_changes(watches.isr_changes)
@@ -54,7 +54,7 @@ async def take_office(term: Term) -> None:
         bounces.note(states, old)
         metadata.pack(states)  # now, while ZooKeeper reads the next slice
     topic_deletions.take_over(term, to_delete)
-    # 2. All live brokers get the whole cluster before any is told to lead or follow.
+    # 2. Send every live broker the whole cluster before any LeaderAndIsr.
     metadata.full_metadata(cluster.brokers)
     loaded = now()
     await term.announce(metadata, is_repeated=True)
@@ -73,7 +73,7 @@ async def take_office(term: Term) -> None:
         await take_out_of_isr(term, with_dead, dead, announcement, reason="controller failover", reads=False)
     await reassignments.take_over(term, announcement)
     decided = now()
-    # 4. Send every partition's leadership to the live brokers. Those that stepped down also accept an unchanged epoch.
+    # 4. Send every partition's leadership to the live brokers. A broker that stepped down accepts even an unchanged epoch.
     announcement.full_leadership(cluster.brokers)
     announcement.metadata(())
     await term.announce(announcement)
@@ -105,14 +105,14 @@ async def take_office(term: Term) -> None:
 
 
 async def make_bounces_good(term: Term, bounces: Bounces, announcement: Announcement) -> None:
-    """CTL-5 for members of the ISR that died and came back before any controller reacted (BUG-16, FLT-23).
+    """CTL-5 for members of the ISR that died and came back while no controller could react (BUG-16, FLT-23).
 
-    The controller that would have seen it was dead itself. A leader that lost records in a power failure and kept leading in the same
-    epoch would write others at the same offsets (INV-5). `leader_election.after_unseen_bounces` decides what to do.
+    A leader that lost records in a power failure and kept leading in the same epoch would write other records at the same offsets
+    (INV-5). `leader_election.after_unseen_bounces` decides what to do.
 
-    This does not see a *follower's* bounce if, afterwards but before this term, somebody wrote the state without knowing of it: the last
-    controller at the moment of its death, or the leader, in another ISR change. Such a follower stays in the ISR. INV-5 still holds: a
-    controller's write starts a new epoch, and a bounced leader writes nothing before a controller has told its new life to lead.
+    A *follower's* bounce is missed if somebody who did not know of it wrote the state after it and before this term: the last controller
+    just before its death, or the leader in another ISR change. Such a follower stays in the ISR. INV-5 still holds: a controller's write
+    starts a new epoch, and a bounced leader writes nothing before its new life gets a LeaderAndIsr.
     """
     if not bounces:
         return

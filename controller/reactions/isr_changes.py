@@ -1,4 +1,4 @@
-"""ISR changes announced by leaders (CTL-13): read again, and sent to every broker's metadata cache."""
+"""Reads the states whose ISR a leader changed, and sends them to every broker's metadata cache (CTL-13)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from controller.term import Term
 
 
 async def on_isr_changes(term: Term) -> None:
-    """Reads the notifications and the states they name, informs all brokers, and removes the notifications.
+    """Reads the notifications and the states that they name, sends the states to all brokers, and removes the notifications.
 
-    A leader may have added a broker that died, or whose disk failed, at that very moment: it leaves the ISR again (INV-14).
+    A leader may have added a broker just when it died or its disk failed. Such a broker is removed from the ISR again (INV-14).
     """
     cluster = term.cluster
     paths, named = await term.store.isr_changes(term.watches.isr_changes)

@@ -1,4 +1,4 @@
-"""Elections of leaders: first ones, after a failure, and for balance (CTL-5, CTL-6, CTL-12)."""
+"""Elects leaders: for new partitions, after a failure, and for balance (CTL-5, CTL-6, CTL-12)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 async def elect_after_failure(
     term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """CTL-5 for partitions without a leader. The topics' settings are read only if nobody in the ISR is live (INV-18).
+    """CTL-5 for partitions without a leader. A topic's settings are read only if no member of an ISR is live (INV-18).
 
-    A leader that lost its log (FLT-33) has not led, so the ISR before its election counts.
+    A leader that lost its log (FLT-33) has not led in its epoch, so the ISR before its election counts.
     """
     cluster = term.cluster
     live = cluster.live
@@ -64,7 +64,8 @@ async def take_out_of_isr(
 ) -> None:
     """Followers on these brokers leave the ISR, with a new leader epoch so that the leader accepts the change (BUG-6).
 
-    `reads`: read the states first, because a leader may have added one of them a moment ago. False if the ISRs were just read.
+    `reads`: where nothing would change, decide again on ZooKeeper's state, because the leader may just have added one of these brokers.
+    False if the ISRs were just read.
     """
 
     def decide(tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -77,7 +78,7 @@ async def take_out_of_isr(
 async def bring_online(
     term: Term, partitions: Iterable[TopicPartition], announcement: Announcement, *, reason: str
 ) -> None:
-    """New partitions get their first leader, offline ones a new one, if a suitable broker is live now."""
+    """Elects the first leader of new partitions and a new leader of offline ones, where a suitable broker is live."""
     cluster = term.cluster
     by_state: dict[PartitionStatus, list[TopicPartition]] = {PartitionStatus.NEW: [], PartitionStatus.OFFLINE: []}
     for tp in partitions:
@@ -87,7 +88,7 @@ async def bring_online(
 
 
 async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], announcement: Announcement) -> None:
-    """CTL-6. An existing state znode (from a controller that died meanwhile) is adopted."""
+    """CTL-6. A state znode that already exists, from a controller that died, is adopted."""
     cluster = term.cluster
     live = cluster.live
 
@@ -122,7 +123,7 @@ async def _first_leaders(term: Term, partitions: Sequence[TopicPartition], annou
 
 
 async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, reason: str) -> None:
-    """CTL-12: the first replica leads again, if it is live, in the ISR, and reachable."""
+    """CTL-12: makes the first replica the leader, if it is live, in the ISR, and reachable."""
     cluster = term.cluster
     live = term.channels.reached(cluster.live)
     announcement = term.announcement()
@@ -136,7 +137,7 @@ async def elect_preferred(term: Term, partitions: Iterable[TopicPartition], *, r
 
 
 async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition] | None) -> None:
-    """Handles `/admin/preferred_replica_election`; the node is removed, so that the admin can make another request."""
+    """Handles `/admin/preferred_replica_election`, then removes the node, so that the admin can make another request."""
     if partitions is None:
         return
     cluster = term.cluster
@@ -149,7 +150,7 @@ async def on_preferred_election(term: Term, partitions: Sequence[TopicPartition]
 
 
 async def on_unclean_elections_allowed(term: Term, topic: str | None) -> None:
-    """INV-18: partitions that wait for a member of their ISR (None: of any topic) check the settings again."""
+    """INV-18: elects again for offline partitions of this topic, or of all topics (None), with the new setting."""
     cluster = term.cluster
     waiting = [
         tp
@@ -162,7 +163,7 @@ async def on_unclean_elections_allowed(term: Term, topic: str | None) -> None:
 
 
 async def rebalance(term: Term) -> None:
-    """CTL-12: brokers that lead too few of the partitions that prefer them get those back."""
+    """CTL-12: brokers that lead too few of the partitions that prefer them become leaders of these partitions again."""
     partitions = await term.carry_out(
         term.cluster.finding_imbalanced(term.settings.leader_imbalance_per_broker_percentage)
     )

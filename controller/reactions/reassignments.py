@@ -1,30 +1,30 @@
-"""Moving partitions to other replicas (CTL-10, INV-25; Kafka's onPartitionReassignment), resumable at every step.
+"""Moves partitions to other replicas (CTL-10, INV-25; Kafka's onPartitionReassignment). A move can resume at every step.
 
-OAR are the original replicas, RAR the target's, AR all that are assigned. `/brokers/topics/<topic>` with its adding and removing
-replicas is the only stored state: together with the ISR it tells the next controller where to continue.
+OAR are the original replicas, RAR those of the target, AR all assigned replicas. `/brokers/topics/<topic>` with its adding and removing
+replicas is the only stored state. Together with the ISR it shows the next controller where to continue.
 
-0.  If all of RAR are in the ISR, continue at 5, even when the move was just requested.
+0.  If all of RAR are in the ISR, continue at 5, even if the move was only just requested.
 1.  AR in ZooKeeper = RAR + OAR, with RAR - OAR as adding and OAR - RAR as removing. From now on the move is in progress.
 2.  Leader epoch + 1, LeaderAndIsr to all of AR: the leader accepts the new followers into the ISR.
 3.  RAR - OAR to NewReplica, announced in the same request.
-4.  Wait until the ISR contains RAR. Leaders announce changes of their ISRs; brokers come and go.
+4.  Wait until the ISR contains RAR. Leaders announce changes of their ISRs.
 5.  RAR to OnlineReplica.
 6.  AR = RAR in memory: no other replica is announced or elected from now on.
-7.  If the leader is not in RAR, one of RAR is elected; else it continues in a new leader epoch.
-8.  OAR - RAR to OfflineReplica: they leave the ISR, in the same write as 7, and are told to stop.
-9.  OAR - RAR to NonExistentReplica: their logs are deleted, as confirmed by live brokers. A dead broker is not waited for: when it
-    is back, its log is not among its replicas and is removed (LAI-6).
+7.  If the leader is not in RAR, a member of RAR is elected; else the leader continues in a new leader epoch.
+8.  OAR - RAR to OfflineReplica: they leave the ISR, in the same write as 7.
+9.  OAR - RAR to NonExistentReplica: one StopReplica stops them and deletes their logs, and live brokers confirm it. Dead brokers are
+    not waited for: when such a broker is back, the log is not among its replicas and is removed (LAI-6).
 10. AR in ZooKeeper = RAR.
-11. The move is removed from `/admin/reassign_partitions`, and the node with the last move.
-12. UpdateMetadata to all.
+11. The move is removed from `/admin/reassign_partitions`, and the node with its last move.
+12. UpdateMetadata to all brokers.
 13. A waiting deletion of the topic continues.
 
 Another target during a move, or a cancellation (target OAR), starts at 1 again. Replicas of only the dropped target leave the ISR
-before step 1 is written, in a new leader epoch, so that no leader can add them again; afterwards they are deleted. This is refused
-if nobody else is in the ISR, because their records would be lost (as in KRaft).
+before step 1 is written, in a new leader epoch, so that no leader can add them again; afterwards they are deleted. The request is
+refused if nobody else is in the ISR, because records would be lost (as in KRaft).
 
-A controller that dies after 1 leaves steps 2 and 3 to the next one, which repeats them for every incomplete move: a leader in the
-same epoch would not accept the new replicas. One that dies after 7 leaves a complete move.
+If a controller dies after 1, the next one repeats steps 2 and 3 for every incomplete move: a leader in the same epoch would not accept
+the new replicas. If it dies after 7, the move is complete, and the next controller continues at 5.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Results = dict[TopicPartition, KafkaError | None]
 
 
 async def alter(term: Term, targets: Targets) -> Results:
-    """Handles a request through the API. It replaces one for the same partition in `/admin/reassign_partitions`."""
+    """Handles a request through the API. It replaces a request for the same partition in `/admin/reassign_partitions`."""
     plans, results = _plan(term, targets)
     results.update(dict.fromkeys(plans))
     changes = {tp: new for tp, new in plans.items() if new != term.cluster.move_of(tp)}
@@ -69,7 +69,7 @@ async def alter(term: Term, targets: Targets) -> Results:
 
 
 def _plan(term: Term, targets: Targets) -> tuple[dict[TopicPartition, Assignment], Results]:
-    """(new assignments of those that may move, why the others may not)"""
+    """(new assignments of the partitions that may move, errors of the others)"""
     cluster = term.cluster
     plans: dict[TopicPartition, Assignment] = {}
     refused: Results = {}
@@ -85,7 +85,7 @@ def _plan(term: Term, targets: Targets) -> tuple[dict[TopicPartition, Assignment
 
 
 async def on_requested(term: Term) -> None:
-    """`/admin/reassign_partitions` was written, or found by a new controller. Refused entries are removed (CTL-11)."""
+    """Handles `/admin/reassign_partitions` when it was written, or at the start of a term. Removes refused entries (CTL-11)."""
     found = await requested_moves(term.store, term.watches.reassignments)
     if found is None:
         return
@@ -108,7 +108,7 @@ async def on_requested(term: Term) -> None:
 async def _take_rows(
     term: Term, rows: Sequence[tuple[TopicPartition, tuple[int, ...]]]
 ) -> dict[TopicPartition, KafkaError]:
-    """Starts the new moves in the rows. Returns the refused ones."""
+    """Starts the new moves in the rows. Returns the errors of the refused ones."""
     cluster = term.cluster
     refused: dict[TopicPartition, KafkaError] = {}
     targets: dict[TopicPartition, tuple[int, ...]] = {}
@@ -135,12 +135,12 @@ def _refusal(reason: str) -> KafkaError:
 
 
 async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Results:
-    """Persists the new assignments and announces them. Returns the refusals among the results."""
+    """Persists the new assignments and announces them. Returns the result of each: None, or the error."""
     if not plans:
         return {}
     cluster = term.cluster
     results: Results = dict.fromkeys(plans)
-    # Announced together after all writes; until then no leader can change an ISR whose epoch is raised here.
+    # The raised epochs are announced after all writes. Until then no leader can change an ISR whose epoch is raised here.
     renewed = await _release_dropped(term, plans, results)
     wanted = {tp: new for tp, new in plans.items() if results[tp] is None}
     failed = await write_assignments(term.store, wanted, cluster.topic_ids)
@@ -157,7 +157,7 @@ async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Resu
     for tp, made in begun.items():
         _tell_new(term, tp, made, announcement)
     await term.announce(announcement)
-    # The same replicas in another order, or a cancellation: there is nothing to wait for.
+    # For another order of the same replicas, or a cancellation, there is nothing to wait for.
     await _after_last_write(term, {tp: plans[tp].replicas for tp in begun if not reassignment.is_under_way(plans[tp])})
     return results
 
@@ -165,7 +165,7 @@ async def _begin(term: Term, plans: Mapping[TopicPartition, Assignment]) -> Resu
 async def _release_dropped(
     term: Term, plans: Mapping[TopicPartition, Assignment], results: Results
 ) -> set[TopicPartition]:
-    """Removes replicas of only a dropped target from the ISR. Returns the partitions that got a new leader epoch by that."""
+    """Removes replicas of only a dropped target from the ISR. Returns the partitions whose leader epoch this raised."""
     cluster = term.cluster
     dropping = [
         tp
@@ -190,7 +190,7 @@ async def _release_dropped(
 
 
 def _apply(term: Term, tp: TopicPartition, new: Assignment, announcement: Announcement) -> list[int]:
-    """Updates the cluster state from ZooKeeper; replicas of only a dropped target are deleted. Returns the replicas to create."""
+    """Applies a written assignment; replicas of only a dropped target are deleted. Returns the replicas to create."""
     cluster = term.cluster
     for replica in reassignment.no_longer_needed(cluster.move_of(tp), new):
         announcement.stop(replica, tp, delete=True)
@@ -205,7 +205,7 @@ def _tell_new(term: Term, tp: TopicPartition, replicas: Sequence[int], announcem
 
 
 async def _renew(term: Term, partitions: Collection[TopicPartition], announcement: Announcement) -> None:
-    """Step 2. A partition that never had a leader, because none of its replicas was live, may now get its first."""
+    """Step 2. A partition that never had a leader, because none of its replicas was live, may now get its first leader."""
     cluster = term.cluster
 
     def again(_: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
@@ -234,7 +234,7 @@ async def take_over(term: Term, announcement: Announcement) -> None:
 
 
 async def resume(term: Term, partitions: Iterable[TopicPartition] | None = None) -> None:
-    """Continues every move that can continue now: of these partitions, or of all."""
+    """Continues every move that can continue now, of these partitions or of all (None)."""
     cluster = term.cluster
     if not cluster.reassigning:
         return
@@ -251,7 +251,7 @@ def _is_complete(term: Term, tp: TopicPartition) -> bool:
 
 
 async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
-    """Steps 5 to 9. Waits if the ISR has shrunk again by the time of the write, or if nobody in RAR could lead."""
+    """Steps 5 to 9. The move keeps waiting if the ISR has shrunk by the time of the write, or if nobody in RAR could lead."""
     if not complete:
         return
     cluster = term.cluster
@@ -283,7 +283,7 @@ async def _hand_over(term: Term, complete: Collection[TopicPartition]) -> None:
 
 
 async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
-    """Handles step 9's answers. A broker that could not delete is logged, not waited for; its log stays for a person."""
+    """Handles the answers to step 9. A broker that could not delete is logged and not waited for; a person must delete its log."""
     cluster = term.cluster
     broker = cluster.brokers.get(event.broker)
     if broker is None or broker.epoch != event.broker_epoch:
@@ -305,7 +305,7 @@ async def on_replicas_deleted(term: Term, event: ReplicasDeleted) -> None:
 
 
 async def _finish(term: Term, partitions: Collection[TopicPartition]) -> None:
-    """Writes step 10. If the topic's node is missing or not readable, the next event tries again."""
+    """Step 10. If the topic's node is missing or not readable, the next event tries again."""
     if not partitions:
         return
     cluster = term.cluster
@@ -344,7 +344,7 @@ def _is_one_of(
 
 
 async def on_topics_changed(term: Term, before: Collection[TopicPartition]) -> None:
-    """Topics were created or removed. `before` were moving; removed ones must not stay in `/admin/reassign_partitions`."""
+    """Handles created and removed topics: of the moves `before`, removes those of removed topics from `/admin/reassign_partitions`."""
     gone = {tp for tp in before if tp.topic not in term.cluster.topics}
     if gone:
         await remove_requested_moves(term.store, lambda tp, _: tp in gone)
@@ -352,5 +352,5 @@ async def on_topics_changed(term: Term, before: Collection[TopicPartition]) -> N
 
 
 def _step(term: Term, tp: TopicPartition, step: int, what: str, **fields: object) -> None:
-    """RUN-3."""
+    """Writes a step to the event log (RUN-3)."""
     term.events.write("reassignment_step", partition=str(tp), step=step, what=what, **fields)

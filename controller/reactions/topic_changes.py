@@ -1,4 +1,4 @@
-"""Topics that were created, got more partitions, or whose node was removed (CTL-6, CTL-8)."""
+"""Reacts to topics that were created, got more partitions, or whose node was removed (CTL-6, CTL-8)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def load_topics(term: Term, names: Sequence[str]) -> Topics:
 
 
 async def reload_topic(term: Term, topic: str) -> None:
-    """Handles a topic whose node was written or removed. A removal is handled at once: the next look may find another topic there."""
+    """Handles a topic whose node was written or removed. A removal is handled at once: the next read may find a new topic of that name."""
     topics = await load_topics(term, [topic])
     if not topics and topic in term.cluster.topics:
         if await term.store.exists(TopicZNode.path(topic), term.watches.topic):
@@ -47,7 +47,7 @@ async def reload_topic(term: Term, topic: str) -> None:
 
 
 async def take_assignments(term: Term, topics: Topics) -> None:
-    """Adopts new topics and new partitions of known ones, and brings those online. Existing data stays where it is."""
+    """Adopts new topics and new partitions of known topics, and brings them online. Known partitions keep their assignment."""
     cluster = term.cluster
     await forget_topics(term, [topic for topic, (topic_id, _) in topics.items() if _is_another(term, topic, topic_id)])
     cluster.unreadable_topics -= topics.keys()
@@ -72,15 +72,15 @@ async def take_assignments(term: Term, topics: Topics) -> None:
 
 
 def _is_another(term: Term, topic: str, topic_id: str | None) -> bool:
-    """Whether the topic of that name was deleted and created again between two looks."""
+    """Whether the topic of that name was deleted and created again between two reads."""
     known = term.cluster.topic_ids.get(topic)
     return known is not None and topic_id is not None and known != topic_id
 
 
 async def forget_topics(term: Term, topics: Collection[str]) -> None:
-    """Handles topics whose nodes were removed: brokers stop their replicas, whose data stays, and forget them.
+    """Handles topics whose nodes were removed: brokers stop the replicas and forget the topics, but keep the data.
 
-    If the topic was to be deleted anyway, the request is removed, because it does not apply to a new topic of that name.
+    A request to delete such a topic is removed, because it does not apply to a new topic of that name.
     """
     if not topics:
         return

@@ -1,21 +1,20 @@
-"""Deleting topics (CTL-9, INV-26). The next controller can continue at each step.
+"""Deletes topics (CTL-9, INV-26). The next controller can continue at each step.
 
-1. A name below `/admin/delete_topics` queues the topic. The request for an unknown topic is removed at once, as in Kafka; so is one
-   for a topic whose node cannot be read: its replicas are unknown, and nothing could confirm their deletion. From now on the topic
-   gets no new partitions, no new reassignment, and no election by request or for balance.
-2. It is ineligible during a reassignment, which continues (elections included) until it is done.
-3. Its deletion starts: every broker's metadata cache gets LEADER_DURING_DELETE. From now on clients no longer see the topic.
-4. Its partitions go Offline -> NonExistent, its replicas Offline -> ReplicaDeletionStarted: each broker gets one
-   StopReplica(delete) for all of them. Replicas on dead brokers are ReplicaDeletionIneligible, and with them the topic.
-5. The answers arrive as ReplicasDeleted: a replica is ReplicaDeletionSuccessful or, after an error or its broker's death,
-   ReplicaDeletionIneligible until its broker's next life, which gets the request again (step 4).
-6. When all have answered, `/brokers/topics/<topic>` with everything below it, `/config/topics/<topic>` and
-   `/admin/delete_topics/<topic>` are removed in this order; the last three in one multi, so that a new topic of that name is
-   never mixed with the old one.
+1. A name below `/admin/delete_topics` queues the topic. A request for an unknown topic is removed at once, as in Kafka. A request for
+   a topic whose node cannot be read is removed too: its replicas are unknown, and nothing could confirm their deletion. From now on
+   the topic gets no new partitions, no new reassignment, and no election by request or for balance.
+2. The topic is ineligible during a reassignment, which continues, with its elections, until it is done.
+3. The deletion starts: every broker's metadata cache gets LEADER_DURING_DELETE. From now on clients no longer see the topic.
+4. The partitions become Offline, then NonExistent. The replicas become Offline, then ReplicaDeletionStarted: each broker gets one
+   StopReplica(delete) for all of them. Replicas on dead brokers become ReplicaDeletionIneligible, and with them the topic.
+5. The answers arrive as ReplicasDeleted: a replica becomes ReplicaDeletionSuccessful or, after an error or its broker's death,
+   ReplicaDeletionIneligible until the next life of its broker, which gets the request again (step 4).
+6. When all replicas are deleted, everything below `/brokers/topics/<topic>` is removed, then this node, `/config/topics/<topic>` and
+   `/admin/delete_topics/<topic>` in one multi, so that a new topic of that name is never mixed with the old one.
 7. The topic is removed from the cluster state.
 
-ZooKeeper's content tells the next controller where to continue. Until 6 the request exists, and everything is repeated from 1 (a
-broker that gets the request twice confirms twice). Within 6, some nodes below the topic's are missing, which nobody needs.
+ZooKeeper's content shows the next controller where to continue. Until 6 the request exists, and everything is repeated from 1 (a
+broker that gets the request twice confirms twice). During 6, nodes below the topic's node may be missing; nobody needs them.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ async def on_deletions_requested(term: Term) -> None:
 
 
 def take_over(term: Term, names: Collection[str]) -> None:
-    """Starts a term: known topics are queued and, where possible, started before any announcement. No broker knows of them yet."""
+    """At the start of a term, queues known topics and starts their deletion where possible, before the first announcement."""
     if not term.settings.delete_topic_enable:
         return
     term.cluster.topics_to_delete |= term.cluster.topics.keys() & set(names)
@@ -71,7 +70,7 @@ async def queue(term: Term, names: Collection[str]) -> None:
         return
     unknown = sorted(set(names) - cluster.topics.keys())
     if unknown:
-        # A topic that was just created: its event comes later.
+        # A topic may have just been created: its event comes later.
         readable = term.store.valid_names(DeleteTopicZNode.PARENT, unknown)
         await take_assignments(term, await load_topics(term, readable))
         await _remove_requests(term, [topic for topic in unknown if topic not in cluster.topics])
@@ -90,20 +89,20 @@ async def _remove_requests(term: Term, topics: Collection[str]) -> None:
         term.events.write("topic_deletions_refused", topics=unreadable, reason="its node is not readable")
     if gone:
         log.warning("%d requests to delete topics that are not there are removed: %s", len(gone), _few(gone))
-    # Settings of a topic that was removed: another controller died between the two removals.
+    # The settings may still exist if another controller died between removing the topic and them.
     await term.store.delete([ConfigZNode.path("topics", topic) for topic in gone])
     await term.store.delete([DeleteTopicZNode.path(topic) for topic in (*unreadable, *gone)])
 
 
 def _few(names: Collection[str]) -> str:
-    """Names for a log line, shortened."""
+    """The first names, for a log line."""
     return ", ".join(shown(name) for name in sorted(names)[:TOPICS_IN_A_LINE])
 
 
 async def resume(term: Term, newly_told: Collection[int] = ()) -> None:
-    """Does what is possible now: steps 3 and 4 for topics that may start and brokers that are back, 6 and 7 for completed topics.
+    """Does every step that is possible now: 3 and 4 for topics that may start and brokers that are back, 6 and 7 for finished topics.
 
-    `newly_told` are brokers that just received everything else that they host (a full LeaderAndIsr).
+    `newly_told` are brokers that have just been sent a full LeaderAndIsr.
     """
     cluster = term.cluster
     if not cluster.topics_to_delete:

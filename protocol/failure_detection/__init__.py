@@ -1,1 +1,1 @@
-"""Does a process listen at an address? Connections that answer it, for the controller and for brokers (CTL-16)."""
+"""Finds out whether a process still listens at an address, for the controller and for brokers (CTL-16)."""

@@ -1,6 +1,6 @@
-"""An idle connection to one address, which detects when nobody listens there any more (CTL-16).
+"""Watches an address with an idle connection, and detects when nobody listens there any more (CTL-16).
 
-    connecting --accepted--> connected --closed or reset--> suspected, if it had lasted: connecting
+    connecting --accepted--> connected --closed or reset--> connecting; suspected, if the connection had lasted
     connecting --refused REFUSALS_NEEDED times in a row--> found dead; later connecting again
     connecting --any other failure--> not suspected; later connecting again
 
@@ -24,14 +24,14 @@ CONNECT_TIMEOUT_S = 1.0
 WAIT_S = 0.25
 """Pause before the next attempt after an inconclusive one."""
 AGAIN_S = 1.0
-"""Pause before a death is checked again, if nobody has closed the watch because of it."""
+"""Pause before a dead process is checked again, if the watch has not been closed."""
 STABLE_S = 1.0
 SHORT_LIVED_S, SHORT_LIVED_S_MAX = 0.05, 1.0
-"""Pause after a connection that ended before STABLE_S: a peer that accepts and closes must not be flooded."""
+"""First and longest pause after a connection that ended before STABLE_S: a peer that accepts and closes must not be flooded."""
 TRUST_S = 0.05
-"""How long a connection must last to end the suspicion: a process that is being killed may still accept one."""
+"""How long a connection must last to end the suspicion: a process that is being killed may still accept a connection."""
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds, seconds, probes: a host that is back after a power failure answers a probe with a reset."""
+"""Seconds, seconds, number of probes. A host that is back after a power failure answers a probe with a reset."""
 
 
 class Closable(Protocol):
@@ -41,18 +41,18 @@ class Closable(Protocol):
 
 
 WatchConnection = Callable[[Address, Callable[[], None]], Closable]
-"""Starts to watch an address; calls the function, from the loop, each time it finds that nobody listens there."""
+"""Starts to watch an address. The watch calls the function, on the loop, each time it finds that nobody listens there."""
 
 
 def _ignore(is_suspected: bool) -> None:
-    """For callers that do not need suspicions."""
+    """The default listener, for callers that do not need suspicions."""
 
 
 class _IdleConnection(asyncio.Protocol):
     """Sends nothing, and detects its own end."""
 
     def __init__(self, ended: asyncio.Future[None], at_end: Callable[[], None]) -> None:
-        """Calls `at_end` in the loop turn that reads the end; whoever awaits `ended` resumes a little later."""
+        """Calls `at_end` in the loop turn that reads the end. A task that awaits `ended` resumes in a later turn."""
         self.transport: asyncio.Transport | None = None
         self._ended = ended
         self._at_end = at_end
@@ -89,12 +89,12 @@ class _IdleConnection(asyncio.Protocol):
 
 
 class ConnectionWatch:
-    """Watches from its creation until `close`. It can find a death without having been connected before."""
+    """Watches from its creation until `close`. It can find a process dead without having been connected to it before."""
 
     def __init__(
         self, address: Address, found_dead: Callable[[], None], suspected: Callable[[bool], None] = _ignore
     ) -> None:
-        """Calls `suspected(True)` when a connection ends that had lasted, and `suspected(False)` soon after, whatever was found."""
+        """Calls `suspected(True)` when a connection that had lasted ends, and `suspected(False)` soon after, whatever the result."""
         self._address = address
         self._found_dead = found_dead
         self._suspected = suspected
@@ -140,9 +140,9 @@ class ConnectionWatch:
                     await asyncio.sleep(WAIT_S)
 
     async def _connect(self, ended: asyncio.Future[None]) -> Answer:
-        """One attempt at the host that was connected before, or at all addresses of the name if there was none.
+        """Tries the host of the last connection, or all addresses of the name if there was no connection.
 
-        The same host must refuse: a name that moved to another host proves nothing.
+        Only a refusal by the same host counts: the name may have moved to another host.
         """
         errors: list[OSError] = []
         try:
@@ -181,5 +181,5 @@ class ConnectionWatch:
             self._suspected(True)
 
     def _was_stable(self) -> bool:
-        """Whether the connection lasted. A peer that accepts and closes at once must not cause endless suspicions."""
+        """Whether the connection lasted STABLE_S. A peer that accepts and closes at once must not cause endless suspicions."""
         return asyncio.get_running_loop().time() - self._connected_at >= STABLE_S

@@ -1,7 +1,7 @@
-"""What attempts to connect prove about a process (CTL-16). Pure.
+"""Judges from attempts to connect whether a process is dead (CTL-16). Pure.
 
-Only a refusal proves something: the host is up, has the address, and nobody listens. A timeout, an unreachable host or network,
-and a name that cannot be resolved prove nothing about the process.
+Only a refusal is evidence: the host is up, has the address, and nobody listens. A timeout, an unreachable host or network, or a name
+that cannot be resolved proves nothing about the process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 REFUSALS_NEEDED = 4
 SPACING_S = 0.02
-"""Pause between two attempts: four of them take 60 ms."""
+"""Pause between two attempts: four attempts take 60 ms."""
 
 
 class Answer(Enum):
@@ -39,7 +39,7 @@ def answer_of(errors: Sequence[OSError]) -> Answer:
 
 
 class Evidence:
-    """Counts refusals in a row. Any other answer resets the count, and so does a verdict."""
+    """Counts refusals in a row. Any other answer resets the count, and so does the result DEAD."""
 
     def __init__(self) -> None:
         self._refusals = 0
@@ -56,10 +56,10 @@ class Evidence:
 
 
 class Judgements:
-    """The ZooKeeper sessions whose brokers this process must not judge dead (again).
+    """The ZooKeeper sessions whose brokers this process must not judge dead.
 
-    If a session whose broker was judged dead registers again, the judgement was wrong: something other than the broker refuses in
-    its name. The session is not judged again, so that a wrong judgement is not repeated for ever.
+    If a session whose broker was judged dead registers again, the judgement was wrong: something other than the broker refuses
+    connections at its address. Such a session is not judged again, so that the wrong judgement is not repeated for ever.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Judgements:
         self._refuted: dict[int, int] = {}
 
     def note(self, broker: int, session_id: int) -> None:
-        """Records that this session's broker was judged dead here. If the session reappears, that was wrong."""
+        """Records that this session's broker was judged dead here. If the session registers again, the judgement was wrong."""
         self._refuted[broker] = session_id
 
     def see(self, broker: int, session_id: int, broker_epoch: int) -> None:
@@ -78,5 +78,5 @@ class Judgements:
         self._seen[broker] = (session_id, broker_epoch)
 
     def is_refuted(self, broker: int, session_id: int) -> bool:
-        """Whether only the end of this existing session may count as the broker's end."""
+        """Whether this session must not be judged again: the broker then counts as dead only when its session ends."""
         return self._refuted.get(broker) == session_id

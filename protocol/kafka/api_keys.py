@@ -1,6 +1,6 @@
-"""Kafka's API keys, and the versions of each that ottla serves.
+"""Kafka's API keys, and the versions of each API that ottla serves.
 
-They range from the oldest of Kafka 4 (KIP-896, also kio's oldest) to the newest of Kafka 3.9.1.
+The versions range from the oldest in Kafka 4 (KIP-896, also kio's oldest) to the newest in Kafka 3.9.1.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
     }
 )
-"""What ApiVersions advertises: exactly what works."""
+"""The versions in the ApiVersions response: exactly those that ottla serves."""
 
 FIRST_FLEXIBLE: Mapping[int, int] = MappingProxyType(
     {

@@ -12,7 +12,7 @@ import cramjam
 from protocol.errors import ErrorCode, KafkaError
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Names by their number in a batch's attributes."""
+"""The names, indexed by the number in a batch's attributes."""
 ZSTD = COMPRESSIONS.index("zstd")
 
 _INT = struct.Struct(">i")
@@ -22,11 +22,10 @@ _STREAMS = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
 _BROKEN = (cramjam.DecompressionError, struct.error, ValueError, KeyError)
 
 SNAPPY_RATIO_MAX = 64
-"""The most bytes that one byte of snappy can unpack to; a copy of 64 bytes takes two or three."""
+"""Upper limit of unpacked bytes per byte of snappy: a copy of at most 64 bytes takes two or three bytes."""
 BLOCKS_OF_ANY_SIZE = 64
 BLOCK_BYTES_MEAN_MIN = 512
-"""A snappy-java stream may not have more blocks than if each unpacked to this size on average; its own blocks have 32 KiB,
-at least 1 KiB."""
+"""Minimum mean size of the unpacked blocks of a snappy-java stream. snappy-java writes blocks of 32 KiB, and of at least 1 KiB."""
 
 
 class _UnpacksToTooMuch(Exception):
@@ -34,7 +33,7 @@ class _UnpacksToTooMuch(Exception):
 
 
 DEFAULT_LEVELS = (0, -1, 0, 9, 3)
-"""Kafka's levels: gzip's default; lz4's fastest; zstd's default. No compression and snappy have none."""
+"""Kafka's default levels. gzip -1 and zstd 3 are the defaults of these formats; lz4 9 means its fastest mode."""
 
 
 def compress(payload: bytes, compression: int, level: int | None = None) -> bytes:
@@ -62,7 +61,7 @@ def decompress(payload: bytes, compression: int, size_max: int, too_large: Error
     """The records' bytes. snappy is either raw or in snappy-java's chunks (16-byte header, then int32 size + raw block).
 
     Raises KafkaError: CORRUPT_MESSAGE for a broken payload or an unknown compression (BAD-21), `too_large` for a payload that
-    unpacks to more than `size_max` bytes, which are never held in memory (BAD-22).
+    unpacks to more than `size_max` bytes. Such a payload is never unpacked beyond that size (BAD-22).
     """
     if compression == 0:
         return payload
@@ -81,7 +80,7 @@ def decompress(payload: bytes, compression: int, size_max: int, too_large: Error
 def decompress_large(payload: bytes, compression: int, size_max: int, too_large: ErrorCode) -> memoryview:
     """Like `decompress`, but for a thread: nearly all of it runs without the interpreter's lock.
 
-    The target is memory that the system allocates page by page, so a payload with little content uses little.
+    The system allocates the target memory page by page, so a small payload uses little of it.
     """
     if compression == 0:
         return memoryview(payload)
@@ -143,7 +142,7 @@ def _xerial_blocks(payload: bytes) -> Iterator[bytes]:
 
 
 def _check_blocks(count: int, size: int) -> None:
-    """A block costs about a microsecond, however small: a megabyte could contain two hundred thousand."""
+    """Refuses too many small blocks: each costs about a microsecond, and a megabyte could contain 200,000 of them."""
     if count >= BLOCKS_OF_ANY_SIZE and size < count * BLOCK_BYTES_MEAN_MIN:
         raise ValueError(f"{count} blocks of {size} bytes in all")
 
@@ -158,7 +157,7 @@ def _check_snappy_size(block: bytes, size_max: int) -> None:
 
 
 def _decompress_stream(module: Any, payload: bytes, size_max: int) -> bytes:
-    """Unpacks into a buffer that grows until it fits or the limit is passed."""
+    """Unpacks into a buffer, which grows until the content fits or exceeds `size_max`."""
     size = max(4096, len(payload) * 8)
     while True:
         target = bytearray(min(size, size_max))

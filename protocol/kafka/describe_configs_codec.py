@@ -3,7 +3,7 @@
     results: error, message, resource type, resource name,
              settings: name, value, read only, source, sensitive, synonyms: name, value, source; [v3: type, documentation]
 
-v4 is flexible. Thousands of topics have nearly the same settings, so a caller keeps a setting's bytes. `tests/unit/protocol/kafka`
+v4 is flexible. Thousands of topics have nearly the same settings, so callers cache the bytes of a setting. `tests/unit/protocol/kafka`
 compares the result with kio byte for byte.
 """
 

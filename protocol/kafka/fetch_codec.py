@@ -1,4 +1,4 @@
-"""Fetch (API 1), hand-written, v4 to v17, for both sides: record bytes are never copied. Pure.
+"""Fetch (API 1), hand-written, v4 to v17, for broker and follower. Record bytes are never copied. Pure.
 
 v5 log start offset, v7 incremental sessions (KIP-227), v9 current leader epoch (KIP-320), v11 rack, v12 flexible with
 last fetched epoch and diverging epoch (KIP-595), v13 topic ids instead of names (KIP-516), v15 the replica's id and
@@ -40,7 +40,7 @@ TopicKey = str | uuid.UUID
 """A topic's name up to v12, its id from v13."""
 
 REQUEST_PARTITIONS_MAX = 20_000
-"""Limit for the partitions, and topics without any, in a request, and for those that it forgets. More would block the loop."""
+"""Limit of partitions in a request, and of forgotten ones. A topic without partitions counts as one. More would block the loop."""
 
 _REQUEST_V4 = struct.Struct(">iiiib")
 _REQUEST_V15 = struct.Struct(">iiib")
@@ -88,7 +88,7 @@ class FetchRequest(NamedTuple):
 
 
 class FetchPartitionData(NamedTuple):
-    """One partition's answer. `records` are consecutive buffers; `diverging_epoch` is (epoch, end offset),
+    """The answer for one partition. `records` are consecutive buffers; `diverging_epoch` is (epoch, end offset),
     `current_leader` (id, epoch), `aborted_transactions` [(producer id, first offset)]."""
 
     partition: int
@@ -113,7 +113,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(version: int, frame: Buffer, offset: int) -> FetchRequest:
-    """The body that starts at `offset`; further bytes are ignored. Raises MalformedRequest if it is broken."""
+    """The body that starts at `offset`; bytes after it are ignored. Raises MalformedRequest if the body is broken."""
     try:
         return _decode_request(version, frame, offset)
     except struct.error:
@@ -132,8 +132,10 @@ def decoding(version: int, frame: Buffer, offset: int) -> Generator[None, None, 
 
 
 def asker(version: int, frame: Buffer, offset: int) -> tuple[int, int]:
-    """The replica id and its broker epoch, without reading the partitions. From v15 on they are at the end, and are found
-    there only in the form of `encode_request`; otherwise (-1, -1). Raises MalformedRequest."""
+    """The replica id and its broker epoch, without reading the partitions. Raises MalformedRequest.
+
+    From v15 on they are at the end. They are found only if the end is as `encode_request` writes it; otherwise the result is (-1, -1).
+    """
     try:
         if version < 15:
             return INT.unpack_from(frame, offset)[0], -1
@@ -165,7 +167,7 @@ def _request(
     forgotten: list[tuple[TopicKey, Sequence[int]]],
     rest_at: int,
 ) -> FetchRequest:
-    """The request from the bytes before the topics, at `at`, and those after the forgotten ones."""
+    """The request with these topics. The bytes before the topics are at `at`, those after the forgotten topics at `rest_at`."""
     flexible = version >= 12
     replica_id = replica_epoch = -1
     if version >= 15:
@@ -250,7 +252,7 @@ def _reading_topics(
 
 
 def _read_size(frame: Buffer, at: int, flexible: bool, size_min: int, left: int) -> tuple[int, int, int]:
-    """(number of partitions of a topic, offset, how many more may follow)."""
+    """(number of partitions of a topic, offset after it, number of partitions that may still follow)."""
     size, at = read_array_length(frame, at, flexible, size_min)
     left -= max(size, 1)
     if left < 0:
@@ -329,7 +331,7 @@ def _read_request_tags(frame: Buffer, at: int, version: int) -> tuple[tuple[int,
 
 
 def encode_request(version: int, correlation_id: int, client_id: str, request: FetchRequest) -> bytes:
-    """Header and body, without the length. For the follower's fetcher: only v12 and newer."""
+    """Header and body, without the length, of a follower's request. Only v12 and newer."""
     assert version >= 12
     parts = [request_header(ApiKey.FETCH, version, correlation_id, client_id, flexible=True)]
     if version < 15:
@@ -371,7 +373,7 @@ def encode_response(
     topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionData]]],
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """The response body as buffers: the bytes between records are joined, the records themselves are passed on."""
+    """The response body as buffers: the bytes between records are joined, the records themselves are not copied."""
     flexible = version >= 12
     head = _TOP_V7.pack(throttle_ms, error, session_id) if version >= 7 else INT.pack(throttle_ms)
     pending = bytearray(head)
@@ -421,7 +423,7 @@ def _partition_head(version: int, data: FetchPartitionData) -> bytes:
 
 
 def _partition_tags(data: FetchPartitionData) -> bytes:
-    """Tag 0 diverging epoch, tag 1 current leader, each without tags of its own."""
+    """A partition's tagged fields: tag 0 diverging epoch, tag 1 current leader. Neither has tagged fields of its own."""
     if data.diverging_epoch is None and data.current_leader is None:
         return b"\x00"
     tags = []
@@ -441,9 +443,9 @@ def _endpoint_tags(endpoints: Sequence[NodeEndpoint]) -> bytes:
 
 
 def decode_response(version: int, frame: memoryview, offset: int) -> FetchResponse:
-    """The body that starts at `offset` (after the response header), only v12 and newer: for the follower's fetcher.
+    """The body that starts at `offset` (after the response header), for a follower. Only v12 and newer.
 
-    Raises MalformedRequest if it is broken.
+    Raises MalformedRequest if the body is broken.
     """
     assert version >= 12
     try:

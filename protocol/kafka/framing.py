@@ -18,7 +18,7 @@ from protocol.kafka.api_keys import FIRST_FLEXIBLE, ApiKey
 Buffer = bytes | bytearray | memoryview
 
 TAGGED_FIELDS_MAX = 16
-"""Limit of tagged fields in one place. No message of Kafka has more than four; skipping one costs a third of a microsecond."""
+"""Limit of tagged fields in one place. No message of Kafka has more than four; skipping a field takes a third of a microsecond."""
 
 _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
@@ -30,7 +30,7 @@ class MalformedRequest(ValueError):
 
 
 class RequestHeader(NamedTuple):
-    """`body_offset` is where the body starts in the frame, which starts after the length."""
+    """`body_offset` is the position of the body in the frame, counted without the frame's length."""
 
     api_key: int
     api_version: int
@@ -40,7 +40,7 @@ class RequestHeader(NamedTuple):
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether that version has tagged fields. False for unknown API keys."""
+    """Whether this version has tagged fields. False for unknown API keys."""
     first = FIRST_FLEXIBLE.get(api_key)
     return first is not None and api_version >= first
 
@@ -48,7 +48,7 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """The header of a request frame. Raises MalformedRequest if it is cut off or contains an impossible length.
 
-    With an unknown key or version it is read up to the client id; the caller decides what to answer (BAD-6..8).
+    The header of an unknown key is read up to the client id; the caller decides what to answer (BAD-6..8).
     """
     try:
         api_key, api_version, correlation_id, size = _HEADER.unpack_from(frame)
@@ -72,7 +72,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
 
 
 def read_unsigned_varint(frame: Buffer, at: int) -> tuple[int, int]:
-    """(number, offset after it) of at most 5 bytes. Raises MalformedRequest beyond the frame or beyond 5 bytes."""
+    """(number, offset after it). Raises MalformedRequest if the number has more than 5 bytes or exceeds the frame."""
     value = shift = 0
     try:
         while True:
@@ -101,7 +101,7 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def read_tag_count(frame: Buffer, at: int) -> tuple[int, int]:
-    """(number of tagged fields in this place, offset of the first). Raises MalformedRequest for too many."""
+    """(number of tagged fields in this place, offset of the first). Raises MalformedRequest for more than TAGGED_FIELDS_MAX."""
     count, at = read_unsigned_varint(frame, at)
     if count > TAGGED_FIELDS_MAX:
         raise MalformedRequest(f"{count} tagged fields in one place; the limit is {TAGGED_FIELDS_MAX}")

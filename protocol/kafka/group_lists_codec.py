@@ -1,7 +1,7 @@
 """The responses of ListGroups (API 16, v0 to v5) and DescribeGroups (API 15, v0 to v5), hand-written, row by row. Pure.
 
-There may be a hundred thousand groups or members, so rows are encoded in steps. `tests/unit/protocol/kafka` compares them with
-kio byte for byte.
+There may be a hundred thousand groups or members, so callers encode the rows in steps. `tests/unit/protocol/kafka` compares the
+responses with kio byte for byte.
 """
 
 from __future__ import annotations

@@ -45,6 +45,6 @@ def decode_request(version: int, frame: Buffer, at: int) -> HeartbeatRequest:
 
 @lru_cache(maxsize=1024)
 def encode_response(version: int, error: int, throttle_ms: int = 0) -> bytes:
-    """The response body; there are only a few different ones."""
+    """The response body. Cached: there are only a few different bodies."""
     throttle = INT.pack(throttle_ms) if version >= THROTTLE_SINCE else b""
     return throttle + SHORT.pack(error) + (b"\x00" if version >= FLEXIBLE_SINCE else b"")

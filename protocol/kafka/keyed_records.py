@@ -1,6 +1,6 @@
 """Reads only the keys and values of a batch's records, for loading a compacted topic. Pure.
 
-It takes about 0.6 us a record, a quarter of `record_batch.decode_records`. `record_checks` shows the layout of a record.
+Reading a record takes about 0.6 us, a quarter of the time of `record_batch.decode_records`. `record_checks` shows its layout.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from protocol.errors import ErrorCode, KafkaError
 
 
 def keyed_records(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """(key, value) of the `count` records in unpacked batch bytes; null is None.
+    """(key, value) of the `count` records in the unpacked bytes of a batch; null is None.
 
-    Raises KafkaError(CORRUPT_MESSAGE) at a record that does not fit, after yielding those before it.
+    Raises KafkaError(CORRUPT_MESSAGE) at a record that does not fit, after yielding the records before it.
     """
     at = 0
     limit = len(data)

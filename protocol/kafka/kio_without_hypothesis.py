@@ -1,7 +1,7 @@
-"""Import this before kio: it keeps kio from loading hypothesis if that is installed.
+"""Import this module before kio: it keeps kio from loading hypothesis if hypothesis is installed.
 
-kio would register test strategies for its types. In a developer's environment that would cost each starting broker more than a
-second and leave a `.hypothesis` folder in its directory.
+kio would register test strategies for its types. In a developer's environment this would delay the start of each broker by more than
+a second, and leave a `.hypothesis` folder in its directory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 if "hypothesis" not in sys.modules:
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # Python's way to make its import fail
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # makes its import fail
     try:
         import kio.static._phantom  # noqa: F401
     finally:

@@ -31,7 +31,7 @@ _PARTITION_V6 = struct.Struct(">ihqqix")  # and no tagged fields
 
 
 class ListOffsetsPartitionResult(NamedTuple):
-    """One partition's answer: `timestamp` (ms) and `offset` are -1 if nothing was found."""
+    """The answer for one partition. `timestamp` (ms) and `offset` are -1 if nothing was found."""
 
     partition: int
     error: int
@@ -110,7 +110,7 @@ def _decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Lis
 
 
 def encode_results(version: int, results: Sequence[ListOffsetsPartitionResult]) -> bytes:
-    """These results of one topic."""
+    """The encoded results of one topic."""
     if version >= FLEXIBLE_SINCE:
         return b"".join([_PARTITION_V6.pack(*result) for result in results])
     if version >= LEADER_EPOCH_SINCE:
@@ -119,7 +119,7 @@ def encode_results(version: int, results: Sequence[ListOffsetsPartitionResult]) 
 
 
 def encode_topic(version: int, name: str, count: int, rows: Sequence[bytes]) -> bytes:
-    """A topic with `count` results, which are in `rows`."""
+    """A topic with `count` results; `rows` are the encoded results."""
     flexible = version >= FLEXIBLE_SINCE
     head = string(name, flexible) + array_length(count, flexible)
     return b"".join((head, *rows, b"\x00" if flexible else b""))

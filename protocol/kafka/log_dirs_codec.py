@@ -29,7 +29,7 @@ def encode_replica(version: int, partition: int, size: int, offset_lag: int, *, 
 def encode_directory(
     version: int, error: int, path: str, topics: Mapping[str, Sequence[bytes]], space: tuple[int, int]
 ) -> bytes:
-    """`topics` has the replicas of each; `space` is (total bytes, usable bytes)."""
+    """`topics` maps each topic to its encoded replicas; `space` is (total bytes, usable bytes)."""
     flexible = version >= FLEXIBLE_SINCE
     end = b"\x00" if flexible else b""
     parts = [SHORT.pack(error), string(path, flexible), array_length(len(topics), flexible)]

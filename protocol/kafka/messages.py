@@ -1,11 +1,11 @@
-"""Requests and responses by kio's schemas: the only importer of kio.
+"""Reads and writes requests and responses by kio's schemas. No other module imports kio.
 
-A handler gets an entity of the request's version, with kio's field names, and returns a nested dict with those names. The dict may
-have more fields than the version, so that one handler serves all versions. Milliseconds are ints on our side and timedelta or
-datetime in kio; error codes are ints. Schemas are imported when they are first needed.
+A handler gets an entity of the request's version, with kio's field names, and returns a nested dict with the same names. The dict may
+have fields that the version does not have, so that one handler serves all versions. Milliseconds are ints on our side and timedelta
+or datetime in kio; error codes are ints. Schemas are imported when they are first needed.
 
 A broker reads requests and writes responses through `by_schema`, in steps. Clients (tools, tests, and a broker that asks another)
-write requests and read responses through kio, in one go.
+write requests and read responses through kio, without pauses.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from protocol.kafka.lengths import checked
 
 CORRELATION_ID_SIZE = 4
 ANSWER_BYTES_MAX = 100 * 1024 * 1024
-"""Limit of one response, except Fetch, whose size depends on the client and `fetch.max.bytes`. It equals the default limit of a
-request (`socket.request.max.bytes`)."""
+"""Limit of a response. The default limit of a request (`socket.request.max.bytes`) is the same. Fetch is limited by the client and
+`fetch.max.bytes` instead."""
 
 Convert = Callable[[Any], Any]
 
@@ -45,9 +45,9 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def decoding(api_key: int, version: int, frame: Buffer, offset: int) -> Generator[None, None, Any]:
-    """The entity of the request body from `offset` on, with a pause after each fraction of a millisecond.
+    """The entity of the request body at `offset`, with a pause after each fraction of a millisecond.
 
-    Raises MalformedRequest if the bytes are not such a body (BAD-10, 11).
+    Raises MalformedRequest if the body is broken (BAD-10, 11).
     """
     return by_schema.reading(kio.index.load_request_schema(api_key, version), bytes(frame), offset)
 
@@ -58,7 +58,7 @@ def decode_request(api_key: int, version: int, frame: Buffer, offset: int) -> An
 
 
 def encoding(api_key: int, version: int, body: Mapping[str, Any]) -> Generator[None, None, list[bytes]]:
-    """The response after its header, as pieces, with a pause after each fraction of a millisecond. Arrays may be iterators.
+    """The response body as pieces, with a pause after each fraction of a millisecond. Arrays may be iterators.
 
     Raises AnswerTooLarge above ANSWER_BYTES_MAX. Raises KeyError if `body` lacks a field of the schema, which is our bug.
     """
@@ -93,14 +93,14 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
 
 
 def preload(api_keys: Iterable[int]) -> None:
-    """Imports what the newest version of these APIs needs. For a thread: with a cold disk this can take a quarter of a second."""
+    """Imports the schemas of the newest version of these APIs. For a thread: with a cold disk this can take a quarter of a second."""
     for key in api_keys:
         version = SUPPORTED[ApiKey(key)].max
         by_schema.prepare(kio.index.load_request_schema(key, version), kio.index.load_response_schema(key, version))
 
 
 def milliseconds(value: datetime.timedelta | datetime.datetime | None) -> int:
-    """What kio gives for a duration or a time, as Kafka's milliseconds; None is -1."""
+    """kio's duration or time as Kafka's milliseconds; None is -1."""
     if value is None:
         return -1
     since = value if isinstance(value, datetime.timedelta) else value - _EPOCH
@@ -142,7 +142,7 @@ def _writer(schema: Any) -> Any:
 
 @cache
 def _build(schema: Any) -> Convert:
-    """A function that makes the kio entity of a dict: fields of other versions are left out, missing ones take defaults."""
+    """A function from a dict to kio's entity. Fields of other versions are left out; missing fields get their defaults."""
     hints = typing.get_type_hints(schema)
     plan: list[tuple[str, Convert, bool]] = []
     implied: list[str] = []
@@ -150,7 +150,7 @@ def _build(schema: Any) -> Convert:
         optional = field.default is not MISSING or field.default_factory is not MISSING
         kafka_type = field.metadata.get("kafka_type")
         if kafka_type == "bool" and not optional:
-            implied.append(field.name)  # Kafka's schemas leave out that a boolean is false by default.
+            implied.append(field.name)  # Kafka's schemas omit that a boolean is false by default.
         plan.append((field.name, _converter(hints[field.name], kafka_type), optional))
 
     def build(body: Mapping[str, Any]) -> Any:
@@ -166,7 +166,7 @@ def _build(schema: Any) -> Convert:
 
 
 def _converter(hint: Any, kafka_type: str | None) -> Convert:
-    """How a value of our side becomes kio's."""
+    """A function from our value of a field to kio's value."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = _converter(next(a for a in typing.get_args(hint) if a is not type(None)), kafka_type)
         if kafka_type == "datetime_i64":

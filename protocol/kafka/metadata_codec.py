@@ -1,4 +1,4 @@
-"""Metadata (API 3) responses, hand-written, v0 to v12: every client requests all topics after every leader change. Pure.
+"""Metadata (API 3) responses, v0 to v12, hand-written for speed: every client requests all topics after every leader change. Pure.
 
 v1 rack, controller, internal topics, v2 cluster id, v3 throttle time, v5 offline replicas, v7 leader epoch (KIP-320), v8
 authorized operations (KIP-430), v9 flexible, v10 topic ids (KIP-516), v11 no authorized operations of the cluster, v12
@@ -32,7 +32,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """One partition; `leader_id` is -1 without a leader (error LEADER_NOT_AVAILABLE)."""
+    """One partition. `leader_id` is -1 if there is no leader (error LEADER_NOT_AVAILABLE)."""
 
     error: int
     partition: int
@@ -44,7 +44,7 @@ class MetadataPartition(NamedTuple):
 
 
 class MetadataTopic(NamedTuple):
-    """One topic; `name` is None only for an unknown id (v12+), `topic_id` None for an unknown name."""
+    """One topic. `name` is None only for an unknown id (v12+); `topic_id` is None for an unknown name."""
 
     error: int
     name: str | None
@@ -119,7 +119,7 @@ def _encode_topic_head(version: int, topic: MetadataTopic, partitions: int) -> b
 
 
 def encode_partition(version: int, partition: MetadataPartition) -> bytes:
-    """Packs a partition in one call: one layout for each combination of the three lists' lengths, of which there are few."""
+    """One partition. From v9 on one `pack` writes it, with a cached layout for each combination of the three lists' lengths."""
     error, index, leader_id, leader_epoch, replicas, isr, offline = partition
     if version >= 9:
         replica_count, isr_count, offline_count = len(replicas), len(isr), len(offline)

@@ -42,7 +42,7 @@ _RESULT_V8 = struct.Struct(">ihx")  # and no tagged fields
 
 
 class CommittedPartition(NamedTuple):
-    """`leader_epoch` -1 means not given. `metadata` is the client's own."""
+    """`leader_epoch` -1 means not given. `metadata` is any text of the client."""
 
     partition: int
     offset: int

@@ -6,7 +6,7 @@
                [v2: group error]
                v8: groups: group id, topics, error
 
-v2: null topics mean all of the group's. v6 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
+v2: null topics mean all topics of the group. v6 flexible. `tests/unit/protocol/kafka` compares it with kio byte for byte.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OffsetFetchRequest(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A partition's answer; `offset` -1 means that nothing is committed."""
+    """The answer for one partition. `offset` -1 means that nothing is committed."""
 
     partition: int
     offset: int
@@ -115,7 +115,7 @@ def decoding(version: int, frame: Buffer, at: int) -> Generator[None, None, Offs
 def _decode_topics(
     version: int, frame: Buffer, at: int, left: int
 ) -> Generator[None, None, tuple[list[AskedTopic] | None, int, int]]:
-    """(topics, offset after them, how many more topics and partitions may follow)."""
+    """(topics, offset after them, number of topics and partitions that may still follow)."""
     flexible = version >= FLEXIBLE_SINCE
     if version >= GROUP_ERROR_SINCE and (end := _end_of_null(frame, at, flexible)) is not None:
         return None, end, left
@@ -142,7 +142,7 @@ def _decode_topics(
 
 
 def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:
-    """The offset after a null array; None if it is not null. A varint may be longer than necessary."""
+    """The offset after a null array; None if the array is not null. A varint may have more bytes than necessary."""
     if flexible:
         count, end = read_unsigned_varint(frame, at)
         return end if count == 0 else None
@@ -151,7 +151,7 @@ def _end_of_null(frame: Buffer, at: int, flexible: bool) -> int | None:
 
 
 def encode_positions(version: int, positions: Sequence[Position]) -> bytes:
-    """These positions of one topic."""
+    """The encoded positions of one topic."""
     flexible = version >= FLEXIBLE_SINCE
     if version < LEADER_EPOCH_SINCE:
         return b"".join(
@@ -166,7 +166,7 @@ def encode_positions(version: int, positions: Sequence[Position]) -> bytes:
 
 
 def encode_topic(version: int, name: str, count: int, rows: Sequence[bytes]) -> bytes:
-    """A topic with `count` positions, which are in `rows`."""
+    """A topic with `count` positions; `rows` are the encoded positions."""
     flexible = version >= FLEXIBLE_SINCE
     head = string(name, flexible) + array_length(count, flexible)
     return b"".join((head, *rows, b"\x00" if flexible else b""))

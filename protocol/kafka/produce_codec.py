@@ -26,14 +26,14 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _RESULT_V3 = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
 _NO_ERROR_V8 = INT.pack(0) + b"\xff\xff"  # no record errors, no message
-_NO_ERROR_V9 = b"\x01\x00\x00"  # the same, compact, and no tagged fields
+_NO_ERROR_V9 = b"\x01\x00\x00"  # the same with compact lengths, and no tagged fields
 _CURRENT_LEADER = struct.Struct(">ii")
 
 
 STEP = 1000
 """Topics and partitions between two pauses: about a millisecond."""
 PARTITIONS_MAX = 20_000
-"""Limit for topics and partitions of a request; a broker is designed for half as many."""
+"""Limit of topics and partitions in a request. A broker is designed for half as many."""
 
 
 class ProduceRequest(NamedTuple):
@@ -46,9 +46,9 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducePartitionResult(NamedTuple):
-    """One partition's answer. `log_append_time_ms` is -1 for CreateTime; `base_offset` is -1 with an error.
+    """The answer for one partition. `log_append_time_ms` is -1 for CreateTime; `base_offset` is -1 with an error.
 
-    `record_errors` are (index in the batch, reason); they come with an `error_message`.
+    `record_errors` are (index in the batch, reason). They require an `error_message`.
     """
 
     partition: int
@@ -63,7 +63,7 @@ class ProducePartitionResult(NamedTuple):
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a broker that the answer names as leader and that the client may not know yet."""
+    """The address of a leader in the answer, which the client may not know yet."""
 
     node_id: int
     host: str
@@ -72,12 +72,12 @@ class NodeEndpoint(NamedTuple):
 
 
 def decode_request(version: int, frame: memoryview, offset: int) -> ProduceRequest:
-    """The body that starts at `offset`; further bytes are ignored. Raises MalformedRequest if it is broken."""
+    """The body that starts at `offset`; bytes after it are ignored. Raises MalformedRequest if the body is broken."""
     return decode_at_once(version, frame, offset) or _to_its_end(decoding(version, frame, offset))
 
 
 def decode_at_once(version: int, frame: memoryview, offset: int) -> ProduceRequest | None:
-    """Decodes the most common requests; None means that `decoding` must read it, or report what is wrong with it."""
+    """Decodes the most common form of request without pauses. None means that `decoding` must read the request, or report the error."""
     return _decode_single_partition(frame, offset) if version >= 9 else None
 
 
@@ -133,9 +133,9 @@ def _to_its_end(steps: Generator[None, None, ProduceRequest]) -> ProduceRequest:
 
 
 def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | None:
-    """The most common flexible request, read without calls: no transaction, one topic, one partition, no tagged fields.
+    """The most common flexible request: no transaction, one topic, one partition, no tagged fields.
 
-    Returns None for any other request and for a broken one: the general decoder reads it, or reports what is wrong.
+    It is decoded inline, to be fast. Returns None for every other and every broken request, which the general decoder handles.
 
         00 | acks, timeout | 02 | size + 1, name | 02 | partition | varint size + 1, records | 00 00 00
     """
@@ -160,7 +160,7 @@ def _decode_single_partition(frame: memoryview, at: int) -> ProduceRequest | Non
             if shift > 28:
                 return None
         at += 1
-        # The remaining length allows only one size, whatever the varint says.
+        # The records must end 3 bytes before the end of the frame.
         end = at + size - 1
         if size < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
             return None

@@ -1,4 +1,4 @@
-"""The record batch, format v2 (KIP-98): a view of its 61-byte header; records stay opaque unless a test or tool decodes them.
+"""Reads and writes record batches of format v2 (KIP-98). Most functions use only the 61-byte header; the records stay opaque.
 
     offset  size  field                      offset  size  field
          0     8  base offset                    27     8  base timestamp (ms)
@@ -10,8 +10,8 @@
         23     4  last offset delta              61        records
 
 attributes: bits 0-2 compression, bit 3 timestamp type (1: LogAppendTime), bit 4 transactional, bit 5 control, bit 6: the
-base timestamp is the time from which its tombstones may be removed (KIP-534).
-Base offset and leader epoch are before the bytes that the CRC covers, so a leader assigns both in place.
+base timestamp is the time from which the batch's tombstones may be removed (KIP-534).
+The CRC does not cover base offset and leader epoch, so a leader assigns both in place.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CRC_START = 21
 
 _MAGIC_OFFSET = 16
 _ATTRIBUTES_OFFSET = 22
-"""Of their low byte."""
+"""The position of the low byte of the attributes."""
 _LENGTH_MIN = 14
-"""Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format is shorter."""
+"""The minimum batch length of every format (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
@@ -57,11 +57,11 @@ INT_LIMIT = 2**31
 LONG_LIMIT = 2**63
 
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
-"""Limit of what `decode_records` unpacks (BAD-22)."""
+"""Limit of the bytes to which `decode_records` unpacks a batch (BAD-22)."""
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes, decoded. Offsets in records, timestamps in milliseconds."""
+    """The decoded header of a batch. Timestamps are in milliseconds."""
 
     base_offset: int
     batch_length: int
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time from which its tombstones may be removed; None until the cleaner has seen them once."""
+        """The time from which the batch's tombstones may be removed; None until the cleaner has seen them once."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
@@ -152,9 +152,9 @@ def _first_attributes(records: Buffer | None) -> int:
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch; a partial one at the end is skipped, because a fetch may cut one off.
+    """(position, header) of each whole batch. A partial batch at the end is skipped, because a fetch may cut off the last batch.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic other than 2: the bytes after it are meaningless.
+    Raises KafkaError(CORRUPT_MESSAGE) for a length below the header's or a magic other than 2: the following bytes are meaningless.
     """
     end = len(buffer)
     while end - position >= HEADER_SIZE:
@@ -171,9 +171,9 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def in_pieces(records: memoryview, size: int) -> Iterator[memoryview]:
-    """The batches in pieces of about `size` bytes, without cutting a batch: a larger batch is a piece of its own.
+    """Splits the records into pieces of at least `size` bytes (the last may be smaller), without cutting a batch.
 
-    Bytes that are not whole batches (a partial batch, garbage) are part of the last piece, and its reader refuses them.
+    Bytes that are not a whole batch (a partial batch, garbage) are in the last piece. The reader of the piece checks them.
     """
     end, begin, position = len(records), 0, 0
     while end - position > max(size, HEADER_SIZE):
@@ -198,9 +198,9 @@ def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[int, BatchHeader]]:
     """(position, header) of a producer's bytes for one partition: exactly one whole and valid batch of format v2.
 
-    The checks, their order and their codes are Kafka's (ByteBufferLogInputStream, ProduceRequest.validateRecords,
-    UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. They raise KafkaError; nothing is changed. Unlike Kafka, this
-    refuses bytes after the batch instead of cutting them off, and does not look at the records inside.
+    The checks, their order and their error codes are Kafka's (ByteBufferLogInputStream, ProduceRequest.validateRecords,
+    UnifiedLog.analyzeAndValidateRecords, LogValidator), BAD-13..20. Raises KafkaError. Unlike Kafka, this function refuses bytes after
+    the batch instead of cutting them off, and does not check the records in the batch.
     """
     size = len(records)
     if size < HEADER_SIZE:
@@ -220,7 +220,7 @@ def validate_produced(records: Buffer, *, max_message_bytes: int) -> list[tuple[
 
 
 def _short_batch(records: Buffer) -> KafkaError:
-    """Why fewer bytes than a v2 header are refused, judged by the fields that Kafka can read in them."""
+    """The error for fewer bytes than a v2 header. It depends on the fields that Kafka can read in them."""
     size = len(records)
     if size == 0:
         return KafkaError(ErrorCode.INVALID_RECORD, "no records: a produce needs one batch for each partition")
@@ -235,7 +235,7 @@ def _short_batch(records: Buffer) -> KafkaError:
 
 
 def _wrong_frame(header: BatchHeader, size: int) -> KafkaError:
-    """Why a batch that is not a lone v2 batch at offset 0 is refused."""
+    """The error for bytes that are not exactly one v2 batch with base offset 0."""
     batch_size = header.size_in_bytes
     if header.batch_length < _LENGTH_MIN:
         return KafkaError(
@@ -282,7 +282,7 @@ def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leade
 
 
 def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Makes the batch LogAppendTime with that time, in place, and recomputes its CRC."""
+    """Sets the batch's timestamp type to LogAppendTime and its max timestamp to this time, in place, and recomputes its CRC."""
     size = _INT.unpack_from(buffer, position + 8)[0] + LOG_OVERHEAD
     attributes = _SHORT.unpack_from(buffer, position + CRC_START)[0] | TIMESTAMP_TYPE_BIT
     _SHORT.pack_into(buffer, position + CRC_START, attributes)
@@ -291,7 +291,7 @@ def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp
 
 
 def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
-    """A copy of the batch with that largest timestamp in its header, and a matching CRC."""
+    """A copy of the batch with this max timestamp in its header, and a matching CRC."""
     changed = bytearray(batch)
     _LONG.pack_into(changed, 35, timestamp_ms)
     _CRC.pack_into(changed, 17, crc32c(memoryview(changed)[CRC_START:]))
@@ -299,7 +299,7 @@ def with_max_timestamp(batch: Buffer, timestamp_ms: int) -> bytearray:
 
 
 def wrapped(timestamp: int) -> int:
-    """Adds like Java: a client may write deltas that overflow 64 bits, and stored records must stay readable."""
+    """The timestamp wrapped to 64 bits, as in Java: deltas of a client may overflow, and stored records must stay readable."""
     return (timestamp + LONG_LIMIT) % (2 * LONG_LIMIT) - LONG_LIMIT
 
 
@@ -314,7 +314,7 @@ def build_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """A batch of (key, value, headers, timestamp ms) records: for tests, tools and a broker's own records (2 us each)."""
+    """A batch of (key, value, headers, timestamp ms) records, for tests, tools and a broker's own records. Takes 2 us per record."""
     base_timestamp = records[0][3]
     payload = bytearray()
     for delta, (key, value, headers, timestamp) in enumerate(records):
@@ -366,7 +366,7 @@ def unpacked_large(
 
 
 def with_compression(header: BatchHeader, data: bytes, compression: int, level: int | None = None) -> bytes:
-    """The batch of `header`, whose records unpack to `data`, in another compression, with a matching CRC.
+    """A batch with the fields of `header` and the uncompressed records `data`, in another compression and with a matching CRC.
 
     `level` is the compression level; None means Kafka's default.
     """
@@ -382,7 +382,7 @@ def with_compression(header: BatchHeader, data: bytes, compression: int, level: 
 def decode_records(batch: Buffer, position: int = 0) -> list[Record]:
     """The records of the batch at `position`.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a broken payload (BAD-21) and one that unpacks to more than 256 MiB (BAD-22),
+    Raises KafkaError(CORRUPT_MESSAGE) for a payload that is broken (BAD-21) or unpacks to more than 256 MiB (BAD-22), and
     KafkaError(INVALID_RECORD) for records that do not fill the payload exactly (BAD-12, 13, 18).
     """
     header = parse_header(batch, position)
@@ -431,7 +431,7 @@ def _decode_record(data: bytes, at: int, end: int, header: BatchHeader) -> Recor
 
 @lru_cache(maxsize=16384)
 def _varint(number: int) -> bytes:
-    """Zigzag, base 128, low digits first. Cached: most are small and repeat in each record."""
+    """`number` in zigzag, base 128, low digits first. Cached: most numbers are small and occur in every record."""
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest & ~0x7F:

@@ -3,7 +3,7 @@
     record = varint length | attributes | varint timestamp delta | varint offset delta
            | varint key length, key | varint value length, value | varint header count, headers
 
-varints are zigzag: an even number 2n is n, an odd one negative. About 0.45 us a record.
+varints are zigzag: an even number 2n stands for n, an odd number for a negative one. A check takes about 0.45 us per record.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from protocol.kafka.record_batch import Buffer
 STEP = 1000
 """Records, or headers of records, between two pauses: about half a millisecond."""
 HEADERS_MAX = 10_000
-"""Limit of headers in one record; more are refused, because a record is always checked as a whole."""
+"""Limit of headers in one record: a record is always checked without a pause."""
 RECORD_BYTES_MIN = 7
 """The minimum size of a record: each of the fields above as one byte."""
 VARINT_BYTES_MAX = 10
 LOWEST_DELTA = -(2**63)
 TAIL_BYTES = 2048
 PLACES_TRIED = 8
-"""How many places that look like the last record's offset delta are tried."""
+"""Number of candidates for the position of the last record's offset delta."""
 
 
 class TakesLong(Exception):
-    """The check is too long for one turn of the loop: use pauses, or a thread."""
+    """The check takes too long for one turn of the loop. The caller must use pauses, or a thread."""
 
 
 def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int:
     """Checks that `data` has `record_count` records from `at` to its end, with offset deltas that count up from 0.
 
-    It checks the first `checked` of them, and the end only if those are all. Returns the largest timestamp delta (ms) of the checked
-    records. Raises KafkaError(INVALID_RECORD) for records that no consumer could read (BAD-12, 13, 18), TakesLong if they have
-    thousands of headers.
+    Checks only the first `checked` records, and the end only if these are all. Returns the largest timestamp delta (ms) of the checked
+    records. Raises KafkaError(INVALID_RECORD) for records that no consumer could read (BAD-12, 13, 18), and TakesLong if the records
+    have thousands of headers.
     """
     if record_count * RECORD_BYTES_MIN > len(data) - at:
         _check_room(data, at, record_count)
@@ -50,7 +50,7 @@ def check_records(data: Buffer, at: int, record_count: int, checked: int) -> int
 
 
 def checking_records(data: Buffer, at: int, record_count: int) -> Generator[None, None, int]:
-    """Like `check_records` for all records, with pauses in which others can run."""
+    """Like `check_records` for all records, with pauses in which other tasks can run."""
     _check_room(data, at, record_count)
     newest, reached = LOWEST_DELTA, 0
     while reached < record_count:
@@ -88,14 +88,14 @@ def _check_end(data: Buffer, at: int) -> None:
 def _walk(data: Buffer, at: int, first: int, stop: int, newest: int) -> tuple[int, int, int]:
     """Checks the records `first` to `stop` - 1, or fewer if they have many headers.
 
-    Returns the largest of their timestamp deltas and `newest`, the offset of the next record, and its number.
+    Returns the largest timestamp delta (`newest` included), the offset of the next record, and the number of the next record.
     """
     end = len(data)
     headers = 0
     delta = first - 1
     try:
         for delta in range(first, stop):
-            # Numbers of one and two bytes are read inline: a call for each would double the cost.
+            # Numbers of one or two bytes are read inline, because a call for each would double the time.
             size = data[at]
             if size < 0x80:
                 at += 1
@@ -153,8 +153,8 @@ def _walk(data: Buffer, at: int, first: int, stop: int, newest: int) -> tuple[in
 def last_timestamp_delta(data: Buffer, record_count: int) -> int | None:
     """The timestamp delta (ms) of the last record, found from the end of `data` in about 1 us.
 
-    That record has the offset delta `record_count` - 1, and its length reaches the end. Returns None if no such place is found in the
-    last 2 KiB. Bytes that look like a record inside the last one's value may be mistaken for it.
+    The last record has the offset delta `record_count` - 1, and its length reaches the end of `data`. Returns None if no such record is
+    found in the last 2 KiB. Bytes inside the last record's value that look like such a record may be mistaken for it.
     """
     tail = bytes(data[-TAIL_BYTES:])
     number = _zigzag(record_count - 1)
@@ -166,7 +166,7 @@ def last_timestamp_delta(data: Buffer, record_count: int) -> int | None:
             at -= 1
         if at < 2:
             return None
-        # The attributes (0) come before the timestamp delta, and the length before them.
+        # Before the timestamp delta are the attributes (0), and before them the length.
         if (
             tail[place - 1] < 0x80
             and place - at <= VARINT_BYTES_MAX
@@ -194,7 +194,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def _check_headers(data: Buffer, at: int, after: int, delta: int) -> int:
-    """The end of the headers whose count is at `at`; a name must exist, a value may be null."""
+    """The offset after the headers whose count is at `at`. A header must have a name; its value may be null."""
     count, at = _raw_varint(data, at)
     if count & 1 or count >> 1 > min(after - at, HEADERS_MAX):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"record {delta} has an impossible number of headers")

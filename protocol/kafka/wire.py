@@ -1,7 +1,7 @@
-"""The primitive types of Kafka's protocol for the hand-written codecs: reads at an offset, writes bytes. Pure.
+"""Reads and writes the primitive types of Kafka's protocol, for the hand-written codecs. Pure.
 
-Every reader takes (frame, offset) and returns (value, offset after it); it raises MalformedRequest if the value does not fit. An
-array's announced length is checked against the remaining bytes before anything is allocated (BAD-11).
+A reader takes (frame, offset) and returns (value, offset after it). It raises MalformedRequest if the value does not fit. An array's
+announced length is checked against the remaining bytes before anything is allocated (BAD-11).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SHORT = struct.Struct(">h")
 INT = struct.Struct(">i")
 
 ELEMENTS_MAX = 1_000_000
-"""Limit of array elements in one frame. Reading more would block the event loop for seconds; no real message has as many."""
+"""Limit of array elements in one frame. Reading more would block the event loop for seconds, and no real message has as many."""
 REQUEST_ELEMENTS_MAX = 150_000
-"""The limit in a request. An element may take a hundred times the memory of its bytes, and the garbage collector visits each in
-one turn of the loop. No cluster has as many partitions."""
+"""Limit of array elements in a request. An element may take a hundred times its bytes in memory, and the garbage collector visits all
+elements in one turn of the loop. No cluster has as many partitions."""
 STRING_BYTES_MAX = 2**15 - 1
-"""Kafka's limit, for every version: the length of a compact string could be larger."""
+"""Kafka's limit in every version, although a compact string could announce a larger length."""
 
 NO_UUID = uuid.UUID(int=0)
 
@@ -59,7 +59,7 @@ def read_nullable_string(frame: Buffer, at: int, flexible: bool) -> tuple[str | 
 
 
 def read_array_length(frame: Buffer, at: int, flexible: bool, element_size_min: int) -> tuple[int, int]:
-    """The number of elements (null: none). Each has at least `element_size_min` bytes, so impossible counts are refused."""
+    """The number of elements; 0 for null. An element has at least `element_size_min` bytes, so impossible counts are refused."""
     if flexible:
         count, at = read_unsigned_varint(frame, at)
         count -= 1
@@ -108,7 +108,7 @@ def read_uuid(frame: Buffer, at: int) -> tuple[uuid.UUID, int]:
 
 @lru_cache(maxsize=4096)
 def _uuid(data: bytes) -> uuid.UUID:
-    """Cached: creating one takes 1 us, and the ids of the same few topics come with every fetch."""
+    """Cached, because creating a UUID takes 1 us, and every fetch has the ids of the same few topics."""
     return uuid.UUID(bytes=data)
 
 

@@ -9,11 +9,11 @@ from protocol.rpc import framing
 from protocol.rpc.messages import ControlRequest, ControlResponse
 
 RESPONSE_BYTES_MAX = 32 * 1024**2
-"""Limit for the network client of a ControlClient: errors of a hundred thousand partitions with the longest names."""
+"""Limit of a response, for the network client: the errors of a hundred thousand partitions with the longest names."""
 
 
 class ControlClient:
-    """`send` raises the network client's Disconnected and RequestTimedOut, and ValueError for a broken answer."""
+    """Its `send` raises the network client's Disconnected and RequestTimedOut, and ValueError for a broken answer."""
 
     def __init__(self, network: NetworkClient) -> None:
         self._network = network

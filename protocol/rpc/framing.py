@@ -30,7 +30,7 @@ def _payload(correlation_id: int, body: object) -> bytes:
 
 
 def request_payload(correlation_id: int, request: ControlRequest) -> bytes:
-    """The frame without its length, which the network client puts before it."""
+    """The frame without its length, which the network client adds."""
     return _ID.pack(correlation_id) + pack_body(messages.request_body(request))
 
 

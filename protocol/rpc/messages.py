@@ -1,13 +1,13 @@
-"""Requests and responses of the control plane, and their msgpack-ready shapes (FMT-4).
+"""Requests and responses of the control plane, and their form for msgpack (FMT-4).
 
 A request body on the wire is `[kind, field, field, ...]`, a response body `[field, field, ...]`, in the order of the dataclass's
 fields. Both ends are the same release of ottla, so there are no versions. `parsing` checks what the other end sends.
 
-Worked example: LeaderAndIsrRequest(1, 7, 4294967310, (), {}) packs as `[1, 1, 7, 4294967310, [], {}, [], false, [], 0]`.
+Example: LeaderAndIsrRequest(1, 7, 4294967310, (), {}) packs as `[1, 1, 7, 4294967310, [], {}, [], false, [], 0]`.
 
-`number` counts the requests of a controller's term that change a broker's state; a retry keeps its number. A connection that was
-given up may deliver its requests after its successor has: a broker refuses a number lower than one it has seen (FLT-18). 0 means
-not numbered.
+`number` counts the requests of a controller's term that change a broker's state; a retry keeps its number. A connection that the
+controller closed may deliver a request after its successor delivered a newer one. A broker therefore refuses a number lower than one
+it has seen (FLT-18). 0 means not numbered.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RequestKind(IntEnum):
 class PartitionState(NamedTuple):
     """A partition's leadership as the controller announces it, in LeaderAndIsr and in UpdateMetadata.
 
-    `zk_version` is the version of the state znode that holds it: the leader's next ISR write is conditional on it. `is_new` is True if
-    the partition was just created, so that a broker with a failed log directory may still create a log.
+    `zk_version` is the version of the partition's state znode; the leader's next ISR write is conditional on it. `is_new` is True if the
+    replica was just created, so that a broker with a failed log directory may still create its log.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class PartitionState(NamedTuple):
 
 
 class StopReplicaPartition(NamedTuple):
-    """A replica to stop; `delete` also removes its log. `leader_epoch` fences a late request (BUG-20); -2 means "topic deleted"."""
+    """A replica to stop. `delete` also removes its log. `leader_epoch` fences a late request (BUG-20); -2 means "topic deleted"."""
 
     topic: str
     partition: int
@@ -70,11 +70,11 @@ class StopReplicaPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
-    """Become leader or follower of these partitions (LAI-1..5). `topic_ids` maps each topic to its id (uuid text as in the znode).
+    """Makes the broker leader or follower of these partitions (LAI-1..5). `topic_ids` maps each topic to its id, as text.
 
-    `is_full` is True in the first request that a broker gets from a controller, or after its own restart. It names every partition of
-    the broker, except those of `other_topics`, whose znodes exist but are unreadable, or which are being deleted. Every other log on
-    the broker's disk is a stray replica.
+    A request with `is_full` names every partition of the broker whose state the controller knows. A broker gets it from each new
+    controller, after its own restart, and after one of its log directories failed. `other_topics` are unreadable, to be deleted, or
+    have partitions without a state. Every log that belongs neither to a named partition nor to these topics is a stray replica.
     """
 
     controller_id: int
@@ -92,11 +92,11 @@ class LeaderAndIsrRequest:
 class UpdateMetadataRequest:
     """The contents of every broker's metadata cache (STA-1, CTL-13).
 
-    `is_full` replaces the whole cache; otherwise the named partitions are merged. `brokers` replaces the set of live brokers in either
-    case. leader == LEADER_DURING_DELETE removes a partition, because its topic is being deleted. A topic missing from a full request
-    is unknown to the controller, which may only have failed to read its node.
+    A request with `is_full` replaces the whole cache; otherwise the named partitions are merged into it. `brokers` always replaces the set
+    of live brokers. A partition with the leader LEADER_DURING_DELETE is removed, because its topic is being deleted. A topic missing from
+    a full request is unknown to the controller, which may also have failed to read its node.
 
-    `partition_counts` maps each topic to the number of assigned partitions, which may be more than have a state.
+    `partition_counts` maps each topic to the number of its assigned partitions, some of which may not have a state yet.
     """
 
     controller_id: int
@@ -112,9 +112,9 @@ class UpdateMetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest:
-    """Stop replicas on this broker (LAI-6).
+    """Stops replicas on this broker (LAI-6).
 
-    `topic_ids` has the ids of the topics; a replica of another topic with the same name is not touched (BUG-20, FLT-36).
+    `topic_ids` has the ids of the topics. A replica of another topic with the same name is not touched (BUG-20, FLT-36).
     """
 
     controller_id: int
@@ -143,9 +143,9 @@ class PartitionError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlResponse:
-    """The answer to every control request: an error for the whole, then one for each partition that failed.
+    """The answer to every control request: an error for the whole request, and one for each partition that failed.
 
-    For ControlledShutdown, `partitions` names those that the broker still leads (error NONE), like Kafka's partitionsRemaining.
+    For ControlledShutdown, `partitions` are the partitions that the broker still leads (error NONE), like Kafka's partitionsRemaining.
     """
 
     error: ErrorCode = ErrorCode.NONE

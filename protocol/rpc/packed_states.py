@@ -1,6 +1,6 @@
 """Partition states that are packed once, even if they are sent to many brokers. Pure.
 
-A hundred thousand of them go to every broker two or three times when a controller takes office.
+A new controller sends a hundred thousand states to every broker two or three times.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _NEW_NONE_OFFLINE: bytes = msgpack.packb(True) + msgpack.packb(())
 
 
 def marked_new(row: bytes) -> bytes:
-    """A row of `pack_state` without offline replicas, with `is_new` set: packing it again would take ten times as long."""
+    """A copy of a row of `pack_state` without offline replicas, with `is_new` set. Packing it again would take ten times as long."""
     assert row.endswith(_NOT_NEW_NONE_OFFLINE)
     return row[: -len(_NOT_NEW_NONE_OFFLINE)] + _NEW_NONE_OFFLINE
 
 
 class PackedStates(Sequence[PartitionState]):
-    """Takes the place of a tuple of PartitionState in a request: packed for the wire, unpacked on access."""
+    """Replaces a tuple of PartitionState in a request: packed for the wire, unpacked on access."""
 
     __slots__ = ("_packed", "_rows", "_states")
 

@@ -3,13 +3,13 @@
 Anyone who reaches a control listener can send any bytes (FMT-4, BAD-4, BAD-26). Therefore:
 
 * types are exact: True is not a number, 1.0 is not an epoch, and NaN, nil, byte strings and extensions are refused;
-* numbers are in Kafka's ranges: 32 bits for ids, partitions and the epochs of controllers and leaders, 64 for broker epochs;
-* topic names are legal (`topic_names`), because a partition's becomes the name of a directory;
-* a partition's state is not from a newer controller than the request: a leader writes that epoch into ZooKeeper with its ISR;
-* an announced length reserves nothing: lists are short, or read value by value; no value is longer than PIECE_BYTES;
-* a frame is unpacked in pieces, with pauses in which others can run.
+* numbers are in Kafka's ranges: 32 bits for ids, partitions and the epochs of controllers and leaders, 64 bits for broker epochs;
+* topic names are legal (`topic_names`), because they become part of the names of directories;
+* a partition's state is not from a newer controller than the request, because a leader writes the state's epoch into ZooKeeper;
+* an announced length reserves no memory: lists are short, or read value by value; no value is longer than PIECE_BYTES;
+* a frame is unpacked in pieces, with pauses in which other tasks can run.
 
-Rows of partitions are checked column by column, which costs 0.4 us each; row by row it would be 3 us.
+Rows of partitions are checked column by column, which takes 0.4 us per row. Checking row by row would take 3 us.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LONG_MAX = 2**63 - 1
 PORT_MAX = 65_535
 
 PIECE_BYTES = 64 * 1024
-"""Bytes that are unpacked at once, and the longest row of a partition or broker."""
+"""Bytes that are unpacked at once, and the maximum size of a row of a partition or broker."""
 VALUES_IN_A_STEP = 2000
 ROWS_MAX = 1_000_000
 """Limit for partitions, topics or brokers in one request."""
@@ -67,7 +67,7 @@ _INT = {int}
 _NO_IDS: set[object] = {()}
 _LEGAL_BYTES = (string.ascii_letters + string.digits + "._-").encode()
 _NO_LEADER_EPOCH = -2
-"""StopReplica's epoch for a topic that is deleted (KIP-570)."""
+"""StopReplica's leader epoch for a deleted topic (KIP-570)."""
 
 Result = TypeVar("Result")
 Row = TypeVar("Row")
@@ -75,7 +75,7 @@ Steps = Generator[None, None, Result]
 
 
 class Head(NamedTuple):
-    """How to answer, and the sender. `controller_id` is None in ControlledShutdown, which a broker sends to the controller."""
+    """The correlation id of the answer, and the sender. `controller_id` is None in ControlledShutdown, which a broker sends."""
 
     correlation_id: int
     controller_id: int | None
@@ -84,7 +84,7 @@ class Head(NamedTuple):
 
 
 class _Values:
-    """The values of a frame, one after the other; arrays within a value are tuples. Raises ValueError for invalid bytes."""
+    """Reads the values of a frame, one after the other. Arrays within a value are tuples. Raises ValueError for invalid bytes."""
 
     def __init__(self, frame: bytes | bytearray | memoryview) -> None:
         if len(frame) < _ID.size:
@@ -109,7 +109,7 @@ class _Values:
         self._fed += len(piece)
 
     def some(self, count: int) -> list[Any]:
-        """At least one value, at most `count`, and no more than there are in one or two pieces."""
+        """The next values: at least one, at most `count`, and no more than one or two pieces contain."""
         try:
             found = list(islice(self._unpacker, count))
             if not found and self._fed < len(self._frame):
@@ -252,7 +252,7 @@ def _check_topics(column: Sequence[Any]) -> None:
 
 
 def _are_plainly_legal(names: set[str]) -> bool:
-    """Checks all names at once: one by one, each takes 0.3 us."""
+    """Checks all names at once. Checking them one by one takes 0.3 us each."""
     joined = "".join(names)
     if not joined.isascii() or joined.encode().translate(None, _LEGAL_BYTES):
         return False
@@ -317,7 +317,7 @@ def _errors(rows: list[Any]) -> Iterable[PartitionError]:
 
 
 def _texts(rows: list[Any]) -> Iterable[str]:
-    """Names that are only compared: another topic's node may have an illegal name."""
+    """Names that are only compared with others. They may be illegal, like the name of a node in ZooKeeper."""
     if set(map(type, rows)) != {str}:
         raise ValueError("a name is not a text")
     return rows

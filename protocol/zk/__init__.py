@@ -1,1 +1,1 @@
-"""ZooKeeper as Kafka uses it (FMT-2): paths and JSON in `znodes`, the async gateway in `session`."""
+"""ZooKeeper as Kafka uses it (FMT-2): `znodes` has the paths and JSON, `session` is the async client."""

@@ -1,20 +1,21 @@
-"""Adapts kazoo to one asyncio loop: the only module that knows kazoo. Others use `session.py`.
+"""Adapts kazoo to one asyncio loop. `session.py` is the interface for all other code.
 
-kazoo provides the wire format, the connect and session handling and the heartbeats. The following is changed, because a broker
-cluster depends on it:
+kazoo provides the wire format, the connect and session handling and the heartbeats. This module changes the following, because a
+broker cluster depends on it:
 
-* **Order.** kazoo passes results, watch events and state changes to three threads, which breaks ZooKeeper's promise that a watch
-  event is seen before the data that came after it. Here all go through one `Mailbox` to the loop, in the order in which they came
-  from the socket. There is one thread, kazoo's connection loop.
-* **Fence.** kazoo keeps requests that are made while it reconnects and sends them later, perhaps in another session (BUG-7). Here
-  every request belongs to the connection that the loop knew when it made the request, and to no other.
-* **Watches** survive a reconnect inside a session (SetWatches, as in ZooKeeper's Java client): kazoo forgets them.
-* **Wake-up pipe.** kazoo's is blocking and would stop the loop when some hundred requests wait. Here it does not block, and all
+* **Order.** kazoo passes results, watch events and state changes to three threads. This breaks ZooKeeper's promise that a client sees
+  a watch event before any later data. Here all of them go through one `Mailbox` to the loop, in the order in which they came from the
+  socket. There is one thread, kazoo's connection loop.
+* **Fence.** kazoo keeps requests that are made while it reconnects, and sends them later, perhaps in another session (BUG-7). Here
+  every request belongs to the connection that the loop knew when it made the request, and is sent over no other.
+* **Watches.** kazoo drops watches when it reconnects. Here they survive a reconnect within a session (SetWatches, as in ZooKeeper's
+  Java client).
+* **Wake-up pipe.** kazoo's pipe blocks, and would stop the loop while some hundred requests wait. Here it does not block, and all
   waiting requests are sent in one write.
-* **Handshake.** A ZooKeeper that is just starting sometimes accepts a connection and forgets it. kazoo waits a whole session
-  timeout for its answer; here the first attempts wait for a shorter time.
-* **Many nodes at once**: multiRead (ZooKeeper 3.6 or newer), requests and answers that other modules encode and decode (`Raw`),
-  watches on many nodes in one request, and reads from the socket in large pieces.
+* **Handshake.** A ZooKeeper that is just starting sometimes accepts a connection and never answers. kazoo waits for a whole session
+  timeout; here the first attempts wait for a shorter time.
+* **Many nodes at once.** This module adds multiRead (ZooKeeper 3.6 or newer), requests and answers that other modules encode and decode
+  (`Raw`), watches on many nodes in one request, and reads from the socket in large pieces.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ THREAD_RESTART_S = 0.5
 
 
 class Mailbox:
-    """Runs calls from another thread on the loop, in the order of `post`, many per wake-up."""
+    """Runs calls from another thread on the loop, in the order of `post`. One wake-up runs all waiting calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -72,21 +73,21 @@ class Mailbox:
         self._calls.append((call, arguments))
         if not self._awake:
             self._awake = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed and nobody is left to receive it
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody needs the call
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        self._awake = False  # set before reading: a later call wakes the loop again
+        self._awake = False  # before reading the queue: a later call wakes the loop again
         while self._calls:
             call, arguments = self._calls.popleft()
             try:
                 call(*arguments)
-            except Exception:  # one listener's bug must not block the results of all others
+            except Exception:  # a bug in one callback must not block the other calls
                 log.exception("a ZooKeeper callback failed")
 
 
 class SessionObserver(Protocol):
-    """Receives the connection's changes on the loop."""
+    """Receives the connection's state changes, on the loop."""
 
     def on_connected(self, connection: int, session_id: int, password: bytes, timeout_ms: int) -> None: ...
 
@@ -98,7 +99,7 @@ class SessionObserver(Protocol):
 
 
 class Completion:
-    """The object that kazoo calls in its thread when a request is answered. `connection`: the one it was made for."""
+    """kazoo calls this object in its thread when a request is answered. `connection` is the number of the request's connection."""
 
     __slots__ = ("_future", "_mailbox", "_watcher", "connection")
 
@@ -128,7 +129,7 @@ class Completion:
 
 
 class Watcher:
-    """A watch callback of one node. Equal callbacks of a node are one watch, as in ZooKeeper's Java client."""
+    """A watch callback of one node. Equal callbacks on a node are one watch, as in ZooKeeper's Java client."""
 
     __slots__ = ("_callback", "_path", "node_is_missing")
 
@@ -186,7 +187,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class SetWatches:
-    """Renews the watches of a broken connection on the server, which reports changes that were missed."""
+    """Sets the watches of a broken connection again. The server reports the changes that were missed."""
 
     relative_zxid: int
     data: Sequence[str]
@@ -206,7 +207,7 @@ class SetWatches:
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """Reads many nodes, each with a `GetData` or `GetChildren`. Answer: for each its result or the exception."""
+    """Reads many nodes, each with a `GetData` or `GetChildren`. The answer has the result or the exception for each."""
 
     operations: Sequence[Any]
 
@@ -249,7 +250,7 @@ def error_of(code: int) -> KazooException:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """An already encoded request. `decode(message, offset)` decodes its answer, in kazoo's thread."""
+    """A request that is already encoded. `decode(message, offset)` decodes its answer, in kazoo's thread."""
 
     opcode: int
     body: bytes
@@ -267,9 +268,9 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class WatchData:
-    """Sets a data watch on each of these nodes. Those that have changed since transaction `since_zxid` fire at once.
+    """Sets a data watch on each of these nodes. The watches of nodes that changed after transaction `since_zxid` fire at once.
 
-    ZooKeeper accepts SetWatches at any time in a session; its answer has no content that matters.
+    ZooKeeper accepts SetWatches at any time in a session. The content of its answer is irrelevant.
     """
 
     paths: Sequence[str]
@@ -309,9 +310,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     def wake(self) -> None:
         """Wakes the thread to look at the request queue."""
         if self._is_woken:
-            return  # it is already awake and has not looked yet
+            return  # the thread is already woken and will look
         self._is_woken = True
-        with contextlib.suppress(BlockingIOError):  # the pipe is full, so it will wake up anyway
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the thread wakes up anyway
             self._write_sock.send(b"\0")
 
     def zk_loop(self) -> None:
@@ -340,14 +341,14 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return read_timeout_ms, connect_timeout_ms
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """One request and its answer while connecting. Each further attempt has twice the time of the one before."""
+        """One request and its answer while connecting. The timeout of the handshake doubles with each attempt."""
         if isinstance(request, Connect):
             timeout = min(timeout, self._handshake_s)
             self._handshake_s *= 2
         return super()._invoke(timeout, request, xid)
 
     def _watch_again(self, timeout_s: float) -> None:
-        """Sends SetWatches, in pieces that the server accepts. After an expiry there are no watches."""
+        """Sends SetWatches for all watches, in pieces that the server accepts. After an expiry there are no watches."""
         watches: list[tuple[int, str]] = []
         for path, watchers in self.client._data_watchers.items():
             kinds = {1 if watcher.node_is_missing else 0 for watcher in watchers}
@@ -363,7 +364,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._submit(SetWatches(self.client.last_zxid, *kinds_and_paths), timeout_s, SET_WATCHES_XID)
 
     def _read(self, length: int, timeout: float) -> bytes:
-        """The next bytes of the connection. Bytes that came with them are kept: a system call for every piece is slow."""
+        """The next `length` bytes of the connection. Reads as much as possible at once, and keeps the rest for the next call."""
         if not self._reads_ahead:
             return bytes(super()._read(length, timeout))
         held = len(self._received) - self._received_at
@@ -393,7 +394,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return bool(held >= int_struct.size + length)
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """Handles all input that has arrived: the socket will not report it again."""
+        """Handles all frames that were received: the socket does not report them again."""
         outcome = super()._read_socket(read_timeout)
         while outcome is not CLOSE_RESPONSE and self._holds_a_frame():
             outcome = super()._read_socket(read_timeout)
@@ -405,10 +406,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return super()._read_response(header, message, offset)
 
     def _send_request(self, _read_timeout: float, connect_timeout: float) -> None:
-        """Sends all waiting requests that were made for this connection, in one write."""
+        """Sends all waiting requests of this connection in one write. Requests of earlier connections fail."""
         with contextlib.suppress(BlockingIOError):
             self._read_sock.recv(4096)
-        self._is_woken = False  # first: a request that is queued after this wakes the thread again
+        self._is_woken = False  # before reading the queue: a request that is queued later wakes the thread again
         client = self.client
         message = bytearray()
         while client._queue:
@@ -422,7 +423,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             message += FRAME_HEAD.pack(len(body) + FRAME_HEAD.size - int_struct.size, self._xid, opcode)
             message += body
             if isinstance(request, WatchData):
-                # Before sending: a watch that fires comes before the answer.
+                # Before sending, because a watch may fire before the answer arrives.
                 for path, watcher in zip(request.paths, request.watchers, strict=True):
                     client._data_watchers[path].add(watcher)
             client._pending.append((request, completion, self._xid))
@@ -431,11 +432,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """A kazoo client whose requests are made with `submit` and whose changes go to `observer`, all through `mailbox`."""
+    """A kazoo client. `submit` makes a request. Answers and state changes (to `observer`) go through `mailbox`."""
 
     def __init__(self, hosts: str, session_timeout_ms: int, mailbox: Mailbox, observer: SessionObserver) -> None:
         logger = logging.getLogger(f"{__name__}.kazoo")
-        logger.setLevel(logging.ERROR)  # it would warn for every attempt to connect; the session logs it once
+        logger.setLevel(logging.ERROR)  # kazoo would warn of every attempt to connect; the session logs it once
         retry = KazooRetry(
             max_tries=-1, delay=CONNECT_RETRY_S_MIN, backoff=1.5, max_jitter=0.3, max_delay=CONNECT_RETRY_S_MAX
         )
@@ -452,7 +453,7 @@ class Client(KazooClient):  # type: ignore[misc]
         self.add_listener(self._on_state)
 
     def submit(self, request: Any, completion: Completion) -> None:
-        """Sends `request` if the connection that `completion` names still exists; never blocks."""
+        """Sends `request` if the connection of `completion` still exists. Never blocks."""
         self._queue.append((request, completion))
         self._connection.wake()
 
@@ -463,18 +464,18 @@ class Client(KazooClient):  # type: ignore[misc]
         self._connection.wake()
 
     def release(self) -> None:
-        """Call it after `on_stopped`."""
+        """Frees the connection's resources. Call it after `on_stopped`."""
         self._connection.close()
 
     def _on_state(self, state: str) -> None:
-        """Runs in kazoo's thread. Connection reports a new connection."""
+        """Runs in kazoo's thread. New connections are reported by Connection."""
         if state == "SUSPENDED":
             self._mailbox.post(self._observer.on_connection_lost)
         elif state == "LOST":
             self._mailbox.post(self._observer.on_session_lost)
 
     def _reset_watchers(self) -> None:
-        """kazoo calls this also for a broken connection; only the end of the session ends the watches."""
+        """kazoo also calls this for a broken connection, but only the end of the session ends the watches."""
         if self._state in CLOSED_STATES:
             self._child_watchers.clear()
             self._data_watchers.clear()

@@ -1,6 +1,6 @@
-"""ZooKeeper's messages for many operations at once, multi and multiRead, without an object for every node. Pure.
+"""Encodes and decodes ZooKeeper's multi and multiRead without an object for every node. Pure.
 
-A controller reads and writes a hundred thousand nodes while a whole cluster waits; kazoo's own codec takes ten times as long.
+A controller reads and writes a hundred thousand nodes while a whole cluster waits. kazoo's own codec takes ten times as long.
 
     multi, multiRead:   (header | operation)* last-header
     header:             int32 type | bool done | int32 error        9 bytes; in the last one -1, true, -1
@@ -10,7 +10,7 @@ A controller reads and writes a hundred thousand nodes while a whole cluster wai
     path, data:         int32 length (-1: null) | bytes
     stat:               68 bytes, the fields of `Stat`
 
-Decoders raise ValueError for what is not an answer to such a request.
+Decoders raise ValueError for bytes that are not an answer to such a request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADER_AND_INT = struct.Struct("!i?ii")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _SET_RESULT = struct.Struct("!i?iqqqqiiiqiiq")
 _MZXID_AND_VERSION = struct.Struct("!8xq16xi")
-"""The size of a stat."""
+"""Two fields of a stat."""
 
 _LAST_HEADER = _HEADER.pack(-1, True, -1)
 _GET_HEADER = _HEADER.pack(_GET_DATA, False, -1)
@@ -47,7 +47,7 @@ _OPEN_ACL = b"".join((_INT.pack(1), _INT.pack(31), _INT.pack(5), b"world", _INT.
 
 
 class Refused(NamedTuple):
-    """Replaces a result: ZooKeeper's error code."""
+    """The result of an operation that ZooKeeper refused: its error code."""
 
     code: int
 
@@ -64,7 +64,7 @@ def encode_reads(paths: Iterable[str]) -> bytes:
 
 
 def decode_reads(message: bytes, at: int, count: int) -> list[tuple[bytes, Stat] | Refused]:
-    """(data, stat) of each node, or its refusal. `at` is where the answer starts in the message."""
+    """(data, stat) of each node, or Refused. `at` is the position of the answer in the message."""
     results: list[tuple[bytes, Stat] | Refused] = []
     for begin, length in _read_results(message, at, count):
         if begin == 0:
@@ -90,7 +90,7 @@ def decode_versions(message: bytes, at: int, count: int) -> list[tuple[bytes, in
 
 
 def _read_results(message: bytes, at: int, count: int) -> list[tuple[int, int]]:
-    """For each result the position and length of its data, or 0 and the error code."""
+    """(position, length) of the data of each result, or (0, error code)."""
     unpack = _HEADER_AND_INT.unpack_from
     results = []
     try:
@@ -112,7 +112,7 @@ def _read_results(message: bytes, at: int, count: int) -> list[tuple[int, int]]:
 
 
 def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
-    """A multi of these operations, with their paths below `chroot`."""
+    """A multi of these operations. Their paths are below `chroot`."""
     pack = _INT.pack
     parts: list[bytes] = []
     for operation in operations:
@@ -135,7 +135,7 @@ def encode_multi(operations: Sequence[Op], chroot: str) -> bytes:
 
 
 def decode_multi(message: bytes, at: int, count: int) -> list[OpResult | Refused]:
-    """The result of each operation: a path (with the chroot), a Stat, None, or its refusal."""
+    """The result of each operation: a path (with the chroot), a Stat, None, or Refused."""
     results: list[OpResult | Refused] = []
     try:
         for _ in range(count):

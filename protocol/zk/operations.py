@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Stat(NamedTuple):
-    """ZooKeeper's facts about a node, in the order of its wire format. Times are milliseconds since 1970."""
+    """ZooKeeper's metadata of a node, in the order of its wire format. Times are in milliseconds since 1970."""
 
     czxid: int
     mzxid: int
@@ -34,7 +34,7 @@ class WatchKind(Enum):
 
 
 class WatchEvent(NamedTuple):
-    """`path` is as given to the operation that set the watch."""
+    """`path` is the path that was passed to the operation that set the watch."""
 
     kind: WatchKind
     path: str
@@ -45,7 +45,7 @@ WatchCallback: TypeAlias = Callable[[WatchEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class CreateOp:
-    """Part of a multi: create `path`; its result is the path."""
+    """Part of a multi: creates `path`. Its result is the path."""
 
     path: str
     data: bytes = b""
@@ -53,7 +53,7 @@ class CreateOp:
 
 
 class SetOp(NamedTuple):
-    """Part of a multi: write `data` if the node has that version (-1: any); its result is the new Stat."""
+    """Part of a multi: writes `data` if the node has this version (-1: any). Its result is the new Stat."""
 
     path: str
     data: bytes
@@ -62,7 +62,7 @@ class SetOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOp:
-    """Part of a multi: remove the node if it has that version (-1: any); its result is None."""
+    """Part of a multi: removes the node if it has this version (-1: any). Its result is None."""
 
     path: str
     version: int = -1
@@ -70,7 +70,7 @@ class DeleteOp:
 
 @dataclass(frozen=True, slots=True)
 class CheckOp:
-    """Part of a multi: fail the whole multi unless the node has that version (-1: exists); its result is None."""
+    """Part of a multi: fails the whole multi unless the node has this version (-1: any). Its result is None."""
 
     path: str
     version: int = -1
@@ -81,15 +81,15 @@ OpResult: TypeAlias = Stat | str | None
 
 
 class ZkError(Exception):
-    """A ZooKeeper operation failed; the text names the path."""
+    """A ZooKeeper operation failed. The message names the path."""
 
 
 class NoNode(ZkError):
-    """The node does not exist (or the parent in which to create it)."""
+    """The node does not exist, or the parent of a node to create."""
 
 
 class NodeExists(ZkError):
-    """The node to create exists."""
+    """The node to create exists already."""
 
 
 class BadVersion(ZkError):
@@ -105,15 +105,15 @@ class ConnectionLoss(ZkError):
 
 
 class SessionExpired(ZkError):
-    """The session has ended, and with it all its ephemeral nodes and watches. A new one follows automatically."""
+    """The session has ended, with all its ephemeral nodes and watches. A new session is opened automatically."""
 
 
 class RequestTooLarge(ZkError):
-    """ZooKeeper would close the connection because of this size. Nothing was sent."""
+    """The request was not sent, because ZooKeeper would close the connection for its size."""
 
 
 class ZooKeeperUnavailable(ZkError):
-    """No session could be opened; the text names the address."""
+    """No session could be opened. The message names the address."""
 
 
 class MultiFailed(ZkError):

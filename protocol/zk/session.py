@@ -1,18 +1,18 @@
-"""The gateway to ZooKeeper for one asyncio loop.
+"""The ZooKeeper client for one asyncio loop.
 
 A session goes through `SessionState`: CONNECTED -> SUSPENDED (the connection broke, the session may be alive) -> CONNECTED
 again, or -> EXPIRED (the session has ended with its ephemeral nodes and watches) -> CONNECTED with a new session id.
-Reconnecting is automatic; listeners get every change on the loop, an expiry always before what follows it.
+Reconnecting is automatic. Listeners get every change on the loop, and an expiry before any later change.
 
 Callers can rely on this:
 
-* Operations reach the server in the order in which they were called, and only over the connection that was up at the call.
-  Without a connection they fail at once; when the connection breaks, all that wait for an answer fail. Nothing is retried: after
-  ConnectionLoss of a write the caller reads again (BUG-5).
+* Operations reach the server in the order in which they were called, and only over the connection that existed at the call.
+  Without a connection they fail at once. When the connection breaks, all operations that wait for an answer fail. Nothing is retried:
+  after ConnectionLoss of a write the caller reads again (BUG-5).
 * A watch fires once, on the loop, before the result of any later read. It survives a reconnect within the session (a missed change
   then fires it) and is dropped without a call when the session expires.
-* An expiry is detected when the server reports it on reconnecting. A process that was stopped for longer than its session finds
-  its connection closed and detects it so; until then, `heartbeat` is the way to ask.
+* An expiry is detected when the server reports it on reconnecting. A process that was paused for longer than its session timeout
+  finds its connection closed, reconnects, and so detects the expiry. Until then, only `heartbeat` shows whether the session is alive.
 
 The server must be ZooKeeper 3.6 or newer (`get_many` and `children_many` use multiRead).
 """
@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 REQUEST_BYTES_MAX = 1_000_000
-"""ZooKeeper accepts requests of 1 MiB by default (`jute.maxbuffer`), and closes the connection for a larger one."""
+"""ZooKeeper accepts requests of 1 MiB by default (`jute.maxbuffer`), and closes the connection for a larger request."""
 READS_PER_REQUEST = 256
 REQUESTS_IN_FLIGHT = 32
 CLOSE_TIMEOUT_S = 5.0
@@ -105,14 +105,14 @@ ERRORS: dict[type[Exception], type[ZkError]] = {
     kazoo_errors.SessionExpiredError: SessionExpired,
     kazoo_errors.SessionMovedError: ConnectionLoss,
 }
-"""Other errors become a plain ZkError. This connection can no longer be used for a moved session."""
+"""Other errors become a plain ZkError. SessionMovedError means that this connection can no longer be used."""
 
 NOT_THE_CAUSE = (kazoo_errors.RolledBackError.code, kazoo_errors.RuntimeInconsistency.code)
 """ZooKeeper's answers to the operations of a failed multi before and after the one that failed."""
 
 
 class SessionState(Enum):
-    """See the module's docstring; CLOSED is before `start` and after `close`."""
+    """See the docstring of the module. CLOSED is the state before `start` and after `close`."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -121,9 +121,9 @@ class SessionState(Enum):
 
 
 class ZooKeeperSession:
-    """A sequence of sessions, for as long as it is open. Not thread-safe: all calls come from the loop.
+    """A ZooKeeper client that opens a new session after each expiry. Not thread-safe: all calls must come from the loop.
 
-    `hosts` is `host:port[,host:port...][/chroot]`; a missing chroot is created, and all paths are below it.
+    `hosts` is `host:port[,host:port...][/chroot]`. A missing chroot is created, and all paths are below it.
     """
 
     def __init__(self, hosts: str, *, session_timeout_ms: int) -> None:
@@ -165,14 +165,14 @@ class ZooKeeperSession:
         return self._timeout_ms
 
     def add_listener(self, callback: Callable[[SessionState], None]) -> None:
-        """Calls `callback(state)` on the loop after every change of state."""
+        """Registers `callback(state)`, which is called on the loop after every change of state."""
         self._listeners.append(callback)
 
     def remove_listener(self, callback: Callable[[SessionState], None]) -> None:
         self._listeners.remove(callback)
 
     async def until_connected(self, timeout_s: float) -> None:
-        """Returns when there is a connection, or after `timeout_s`: the operation that follows then reports its absence."""
+        """Returns when there is a connection, or after `timeout_s`; the next operation then fails with the reason."""
         changed = asyncio.Event()
 
         def hear(state: SessionState) -> None:
@@ -191,7 +191,7 @@ class ZooKeeperSession:
             self._listeners.remove(hear)
 
     async def start(self, timeout_s: float) -> None:
-        """Opens a session, trying for `timeout_s`, and creates the chroot; call it once. Raises ZooKeeperUnavailable."""
+        """Opens a session within `timeout_s` and creates the chroot. Call it once. Raises ZooKeeperUnavailable."""
         mailbox = Mailbox(asyncio.get_running_loop())
         try:
             client = Client(self._addresses, self._requested_timeout_ms, mailbox, self)
@@ -215,7 +215,7 @@ class ZooKeeperSession:
         self._tell_listeners()
 
     async def close(self) -> None:
-        """Ends the session (its ephemeral nodes are removed at once) if ZooKeeper is reachable; waits at most a few seconds."""
+        """Ends the session if ZooKeeper is reachable, which removes its ephemeral nodes at once. Waits for at most CLOSE_TIMEOUT_S."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -237,7 +237,7 @@ class ZooKeeperSession:
         return data or b"", Stat(*stat)
 
     async def exists(self, path: str, watch: WatchCallback | None = None) -> Stat | None:
-        """The stat of a node, None if it does not exist; the watch then fires when it is created."""
+        """The stat of a node; None if it does not exist. The watch of a missing node fires when the node is created."""
         watcher = _watcher(path, watch)
         stat = await self._request(path, Exists(self._full(path), watcher), watcher)
         return None if stat is None else Stat(*stat)
@@ -249,7 +249,7 @@ class ZooKeeperSession:
         return names
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
-        """Writes if the node has that version (-1: any). Raises NoNode, BadVersion."""
+        """Writes the node if it has this version (-1: any). Raises NoNode, BadVersion."""
         return Stat(*await self._request(path, SetData(self._full(path), data, version)))
 
     async def create(
@@ -261,9 +261,9 @@ class ZooKeeperSession:
         sequence: bool = False,
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
-        """Creates a node; with `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent).
+        """Creates a node. With `sequence` ZooKeeper appends ten digits to the path. Raises NodeExists, NoNode (no parent).
 
-        `data` None means no data, which `get` does not distinguish from empty data. Kafka does.
+        `data` None means no data. Kafka distinguishes it from empty data; `get` does not.
         """
         flags = EPHEMERAL_FLAG * ephemeral | SEQUENCE_FLAG * sequence
         request = Create2(self._full(path), data, OPEN_ACL_UNSAFE, flags)
@@ -277,13 +277,14 @@ class ZooKeeperSession:
         return created[len(self._chroot) :], Stat(*stat)
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """Removes if the node has that version (-1: any). Raises NoNode, BadVersion, NotEmpty."""
+        """Removes the node if it has this version (-1: any). Raises NoNode, BadVersion, NotEmpty."""
         await self._request(path, Delete(self._full(path), version))
 
     async def ensure_path(self, path: str) -> None:
         """Creates the persistent node and its parents if they are missing.
 
-        They have no data, as in Kafka: it takes empty data in /latest_producer_id_block for a broken block, and gives out no ids.
+        These nodes have no data, as in Kafka. Kafka would take empty data in /latest_producer_id_block for a broken block, and allocate no
+        ids.
         """
         if path in ("", "/"):
             return
@@ -293,7 +294,7 @@ class ZooKeeperSession:
             return
 
     async def heartbeat(self) -> None:
-        """One round trip, through the leader of the ensemble. Success proves that the session was alive after the call."""
+        """One round trip through the leader of the ensemble. Success proves that the session was still alive when this was called."""
         await self._request("/", Sync(self._full("/")))
 
     # many operations
@@ -301,9 +302,9 @@ class ZooKeeperSession:
     async def get_many(
         self, paths: Sequence[str], watch: WatchCallback | None = None
     ) -> list[tuple[bytes, Stat] | None]:
-        """Like `get` for each path, None for a missing node; some hundred nodes per round trip, pipelined.
+        """Like `get` for each path, None for a missing node; READS_PER_REQUEST nodes per request, pipelined.
 
-        The watch is set on existing nodes. It also fires, at once, for changes since shortly before the read.
+        The watch is set on existing nodes, after the read. It fires at once for nodes that changed since shortly before the read.
         """
         since_zxid = self._client.last_zxid if self._client is not None else 0
         found: list[tuple[bytes, Stat] | None] = await self._get_many(paths, many_operations.decode_reads)
@@ -316,7 +317,7 @@ class ZooKeeperSession:
         return found
 
     async def get_versions(self, paths: Sequence[str]) -> list[tuple[bytes, int, int] | None]:
-        """Like `get_many`, with only content, version and mzxid: for very many nodes."""
+        """Like `get_many`, but with only (data, version, mzxid), for very many nodes."""
         found: list[tuple[bytes, int, int] | None] = await self._get_many(paths, many_operations.decode_versions)
         return found
 
@@ -337,7 +338,7 @@ class ZooKeeperSession:
         return await self._read_many([GetChildren(self._full(path), None) for path in paths], paths)
 
     async def multi(self, operations: Sequence[Op]) -> list[OpResult]:
-        """All or nothing. Results: the path of a CreateOp, the Stat of a SetOp, None otherwise. Raises MultiFailed."""
+        """Applies all operations or none. Results: the path of a CreateOp, the Stat of a SetOp, None otherwise. Raises MultiFailed."""
         if not operations:
             return []
         for operation in operations:
@@ -356,7 +357,7 @@ class ZooKeeperSession:
         return answers
 
     async def multi_many(self, batches: Sequence[Sequence[Op]]) -> list[list[OpResult] | ZkError]:
-        """Each batch as one `multi`, in order and pipelined. A failed batch has its error as its result."""
+        """Applies each batch as one `multi`, in order and pipelined. The result of a failed batch is its error."""
 
         async def attempt(batch: Sequence[Op]) -> list[OpResult] | ZkError:
             try:
@@ -421,7 +422,7 @@ class ZooKeeperSession:
                 future.set_exception(error)
 
     async def _request(self, path: str, request: Any, watcher: Watcher | None = None) -> Any:
-        """One request and its answer. `watcher` is that of `exists`: it needs to know whether the node existed."""
+        """One request and its answer. `exists` passes its `watcher`, which must know whether the node existed."""
         size = len(getattr(request, "body", None) or getattr(request, "data", None) or b"")
         if size > REQUEST_BYTES_MAX:
             raise RequestTooLarge(f"{path}: {size} bytes are above ZooKeeper's limit of {REQUEST_BYTES_MAX}")
@@ -476,7 +477,7 @@ def _check_path(path: str) -> None:
 def _decoded_reads(
     decode: Callable[[bytes, int, int], list[Any]], paths: Sequence[str], message: bytes, at: int
 ) -> list[Any]:
-    """Runs in kazoo's thread: a refusal because of a missing node becomes None."""
+    """Runs in kazoo's thread. The result of a missing node is None; any other refusal is raised."""
     results = decode(message, at, len(paths))
     for index, result in enumerate(results):
         if isinstance(result, Refused):
@@ -489,9 +490,9 @@ def _decoded_reads(
 async def each_readable(
     paths: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Result]]]
 ) -> list[Result | ZkError]:
-    """The results of `read` for all paths. If ZooKeeper refuses to return a node, its result is the error.
+    """The results of `read` for all paths. If ZooKeeper refuses to return a node, the node's result is the error.
 
-    One such node fails the whole read, so the other nodes are read again without it. Raises ConnectionLoss, SessionExpired.
+    One such node fails the whole read, so the read is repeated in halves. Raises ConnectionLoss, SessionExpired.
     """
     try:
         return [*await read(paths)]
@@ -509,7 +510,7 @@ def _watcher(path: str, callback: WatchCallback | None) -> Watcher | None:
 
 
 def _translated(error: Exception, path: str) -> ZkError:
-    """kazoo's error as one of ours."""
+    """Our error for kazoo's error."""
     kind = ERRORS.get(type(error))
     if kind is None:
         return ZkError(f"{path}: {type(error).__name__} {error}".rstrip())
@@ -517,7 +518,7 @@ def _translated(error: Exception, path: str) -> ZkError:
 
 
 async def _pipelined(calls: Sequence[Callable[[], Coroutine[Any, Any, Result]]]) -> list[Result]:
-    """The results of all calls, started in order, a bounded number at a time. The first error ends it."""
+    """The results of all calls. They start in order, at most REQUESTS_IN_FLIGHT at a time. Raises the first error."""
     window = asyncio.Semaphore(REQUESTS_IN_FLIGHT)
 
     async def run(call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:

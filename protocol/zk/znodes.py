@@ -1,7 +1,7 @@
 """Paths and contents of Kafka's znodes (FMT-2), as `kafka.zk.ZkData` writes and reads them. Pure.
 
-Encoders return the bytes to store, with keys in the order of Kafka 3.9. Decoders raise ValueError with a reason for content that a
-person, a broken tool or an attacker may have written. Decoded values fit into every message that repeats them: numbers have 32
+Encoders return the bytes to store, with keys in the order of Kafka 3.9. Decoders raise ValueError with a reason for invalid content,
+which a person, a broken tool or an attacker may have written. Decoded values fit into every message that repeats them: numbers have 32
 bits and the required sign, names are legal, texts can be encoded and are short.
 """
 
@@ -34,20 +34,20 @@ PERSISTENT_PATHS = (
     "/config/ips",
     "/cluster",
 )
-"""Created by the first broker that starts (Kafka's ZkData.PersistentZkPaths)."""
+"""The first broker that starts creates these nodes (Kafka's ZkData.PersistentZkPaths)."""
 
 
 SHARED_VALUES_MAX = 65_536
-"""This many different assignments and ISRs are cached: most of a hundred thousand partitions have one of a few."""
+"""Number of different assignments, and of ISRs, that are cached: most of a hundred thousand partitions share a few of them."""
 
 
 REPLICAS_MAX = 1024
-"""Limit for replicas of a partition and members of its ISR: more would not fit into a control request (`protocol.rpc.parsing`)."""
+"""Limit of replicas of a partition and of members of its ISR: a control request accepts no more (`protocol.rpc.parsing`)."""
 BROKER_BYTES_MAX = 8192
-"""Limit for `/brokers/ids/<id>`: control requests to all brokers repeat it and must have room for it."""
+"""Limit of the content of `/brokers/ids/<id>`, which control requests to all brokers repeat."""
 ENDPOINT_MAX = 1024
 RACK_MAX = 1024
-"""Characters. Every Metadata answer repeats it, and limits a text to 32,767 bytes."""
+"""Characters. Every Metadata response repeats the rack, and limits a text to 32,767 bytes."""
 PORT_MAX = 65_535
 _HOST = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_:%-]{1,63}(\.[A-Za-z0-9_:%-]{1,63})*\.?")
 
@@ -69,7 +69,7 @@ def _decode(data: bytes) -> dict[str, Any]:
 
 
 def _integer(value: Any, what: str, minimum: int = 0) -> int:
-    """From `minimum` to 2^31-1."""
+    """`value` as a whole number from `minimum` to 2^31-1."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= INT_MAX:
         raise ValueError(f"{what} must be a whole number from {minimum} to {INT_MAX}, found {_shown(value)}")
     return value
@@ -82,7 +82,7 @@ def _integers(value: Any, what: str, minimum: int = 0) -> tuple[int, ...]:
 
 
 def _replicas(value: Any, what: str) -> tuple[int, ...]:
-    """Broker ids, few enough for a control request."""
+    """`value` as broker ids, few enough for a control request."""
     replicas = _integers(value, what)
     if len(replicas) > REPLICAS_MAX:
         raise ValueError(f"{what}: {len(replicas)} broker ids, but the limit is {REPLICAS_MAX}")
@@ -90,7 +90,7 @@ def _replicas(value: Any, what: str) -> tuple[int, ...]:
 
 
 def _text(value: Any, what: str, length_max: int) -> str:
-    """A text that UTF-8 can encode: JSON escapes can contain halves of surrogate pairs."""
+    """`value` as a text that UTF-8 can encode: JSON escapes can contain halves of surrogate pairs."""
     if not isinstance(value, str) or len(value) > length_max:
         raise ValueError(f"{what} must be a text of at most {length_max} characters, found {_shown(value)}")
     try:
@@ -102,7 +102,7 @@ def _text(value: Any, what: str, length_max: int) -> str:
 
 def _shown(value: Any) -> str:
     """A value of any kind and size, for a log line."""
-    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print larger ones
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print very large numbers
         return f"a number of {value.bit_length()} bits"
     return shown(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
@@ -156,19 +156,19 @@ class BrokerIdZNode:
 
     @staticmethod
     def broker_ids(names: Iterable[str]) -> list[int]:
-        """The ids among the names below PARENT, in order. Other names are not brokers."""
+        """The ids among the names below PARENT, in ascending order. Other names are not brokers."""
         return sorted(broker for broker in map(number_of, names) if broker is not None)
 
 
 def parse_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
-    """`NAME://host:port`, the host of an IPv6 address in brackets. Raises ValueError."""
+    """The endpoint in `NAME://host:port`; an IPv6 address is in brackets. Raises ValueError."""
     listener, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     host = host.strip("[]")
     number = number_of(port)
     if not separator or not colon or number is None:
         raise ValueError(f"{shown(text)} is not NAME://host:port")
-    # A name that no resolver accepts would raise another kind of error with each attempt to connect.
+    # With a name that no resolver accepts, each attempt to connect would raise an unexpected kind of error.
     if number > PORT_MAX or not _HOST.fullmatch(host):
         raise ValueError(f"{shown(text)} is not an address to connect to")
     return Endpoint(listener, host, number, _text(protocols.get(listener, listener), "a protocol", ENDPOINT_MAX))
@@ -198,12 +198,12 @@ class TopicZNode:
 
     @staticmethod
     def decode(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
-        """(topic id as text, or None before version 3; partition -> assignment). Equal assignments are one object."""
+        """(topic id as text, or None before version 3; partition -> assignment). Equal assignments are usually one object."""
         return _quickly_decoded_topic(data) or TopicZNode.decode_carefully(data)
 
     @staticmethod
     def decode_carefully(data: bytes) -> tuple[str | None, dict[int, Assignment]]:
-        """Like `decode`, which uses this for unusual content; with all checks."""
+        """Like `decode`, with all checks. `decode` calls it for unusual content."""
         value = _decode(data)
         tables = [value.get(name) or {} for name in ("partitions", "adding_replicas", "removing_replicas")]
         if not all(isinstance(table, dict) for table in tables):
@@ -226,9 +226,9 @@ class TopicZNode:
 
 
 def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignment]] | None:
-    """`TopicZNode.decode` for the form that Kafka and ottla write without a reassignment; None for all else."""
+    """`TopicZNode.decode` for the form that Kafka and ottla write without a reassignment; None for any other content."""
     if b"true" in data or b"false" in data or b"\0" in data:
-        return None  # true and false would be read as 1 and 0; JSON in UTF-16 has zeros
+        return None  # true and false would pass as 1 and 0; UTF-16 has zero bytes
     try:
         value = json.loads(data, parse_float=str)
         partitions = value["partitions"]
@@ -248,12 +248,12 @@ def _quickly_decoded_topic(data: bytes) -> tuple[str | None, dict[int, Assignmen
 
 
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
-"""Most nodes are smaller; larger ones go to `decode_carefully`."""
+"""A partition number of at most nine digits. `decode_carefully` handles larger ones."""
 
 
 @lru_cache(maxsize=SHARED_VALUES_MAX)
 def _plain_assignment(replicas: tuple[Any, ...]) -> Assignment:
-    """Raises TypeError if they are not broker ids."""
+    """Raises TypeError if `replicas` are not broker ids or are too many."""
     if len(replicas) > REPLICAS_MAX or any(
         type(replica) is not int or not 0 <= replica <= INT_MAX for replica in replicas
     ):
@@ -266,13 +266,13 @@ _STATE = re.compile(
     rb'\{"controller_epoch":%b,"leader":%b,"version":1,"leader_epoch":%b,"isr":\[([-0-9,]*)\]\}'
     % (_NUMBER, _NUMBER, _NUMBER)
 )
-"""A state as Kafka and ottla write it."""
+"""A state in the form that Kafka and ottla write."""
 _NUMBERS = re.compile(rb"%b(?:,%b)*" % (_NUMBER, _NUMBER))
 
 
 @lru_cache(maxsize=SHARED_VALUES_MAX)
 def _numbers(text: bytes) -> tuple[int, ...]:
-    """The numbers in `1,2,3`; none in an empty text. Raises ValueError for numbers that are not valid JSON."""
+    """The numbers in a text such as `1,2,3`. Raises ValueError if they are not valid JSON, negative, or too many."""
     if text and not _NUMBERS.fullmatch(text):
         raise ValueError
     numbers = tuple(map(int, text.split(b","))) if text else ()
@@ -287,7 +287,7 @@ def _text_of(numbers: tuple[int, ...]) -> str:
 
 
 class PartitionStateZNode:
-    """`/brokers/topics/<topic>/partitions/<p>/state`: leader, epochs and ISR; every write is conditional on its version."""
+    """`/brokers/topics/<topic>/partitions/<p>/state`: leader, epochs and ISR. Every write is conditional on its version."""
 
     @staticmethod
     def path(partition: TopicPartition) -> str:
@@ -295,7 +295,7 @@ class PartitionStateZNode:
 
     @staticmethod
     def parents(partition: TopicPartition) -> tuple[str, str]:
-        """The two nodes between the topic's and the state's."""
+        """The two nodes between the topic's node and the state's node."""
         base = f"/brokers/topics/{partition.topic}/partitions"
         return base, f"{base}/{partition.partition}"
 
@@ -309,7 +309,7 @@ class PartitionStateZNode:
 
     @staticmethod
     def decode(data: bytes, version: int) -> LeaderAndIsr:
-        """`version` is the znode's. Equal ISRs are one object."""
+        """`version` is the version of the znode. Equal ISRs are usually one object."""
         found = _STATE.fullmatch(data)
         if found is None:
             return PartitionStateZNode.decode_carefully(data, version)
@@ -323,7 +323,7 @@ class PartitionStateZNode:
 
     @staticmethod
     def decode_carefully(data: bytes, version: int) -> LeaderAndIsr:
-        """Like `decode`, which uses this for unusual content; with all checks."""
+        """Like `decode`, with all checks. `decode` calls it for unusual content."""
         value = _decode(data)
         return LeaderAndIsr(
             _integer(value.get("leader"), "leader", NO_LEADER),
@@ -349,7 +349,7 @@ class ControllerZNode:
 
 
 class ControllerEpochZNode:
-    """`/controller_epoch`: a plain number; its znode version fences every write of the controller (INV-9)."""
+    """`/controller_epoch`: a plain number. The version of the znode fences every write of the controller (INV-9)."""
 
     PATH = "/controller_epoch"
 
@@ -390,11 +390,11 @@ class ConfigZNode:
 
 
 CONFIG_TEXT_MAX = 32_767
-"""Characters of a key or value: the limit of a text in the answer to DescribeConfigs."""
+"""Characters of a key or value: the limit of a text in a DescribeConfigs response."""
 
 
 class ConfigChangeZNode:
-    """`/config/changes/config_change_<seq>`: which overrides brokers must read again."""
+    """`/config/changes/config_change_<seq>`: names the overrides that brokers must read again."""
 
     PARENT = "/config/changes"
     PATH_PREFIX = "/config/changes/config_change_"
@@ -438,12 +438,12 @@ class LogDirEventZNode:
 
     @staticmethod
     def decode(data: bytes) -> int:
-        """The broker; the controller asks it for details."""
+        """The id of the broker, which the controller then asks for details."""
         return _integer(_decode(data).get("broker"), "broker")
 
 
 def _partition_list(value: Mapping[str, Any]) -> tuple[TopicPartition, ...]:
-    """`partitions`: a list of objects with topic and partition."""
+    """The partitions in the list `partitions`, whose objects have topic and partition."""
     rows = value.get("partitions", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("partitions must be a list of objects")
@@ -507,7 +507,7 @@ PRODUCER_ID_DIGITS = 19
 
 
 class ProducerIdBlockZNode:
-    """`/latest_producer_id_block`, version 1: the last allocated block of producer ids; empty before the first."""
+    """`/latest_producer_id_block`, version 1: the last allocated block of producer ids. Empty before the first allocation."""
 
     PATH = "/latest_producer_id_block"
 
@@ -517,7 +517,7 @@ class ProducerIdBlockZNode:
 
     @staticmethod
     def decode(data: bytes) -> int:
-        """The last id of the block, -1 if none was allocated yet."""
+        """The last id of the block; -1 if no block was allocated yet."""
         if not data:
             return -1
         value = _decode(data)
@@ -528,7 +528,7 @@ class ProducerIdBlockZNode:
 
 
 class ClusterIdZNode:
-    """`/cluster/id`: chosen by the first broker, and never changed."""
+    """`/cluster/id`: chosen by the first broker that starts, and never changed."""
 
     PATH = "/cluster/id"
 
@@ -547,4 +547,4 @@ class ClusterIdZNode:
 
 
 _CLUSTER_ID = re.compile(r"[!-~]{1,249}")
-"""The limit of a line in `meta.properties`."""
+"""A cluster id that fits into a line of `meta.properties`."""
