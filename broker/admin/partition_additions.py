@@ -1,7 +1,7 @@
 """Plans the new partitions of a topic (CTL-8), or refuses them in Kafka's words. Pure.
 
 New partitions continue the placement of the old ones (CTL-7): the preferred leader of partition n is `n` places after that of
-partition 0 in the list of brokers. Old partitions do not move.
+partition 0 on the ring of brokers. Old partitions do not move.
 """
 
 from __future__ import annotations

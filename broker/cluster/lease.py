@@ -73,7 +73,7 @@ class LeadershipLease:
         return self._suspect
 
     def is_proven(self) -> bool:
-        """Whether a recent round trip to ZooKeeper has shown that the session is alive."""
+        """True if a recent round trip to ZooKeeper has shown that the session is alive."""
         return self._since_boot() - self._proven_at <= self._proof_holds_s
 
     def prove(self, began: float) -> None:

@@ -158,7 +158,7 @@ class ControlConnections:
     # -- the limits ---------------------------------------------------------------------------------------------------
 
     def _has_place(self) -> bool:
-        """Whether one more connection is possible. Closes another one if there are too many."""
+        """True if there is room for one more connection. Closes an untrusted connection if there are too many."""
         if len(self._connections) < self.connections_max:
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]

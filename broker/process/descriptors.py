@@ -30,7 +30,7 @@ OWN_MIN, OWN_MAX = 58, 128
 
 
 class DescriptorShares(NamedTuple):
-    """The shares of `limit` descriptors: connections of clients, of brokers, to the control listener; files; spare descriptors."""
+    """The shares of `limit` descriptors: connections of clients, of brokers, to the control listener; files; a reserve for files."""
 
     limit: int
     clients: int

@@ -27,7 +27,7 @@ EPOCH_WITH_REPLICA_SINCE = 3
 
 
 def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
-    """Whether a request with a replica id (not negative) is allowed on this listener."""
+    """True if a request with a replica id (not negative) is allowed on this listener."""
     return context.replica_listener in (None, request.connection.listener)
 
 

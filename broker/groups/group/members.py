@@ -128,7 +128,7 @@ class Members:
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
         self.pending: dict[str, PendingId] = {}
-        """By member id, the oldest first."""
+        """Member id -> times, the oldest id first."""
         self.leader: str | None = None
         self.joining = 0
         """Number of members that wait for the answer to their JoinGroup."""

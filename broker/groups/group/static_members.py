@@ -65,7 +65,7 @@ class StaticReplacements:
         if error is not ErrorCode.NONE:
             for later in self._by_store.values():
                 if later.before.member_id == replacement.member_id:
-                    # The member was replaced again. If that fails too, the last stored id comes back.
+                    # The member was replaced again. If that fails too, the last stored id is restored.
                     later.before, later.leader_before = replacement.before, replacement.leader_before
         member = self._members.by_id.get(replacement.member_id)
         waits = member is not None and member.join_ticket == replacement.ticket

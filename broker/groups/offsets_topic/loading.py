@@ -1,9 +1,9 @@
 """From gaining a partition of `__consumer_offsets` to serving its groups (LAI-5, BUG-25).
 
 1. `OffsetsReader` reads the log, one partition after the other, in short time slices.
-2. The load waits until the log's end is below the high watermark. A new leader may hold commits that nobody has acknowledged. If it
+2. The load waits until the log's end is below the high watermark. A new leader may have commits that are not acknowledged. If it
    dies before they are replicated they are lost, so no client may see them yet.
-3. The groups are made from what was read, in time slices. Member sessions restart, so a coordinator move expels nobody.
+3. The groups are made from the records read, in time slices. Member sessions restart, so a coordinator move expels nobody.
 
 Until then the coordinator answers COORDINATOR_LOAD_IN_PROGRESS. Each step first checks that the partition is still owned. A load
 that started before the partition was lost is discarded, even if the partition was gained again.
