@@ -113,7 +113,7 @@ class MetadataTopics:
                 if count == PARTITIONS_IN_A_STEP:
                     yield count
                     count = 0
-        # No pause from here on. A topic that changed during a pause is not stored under its new version.
+        # No pause from here on: the topic is stored only if every encoded partition is the current one of this version.
         states = self._metadata.partitions_of(name)
         topic_version = self._metadata.topic_version(name)
         if states and all(index in kept and kept[index][0] is state for index, state in states.items()):

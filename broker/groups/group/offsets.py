@@ -45,7 +45,8 @@ class GroupOffsets:
         """Number of pending commits that contain the partition."""
         self.bytes = 0
         """Approximate bytes of the committed offsets in memory."""
-        self._tombstones: dict[TopicPartition, int] = {}  # while commits are pending: earlier commits do not count
+        self._tombstones: dict[TopicPartition, int] = {}
+        """Partition -> log offset of its tombstone, while commits are pending. Commits before the tombstone do not count."""
 
     def __len__(self) -> int:
         """Number of committed offsets."""
