@@ -1,6 +1,6 @@
-"""Settings in ZooKeeper, as admins see and change them (Kafka's ConfigAdminManager and AdminZkClient).
+"""Describes and changes settings in ZooKeeper for admins (Kafka's ConfigAdminManager and AdminZkClient).
 
-Any broker may change a topic's settings and those of all brokers; a broker's own settings are changed through that broker. A change
+Any broker may change the settings of a topic or of all brokers; a broker's own settings are changed through that broker. A change
 is written conditional on the version that was read, and then announced to all brokers by a node below `/config/changes`.
 """
 
@@ -43,10 +43,10 @@ TOPICS_IN_A_SLICE = 50
 """Each slice takes a millisecond or two."""
 TOPICS_READ_AT_ONCE = 1_000
 UNHEARD_OF_MAX = 100
-"""Limit of topics that are looked up in ZooKeeper because the metadata cache does not have them: they may be newer than its last
-update. For further topics in a request only the cache decides, as it always does in Kafka."""
+"""Limit of topics that a request looks up in ZooKeeper because the metadata cache does not have them: they may be newer than its
+last update. For further topics only the cache decides. In Kafka only the cache decides for all topics."""
 BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
-"""As the broker itself would write it, so that one broker is one resource."""
+"""A broker id as the broker itself writes it, so that each broker has one resource name."""
 
 
 Overrides = Mapping[str, str] | KafkaError
@@ -61,7 +61,7 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
-    """The owner of settings; a broker without a name means all brokers."""
+    """The owner of settings. A broker resource with an empty name means all brokers."""
 
     kind: int
     name: str
@@ -81,7 +81,7 @@ def _does_not_exist(topic: str) -> KafkaError:
 
 
 class ConfigAdmin:
-    """`own_id` is this broker's."""
+    """`own_id` is this broker's id."""
 
     def __init__(self, own_id: int, zk: ZooKeeperSession, metadata: MetadataCache, configs: DynamicConfigs) -> None:
         self._own_id = own_id
@@ -94,7 +94,7 @@ class ConfigAdmin:
     async def topic_overrides(
         self, topics: Collection[str], slice_of_own: Callable[[], Awaitable[None]]
     ) -> dict[str, Overrides]:
-        """The valid settings of the topics' own; the error for a topic that does not exist. Raises ZkError.
+        """Topic -> its valid overrides, or the error for a topic that does not exist. Raises ZkError.
 
         `slice_of_own()` waits until the caller may use some of the loop's time again.
         """
@@ -137,8 +137,8 @@ class ConfigAdmin:
         topics: Mapping[str, Overrides],
         described: dict[tuple[tuple[str, str], ...], list[DescribedSetting]],
     ) -> list[DescribedSetting] | KafkaError:
-        """Every setting of the resource. `topics` is the result of `topic_overrides`; results that are equal for several topics are
-        cached in `described`."""
+        """Every setting of the resource. `topics` is the result of `topic_overrides`. `described` caches the results of topics with
+        equal overrides."""
         layers = self._configs.layers
         try:
             if resource.kind == ResourceType.TOPIC:
@@ -155,12 +155,12 @@ class ConfigAdmin:
         return list(layers.describe_broker() if resource.name else layers.describe_cluster_default())
 
     async def _check_topic(self, topic: str) -> None:
-        """Raises KafkaError for a topic that does not exist in ZooKeeper, whatever the metadata cache has."""
+        """Raises KafkaError for a topic that is neither in the metadata cache nor in ZooKeeper."""
         if not self._metadata.partitions_of(topic) and await self._zk.exists(TopicZNode.path(topic)) is None:
             raise _does_not_exist(topic)
 
     def _check_broker(self, resource: Resource) -> None:
-        """Raises KafkaError for another broker, and for anything that is neither topic nor broker."""
+        """Raises KafkaError for another broker, and for any resource that is not a broker."""
         kind, name = resource
         if kind == ResourceType.BROKER_LOGGER:
             raise KafkaError(
@@ -182,7 +182,7 @@ class ConfigAdmin:
     async def alter(
         self, resource: Resource, changes: Sequence[Change], *, replaces_all: bool, validate_only: bool
     ) -> None:
-        """Changes single settings; with `replaces_all`, sets these and resets all others. Raises KafkaError, ZkError."""
+        """Changes these settings. With `replaces_all` all other settings are reset. Raises KafkaError, ZkError."""
         entity = self._entity(resource)
         effective = self._configs.layers.effective
         defaults = effective.topic_defaults() if entity.config is TopicConfig else effective

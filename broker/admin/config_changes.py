@@ -28,7 +28,7 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One line of a request; `operation` is a number of `Operation`, or an unknown one."""
+    """One change of a request; `operation` is a number of `Operation`, or an unknown number."""
 
     key: str
     operation: int
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 def changed(
     config: type, current: Mapping[str, str], changes: Sequence[Change], defaults: TopicConfig | BrokerConfig
 ) -> dict[str, str]:
-    """The settings after the changes, for a TopicConfig or a BrokerConfig. `defaults` has the values to which lists are appended.
+    """The settings after the changes, for a TopicConfig or a BrokerConfig. `defaults` has the lists that unset lists start from.
 
     Raises KafkaError with Kafka's code, and the reason.
     """
@@ -61,7 +61,7 @@ def changed(
 
 
 def _check_threads(key: str, wanted: int, current: int) -> None:
-    """DynamicThreadPool.validateReconfiguration. Raises KafkaError."""
+    """As DynamicThreadPool.validateReconfiguration. Raises KafkaError."""
     if not max(1, current // 2) <= wanted <= current * 2:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -93,7 +93,7 @@ def check_request(changes: Sequence[Change]) -> None:
 
 
 def check_key(config: type, key: str) -> None:
-    """Raises KafkaError for an unknown key, or one that cannot change while a broker runs."""
+    """Raises KafkaError for an unknown key, or a key that cannot change while a broker runs."""
     if config is BrokerConfig and key not in DYNAMIC_BROKER_KEYS:
         if key in settings_of(config) or key in SYNONYMS or key in ACCEPTED_WITHOUT_EFFECT:
             raise KafkaError(

@@ -1,7 +1,7 @@
-"""The new partitions of a topic (CTL-8), or the refusal, in Kafka's words. Pure.
+"""Plans the new partitions of a topic (CTL-8), or refuses them in Kafka's words. Pure.
 
-New partitions continue the placement of the old ones (CTL-7): partition n of the larger topic starts at the broker `n` places after
-the one that partition 0 prefers. Old partitions stay where they are.
+New partitions continue the placement of the old ones (CTL-7): the preferred leader of partition n is `n` places after that of
+partition 0 on the ring of brokers. Old partitions do not move.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.types import Assignment
 
 TOPIC_PARTITIONS_MAX = 100_000
-"""More do not fit into `/brokers/topics/<topic>`: ZooKeeper accepts 1 MiB, and a partition takes about 10 bytes."""
+"""More partitions do not fit into `/brokers/topics/<topic>`: ZooKeeper accepts 1 MiB, and a partition takes about 10 bytes."""
 SHOWN_MAX = 100
 """Limit of numbers in an error message; a request may name a hundred thousand."""
 
@@ -34,11 +34,11 @@ def plan(
     given: Sequence[tuple[int, ...]] | None,
     brokers: Sequence[tuple[int, str | None]],
 ) -> dict[int, tuple[int, ...]]:
-    """partition -> replicas, only for the new partitions; `count` is the new total.
+    """Partition -> replicas, only for the new partitions; `count` is the new total.
 
-    `given` has the replicas chosen by the admin, one tuple for each new partition; None places them. `brokers` are the live ones,
-    (id, rack) by id. Raises KafkaError: REASSIGNMENT_IN_PROGRESS, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
-    INVALID_REPLICATION_FACTOR, and UNKNOWN_SERVER_ERROR for a topic with an incomplete node.
+    `given` has the admin's replicas, one tuple for each new partition; None: they are placed automatically. `brokers` are the live
+    brokers, (id, rack), by id. Raises KafkaError: REASSIGNMENT_IN_PROGRESS, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
+    INVALID_REPLICATION_FACTOR, and UNKNOWN_SERVER_ERROR for a topic with an incomplete znode.
     """
     if any(assignment.adding or assignment.removing for assignment in existing.values()):
         raise KafkaError(

@@ -1,7 +1,7 @@
 """Creating, enlarging and deleting topics: the checks, and the writes to ZooKeeper (BAD-26, BAD-27).
 
 Used by CreateTopics, CreatePartitions, DeleteTopics and by Metadata's auto-creation. One multi creates a topic: its settings, then
-its assignment. The controller sees the new child of `/brokers/topics` (CTL-6), the changed assignment (CTL-8), the new child of
+its assignment. The controller watches the children of `/brokers/topics` (CTL-6), the assignments (CTL-8) and the children of
 `/admin/delete_topics` (CTL-9), and does the rest.
 """
 
@@ -45,7 +45,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 BROKER_DEFAULT = -1
 WRITE_ATTEMPTS = 20
 PARTITIONS_AT_ONCE = 1_000
-"""Checking, placing and encoding one takes 2 us; for more partitions a thread does it."""
+"""Partitions that are checked, placed and encoded on the loop, at 2 us each. For more partitions a thread does it."""
 PARTITION_BYTES = 8
 """The minimum size of a partition in a topic's znode."""
 SHOWN_MAX = 100
@@ -89,7 +89,7 @@ class PlannedTopic:
 
 
 class TopicNames:
-    """The names that are taken, by a topic itself or by one with a colliding name."""
+    """The topic names that are taken, by a topic itself or by a topic with a colliding name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
@@ -100,13 +100,13 @@ class TopicNames:
         self._alike.setdefault(name.replace(".", "_"), name)
 
     def check_absent(self, name: str) -> None:
-        """Raises KafkaError if the topic exists, or one with a colliding name."""
+        """Raises KafkaError if the topic exists, or a topic with a colliding name."""
         if name in self._names:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         self.check_collision(name)
 
     def check_collision(self, name: str) -> None:
-        """Raises KafkaError if `name` and another are equal when `.` and `_` are the same (metrics)."""
+        """Raises KafkaError if another name is equal to `name` when `.` and `_` count as equal, as in metrics."""
         other = self._alike.get(name.replace(".", "_"), name)
         if other != name:
             raise KafkaError(
@@ -128,7 +128,7 @@ class TopicAdmin:
         self._being_made: set[str] = set()
         self._thread = asyncio.Lock()
         self._names: tuple[int, TopicNames] | None = None
-        """The names in the metadata cache at that version."""
+        """A version of the metadata cache, and its topic names."""
 
     def plan(self, topic: NewTopic) -> PlannedTopic:
         """Checks everything that does not need ZooKeeper. Raises KafkaError with the code and reason for the client."""
@@ -145,7 +145,7 @@ class TopicAdmin:
         return PlannedTopic(topic.name, _new_topic_id(), assignment, configs)
 
     async def planned(self, topic: NewTopic) -> PlannedTopic:
-        """Like `plan`; in a thread for a topic with very many partitions."""
+        """Like `plan`, but runs in a thread for a topic with very many partitions."""
         size = max(topic.partitions, len(topic.assignments), self._config.num_partitions)
         return await self._off_the_loop(size, partial(self.plan, topic))
 
@@ -154,7 +154,7 @@ class TopicAdmin:
         return TopicNames(await self._zk.children(TopicZNode.PARENT))
 
     async def write(self, topic: PlannedTopic, names: TopicNames | None = None) -> None:
-        """Creates the znodes. Raises KafkaError, and ZkError without ZooKeeper. `names`: the names as of a moment ago."""
+        """Creates the znodes. Raises KafkaError, and ZkError without ZooKeeper. `names`: the topics as read a moment ago."""
         self._check_room(len(topic.assignment) * topic.replication_factor)
         if names is None and ("." in topic.name or "_" in topic.name):
             names = await self.names()
@@ -173,7 +173,7 @@ class TopicAdmin:
                 return
             except MultiFailed as failure:
                 if isinstance(failure.error, NoNode) and isinstance(first, SetOp):
-                    # They were removed with the topic of that name, which was just deleted.
+                    # The settings were removed with a topic of that name, which was just deleted.
                     first = CreateOp(config_path, config)
                     continue
                 if not isinstance(failure.error, NodeExists):
@@ -181,7 +181,7 @@ class TopicAdmin:
                 if failure.index == 0 and isinstance(first, CreateOp):
                     if await self._zk.exists(made.path) is not None:
                         break
-                    # Settings left there by a deleted topic or an admin tool: ours replace them.
+                    # The new settings replace those that a deleted topic or an admin tool has left.
                     first = SetOp(config_path, config)
                     continue
                 break
@@ -190,9 +190,9 @@ class TopicAdmin:
     async def add_partitions(
         self, name: str, count: int, given: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> frozenset[int]:
-        """Grows the topic to `count` partitions (CTL-8); returns the numbers of the new ones. See `partition_additions`.
+        """Grows the topic to `count` partitions (CTL-8); returns the numbers of the new partitions. See `partition_additions`.
 
-        Raises KafkaError, also UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (it is being deleted), or ZkError.
+        Raises KafkaError, also UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION (the topic is being deleted), or ZkError.
         """
         path = TopicZNode.path(name)
         for _ in range(WRITE_ATTEMPTS):
@@ -213,7 +213,7 @@ class TopicAdmin:
             try:
                 await self._zk.set(path, data, stat.version)
             except BadVersion:
-                continue  # A reassignment, or another admin: decide again with the current content.
+                continue  # A reassignment or another admin changed the topic: decide again with the current content.
             except NoNode:
                 raise _unknown(name) from None
             log.info("topic %s gets %d partitions: %.1000s", name, len(added), added)
@@ -258,7 +258,7 @@ class TopicAdmin:
         """Creates each topic with the broker's defaults, `__consumer_offsets` with `offsets.topic.*`, `__transaction_state`
         with `transaction.state.log.*`.
 
-        Returns the error for each name: LEADER_NOT_AVAILABLE if it is being created.
+        Returns the error for each name: LEADER_NOT_AVAILABLE if the topic is being created.
         """
         return {name: await self._create_automatically(name) for name in dict.fromkeys(names)}
 
@@ -280,7 +280,7 @@ class TopicAdmin:
         return ErrorCode.LEADER_NOT_AVAILABLE
 
     def _automatic_topic(self, name: str) -> NewTopic:
-        """The internal topics as Kafka's AutoTopicCreationManager creates them."""
+        """The topic to create. Internal topics are as Kafka's AutoTopicCreationManager creates them."""
         config = self._config
         if name == OFFSETS_TOPIC:
             return NewTopic(
@@ -309,7 +309,7 @@ class TopicAdmin:
         return NewTopic(name)
 
     async def _off_the_loop(self, partitions: int, work: Callable[[], Result]) -> Result:
-        """Runs `work` on that many partitions: at once, or in one thread at a time if it would block the loop."""
+        """Runs `work` on that many partitions: at once, or in a thread if it would block the loop. One thread runs at a time."""
         if partitions <= PARTITIONS_AT_ONCE:
             return work()
         async with self._thread:
@@ -324,7 +324,7 @@ class TopicAdmin:
         self._names[1].check_collision(name)
 
     def _check_room(self, replicas: int) -> None:
-        """Checks `max.broker.partitions` (KIP-578): the limit of replicas for the live brokers."""
+        """Checks `max.broker.partitions` (KIP-578), the limit of replicas per live broker, for all live brokers together."""
         each, brokers = self._config.max_broker_partitions, len(self._metadata.brokers())
         if self._metadata.replica_count() + replicas > each * brokers:
             raise KafkaError(

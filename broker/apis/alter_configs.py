@@ -1,4 +1,4 @@
-"""AlterConfigs (API 33), v0 to v2: sets all settings of a topic or a broker; settings that are not in the request are reset.
+"""AlterConfigs (API 33), v0 to v2: replaces all settings of a topic or a broker. Settings that are not in the request are reset.
 
 `alter_resources` also serves IncrementalAlterConfigs. Each resource has its own result; an error does not stop the others.
 """
@@ -23,7 +23,7 @@ RESOURCES_IN_A_STEP = 100
 RESOURCES_AT_ONCE = 20
 """Number of refusals, without a request to ZooKeeper, between two pauses."""
 CHANGES_MAX = 1_000
-"""Limit of settings of one resource in a request; far fewer exist."""
+"""Limit of settings of one resource in a request. Far fewer settings exist."""
 
 
 def alter_configs(context: ApiContext, request: Request) -> Coroutine[Any, Any, None]:

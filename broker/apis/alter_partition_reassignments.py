@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments (API 45), v0: only on the controller; starts, changes and cancels moves of replicas (CTL-10, 11).
+"""AlterPartitionReassignments (API 45), v0: only on the controller; starts, changes and cancels reassignments (CTL-10, CTL-11).
 
-A partition without replicas is a cancellation. The answer is sent when the moves are persisted, long before they are done:
-ListPartitionReassignments shows their progress. NOT_CONTROLLER is the error of the whole answer.
+A partition without replicas cancels its reassignment. The answer is sent when the reassignments are persisted, long before they are
+complete: ListPartitionReassignments shows their progress. NOT_CONTROLLER is the error of the whole answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def alter_partition_reassignments(context: ApiContext, request: Request) -
 
 
 def _targets(body: Any) -> StepsTo[Targets]:
-    """A partition that is named twice gets the last replicas."""
+    """The request's targets. A partition that is named twice gets the last replicas."""
     targets: dict[TopicPartition, tuple[int, ...] | None] = {}
     for topic in body.topics:
         for row in topic.partitions:

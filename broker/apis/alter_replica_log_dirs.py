@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs (API 34), v1 and v2: moves replicas of this broker between its log directories (LOG-6, KIP-113).
 
 The answer means that the moves have started; DescribeLogDirs shows their progress. Each partition has its own error:
-LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and REPLICA_NOT_AVAILABLE for a replica that is not here: the directory is then remembered,
-and the replica is created there if it is assigned later. A partition that is named with two directories goes to the last.
+LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and REPLICA_NOT_AVAILABLE for a replica that this broker does not have. The broker remembers
+the directory then, and creates the replica there if it is assigned later. Of two directories for a partition, the last counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
             failures += 1
         yield
     if refused is not None:
-        # One line for all: a client chooses how many there are.
+        # One line for all failures: clients choose how many there are.
         log.info("%d replicas were not moved, for example %s to %.200r: %s", failures, *refused)
     topics = yield from by_topic(errors)
     results = (

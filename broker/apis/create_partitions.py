@@ -1,7 +1,7 @@
 """CreatePartitions (API 37), v0 to v3: only on the controller; waits until the new partitions have leaders (CTL-8).
 
 `count` is the new total. `validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the partitions were created but
-have no leaders in time.
+did not get leaders in time.
 """
 
 from __future__ import annotations

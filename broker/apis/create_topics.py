@@ -1,7 +1,7 @@
 """CreateTopics (API 19), v2 to v7: only on the controller; waits until the new partitions have leaders.
 
-v4 -1 for the broker's defaults, v5 answers with partitions, replication factor and settings, v7 with the topic's id.
-`validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the topic was created but has no leaders in time.
+v4 adds -1 for the broker's defaults, v5 partitions, replication factor and settings in the answer, v7 the topic's id there.
+`validate_only` checks everything and creates nothing. REQUEST_TIMED_OUT: the topic was created but did not get leaders in time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPICS_IN_A_STEP = 100
 TOPICS_AT_ONCE = 10
 """Number of refusals, without a request to ZooKeeper, between two pauses."""
 CONFIGS_MAX = 1_000
-"""Limit of settings of one topic in a request; far fewer exist."""
+"""Limit of settings of one topic in a request. Far fewer settings exist."""
 NEW_PARTITIONS_MAX = 10_000
 """Limit of new partitions in one request (as in Kafka with KRaft): placing and writing them takes 30 ms of the broker's time."""
 
@@ -114,7 +114,7 @@ def _new_topic(topic: Any) -> StepsTo[NewTopic]:
 
 
 async def _without_leaders(context: ApiContext, topics: Sequence[PlannedTopic], deadline: float) -> set[str]:
-    """Waits until every partition of the topics has a leader in the metadata cache. Returns the topics that do not in time."""
+    """Waits until every partition of the topics has a leader in the metadata cache. Returns topics without leaders at `deadline`."""
     late = await waiting.for_all(context, topics, lambda topic: _has_leaders(context, topic), deadline)
     return {topic.name for topic in late}
 

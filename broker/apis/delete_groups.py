@@ -1,6 +1,6 @@
-"""DeleteGroups (API 42), v0 to v2: removes groups without members, with their offsets (CLI-2).
+"""DeleteGroups (API 42), v0 to v2: deletes groups without members, with their offsets (CLI-2).
 
-NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND for each group that is not deleted; a group that is named twice is answered once.
+A group with members gets NON_EMPTY_GROUP, an unknown group GROUP_ID_NOT_FOUND. A group that is named twice is answered once.
 """
 
 from __future__ import annotations

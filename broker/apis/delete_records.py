@@ -1,7 +1,7 @@
 """DeleteRecords (API 21), v0 to v2: at the leader; waits until all live replicas have moved their log start (LOG-1).
 
-The offset is that of the first record to keep; -1 means the high watermark. Below the log start it succeeds without a change. The
-answer's low watermark is the smallest log start of the live replicas.
+The request has the offset of the first record to keep; -1 means the high watermark. An offset below the log start succeeds without
+a change. The answer's low watermark is the smallest log start of the live replicas.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
 DELETIONS_AT_ONCE = 20
-"""Each partition may move the start of a log, and so remove files."""
+"""Partitions between two pauses. Each may move the start of a log, and thus remove files."""
 
 
 def delete_records(context: ApiContext, request: Request) -> Further:

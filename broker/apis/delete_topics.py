@@ -1,7 +1,7 @@
-"""DeleteTopics (API 20), v1 to v6: only on the controller; waits until this broker has forgotten the topics (CTL-9).
+"""DeleteTopics (API 20), v1 to v6: only on the controller; waits until this broker's metadata no longer has the topics (CTL-9).
 
-v3 TOPIC_DELETION_DISABLED (INVALID_REQUEST in v1 and v2), v5 answers with the reason, v6 also accepts topic ids. A topic whose
-deletion must wait, for example for a reassignment, is REQUEST_TIMED_OUT: it stays marked and is deleted later.
+v3 adds TOPIC_DELETION_DISABLED (INVALID_REQUEST in v1 and v2), v5 the reason in the answer, v6 topic ids in the request. A topic
+whose deletion must wait, for example for a reassignment, gets REQUEST_TIMED_OUT: it stays marked and is deleted later.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def _delete(context: ApiContext, request: Request, rows: Sequence[Asked], 
 
 
 async def _request_deletion(context: ApiContext, name: str, topic_id: uuid.UUID | None) -> KafkaError | None:
-    """Marks the topic; returns None if that worked. Only topics in the metadata cache can be deleted, as in Kafka."""
+    """Marks the topic for deletion; returns None on success. Only topics in the metadata cache can be deleted, as in Kafka."""
     if not context.metadata.partitions_of(name):
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     try:

@@ -1,4 +1,4 @@
-"""DescribeCluster (API 60), v0 and v1: the live brokers on the listener of the request, the cluster's id, the controller."""
+"""DescribeCluster (API 60), v0 and v1: the live brokers on the request's listener, the cluster id, the controller."""
 
 from __future__ import annotations
 

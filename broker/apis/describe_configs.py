@@ -59,7 +59,7 @@ def _answer(
     found: Mapping[str, Overrides],
     away: KafkaError | None,
 ) -> Steps:
-    """Most topics have mostly the same settings, so each different setting is encoded once."""
+    """Encodes each distinct setting once, because most topics have mostly the same settings."""
     with_documentation = getattr(body, "include_documentation", False)
     encoded: dict[DescribedSetting, bytes] = {}
     kept: dict[tuple[tuple[str, str], ...], list[DescribedSetting]] = {}

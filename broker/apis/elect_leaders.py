@@ -1,7 +1,7 @@
 """ElectLeaders (API 43), v0 to v2: only on the controller; waits until this broker knows the new leaders (CTL-12).
 
-v0 elects only preferred leaders, v1 also uncleanly, v2 is flexible. Without a list, all partitions are meant, and the answer has
-only those that needed an election. Each partition has its own error, as in Kafka, even for NOT_CONTROLLER.
+v0 elects only preferred leaders, v1 adds unclean elections, v2 is flexible. A request without a list is for all partitions, and its
+answer has only those that needed an election. Each partition has its own error, as in Kafka, even for NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ElectionType(IntEnum):
 
 
 Answers = Mapping[TopicPartition, KafkaError | None]
-"""None: it has the wanted leader."""
+"""None: the partition has the wanted leader."""
 
 
 async def elect_leaders(context: ApiContext, request: Request) -> None:
@@ -68,7 +68,7 @@ async def elect_leaders(context: ApiContext, request: Request) -> None:
 
 
 def _wanted(body: Any) -> StepsTo[dict[TopicPartition, None]]:
-    """A partition that is named twice is answered once."""
+    """The requested partitions. A partition that is named twice is answered once."""
     wanted: dict[TopicPartition, None] = {}
     for row in body.topic_partitions:
         for some in parts_of(row.partitions, PARTITIONS_AT_ONCE):
@@ -120,9 +120,9 @@ async def _elected(context: ApiContext, wanted: Collection[TopicPartition] | Non
 
 
 def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, unclean: bool) -> bool:
-    """Whether the metadata cache has the leader. A partition that was deleted meanwhile is not waited for.
+    """True if the metadata cache has the new leader, or if the partition was deleted meanwhile.
 
-    An election raises the epoch. Without that check, a cache that is missing a new order of replicas too would look right.
+    An election raises the epoch. Without that check, an old leader would pass if the cache also lacks a new order of replicas.
     """
     state = context.metadata.partition(tp)
     if state is None:
@@ -132,7 +132,7 @@ def _has_leader(context: ApiContext, tp: TopicPartition, epoch_before: int, *, u
 
 
 def _named(context: ApiContext, wanted: Iterable[TopicPartition] | None) -> Iterable[TopicPartition]:
-    """The partitions of an answer that is the same for all that were requested."""
+    """The partitions of an answer that is the same for all requested partitions."""
     if wanted is not None:
         return wanted
     return [

@@ -1,8 +1,8 @@
 """Fetch (API 1), v4 to v17, of consumers and followers: REP-1, REP-2, REP-5, sessions (KIP-227), topic ids (KIP-516).
 
-Decodes the request, checks who may ask as a replica, and encodes the answer; all else is done in `broker.replication.fetching`. Record
-bytes pass through as the log gave them. A connection has one fetch read at a time, and an answer is as large as there is room for
-(`network/unsent_answers.py`). Not done: reading from the closest replica (KIP-392), remote storage.
+Decodes the request, checks whether a replica id is allowed, and encodes the answer; `broker.replication.fetching` does the rest. Record
+bytes are sent as the log has them. Each connection reads one fetch at a time, and the room for unsent answers limits its answer
+(`network/unsent_answers.py`). Not supported: reading from the closest replica (KIP-392), remote storage.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SESSION_ERRORS_SINCE = 7
 TOPIC_IDS_SINCE = 13
 LEADER_ENDPOINTS_SINCE = 16
 MIN_BYTES_MAX = ANSWER_MAX // 2
-"""An answer consists of whole batches and may therefore have less than the available room."""
+"""An answer consists of whole batches and may therefore be smaller than the available room."""
 
 
 LARGE_REQUEST = 8 * 1024
-"""Bytes: a larger request names some two hundred partitions, and is decoded in steps."""
+"""Bytes. A larger request, of about two hundred partitions or more, is decoded in steps."""
 
 
 def fetch(context: ApiContext, request: Request) -> Further:
@@ -100,7 +100,8 @@ def _respond(context: ApiContext, request: Request, error: ErrorCode, session_id
 
 
 def _as_old_clients_know_it(data: FetchPartitionData) -> FetchPartitionData:
-    """Old clients do not know KAFKA_STORAGE_ERROR and would not retry. As in Kafka, their error makes them look for the leader."""
+    """Old clients do not know KAFKA_STORAGE_ERROR and would not retry. As in Kafka, they get an error that makes them look for the
+    leader."""
     if data.error != ErrorCode.KAFKA_STORAGE_ERROR:
         return data
     return data._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,9 +1,9 @@
 """FindCoordinator (API 10), v0 to v6: the leader of a group's partition of `__consumer_offsets` (CLI-2).
 
-v1 key type and message, v4 many keys in one request (KIP-699). The first request creates the topic. While the leader is unknown,
-the answer is COORDINATOR_NOT_AVAILABLE, and the client retries; while the leader may just have died (CTL-16), the answer waits a
-moment. Transactions and share groups are not served: INVALID_REQUEST for the first, as for an unknown key type, which no client
-retries; COORDINATOR_NOT_AVAILABLE for the second (v6), as in Kafka 3.9.
+v1 adds key type and message, v4 many keys in one request (KIP-699). The first request creates the topic. While the leader is unknown,
+the answer is COORDINATOR_NOT_AVAILABLE, and the client retries. While the leader may just have died (CTL-16), the answer waits a
+moment. Transactions and share groups are not served. Transactions, like unknown key types, get INVALID_REQUEST, which no client
+retries; share groups (v6) get COORDINATOR_NOT_AVAILABLE, as in Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 SHARE_SINCE = 6
 MANY_SINCE = 4
 NO_ERROR_TEXT = "NONE"
-"""The message in Kafka's answers up to v3 without an error."""
+"""The message in Kafka's answers without an error, up to v3."""
 
 
 class _Coordinator(NamedTuple):

@@ -1,6 +1,6 @@
 """Heartbeat (API 12), v0 to v4: keeps a member's session alive, and reports the start of a rebalance (CLI-2, INV-24, BAD-33).
 
-The most frequent request of groups, so its codec is hand-written (`heartbeat_codec`).
+Heartbeat is the most frequent request of groups, so its codec is hand-written (`heartbeat_codec`).
 """
 
 from __future__ import annotations

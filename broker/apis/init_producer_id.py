@@ -1,8 +1,8 @@
 """InitProducerId (API 22), v0 to v5: an id and epoch 0 for an idempotent producer (LOG-5).
 
-Without a transactional id the answer is always a new id, also for a producer that sends its old id and epoch (KIP-360, v3), as in
-Kafka 3.9: such a producer raises its epoch itself. An id without an epoch, or an epoch without an id, is INVALID_REQUEST.
-Transactions are not served yet: a transactional id is INVALID_REQUEST too, which no client retries.
+Without a transactional id the answer is always a new id, even for a producer that sends its old id and epoch (KIP-360, v3), as in
+Kafka 3.9: such a producer raises its epoch itself. An id without an epoch, or an epoch without an id, gets INVALID_REQUEST.
+Transactions are not served yet: a transactional id also gets INVALID_REQUEST, which no client retries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JoinGroup (API 11), v0 to v9: a member joins its group, or joins again for the next generation (CLI-2, BAD-32).
 
-v1 rebalance timeout (before: the session's), v4 a new member is first sent back with its id (KIP-394), v5 static members
-(KIP-345), v7 protocol type in the answer, v8 reason, v9 a returning static leader may skip the assignment (KIP-814). The answer
-waits until the rebalance is complete.
+v1 adds the rebalance timeout (v0 uses the session timeout), v4 a first answer that only gives a new member its id (KIP-394), v5 static
+members (KIP-345), v7 the protocol type in the answer, v8 the reason; from v9 a static leader that rejoins may skip the assignment
+(KIP-814). The answer waits until the members have joined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_PROTOCOL_IS_NULL_SINCE = 7
 SKIPPED_ASSIGNMENT_SINCE = 9
 REASON_LENGTH_MAX = 255
 PROTOCOLS_MAX = 32
-"""Limit for one member; clients have one to four. More are INVALID_REQUEST, because they are compared with those of all others."""
+"""Limit for one member; clients have one to four. More get INVALID_REQUEST, because they are compared with those of all members."""
 
 
 def join_group(context: ApiContext, request: Request) -> Further:
@@ -58,7 +58,7 @@ def _join(context: ApiContext, request: Request) -> StepsTo[None]:
         can_skip_assignment=version >= SKIPPED_ASSIGNMENT_SINCE,
         reason=(getattr(body, "reason", None) or "")[:REASON_LENGTH_MAX],
     )
-    request.frame = NO_FRAME  # it may wait for a long time
+    request.frame = NO_FRAME  # frees the memory: the request may wait for a long time
     context.groups.join(join, lambda answer: _respond(context, request, answer))
 
 

@@ -1,7 +1,7 @@
 """LeaveGroup (API 13), v0 to v5: members leave at once, instead of at the end of their session (CLI-2).
 
-v3 many members in one request, also static ones by their instance id, with an error for each; v5 their reasons. Up to v2 the single
-member's error is the answer's.
+v3 adds many members in one request, static members also by their instance id, with an error for each; v5 adds their reasons. Up to v2
+the single member's error is the error of the answer.
 """
 
 from __future__ import annotations

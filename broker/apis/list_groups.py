@@ -1,7 +1,7 @@
 """ListGroups (API 16), v0 to v5: the groups whose coordinator is this broker (CLI-2).
 
-v4 filters by state and returns each group's state; v5 the same for types, which is `classic` for every group here. While groups are
-being loaded, the answer has the error for that and the groups loaded so far.
+v4 filters by state and returns each group's state; v5 does the same for types, which are always `classic` here. While groups are being
+loaded, the answer has COORDINATOR_LOAD_IN_PROGRESS and the groups loaded so far.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ListOffsets (API 2), v1 to v9: INV-16, REP-8.
 
-Times in ms, or -1 latest, -2 earliest, -3 the record with the largest time (v7), -4 earliest on local disk (v8). There is
-no remote storage: -5 (v9) finds nothing. Other negative times, and those of a later version: UNSUPPORTED_VERSION, as in Kafka.
-Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE.
+Timestamps are in ms, or -1 latest, -2 earliest, -3 the record with the largest timestamp (v7), -4 earliest on local disk (v8). -5 (v9)
+finds nothing, because there is no remote storage. Other negative timestamps, and those of a later version, get UNSUPPORTED_VERSION, as
+in Kafka. Clients below v5 do not know OFFSET_NOT_AVAILABLE: they get LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (API 46), v0: only on the controller; the moves in progress (CTL-11).
+"""ListPartitionReassignments (API 46), v0: only on the controller; the reassignments in progress (CTL-11).
 
-Without a list, all moves; with a list, those in it that move. Other partitions, even unknown ones, are left out.
+A request without a list gets all reassignments, a request with a list those of its partitions. Partitions without one are left out.
 """
 
 from __future__ import annotations

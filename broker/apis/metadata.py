@@ -26,7 +26,7 @@ NULL_MEANS_ALL_SINCE = 1
 
 TOPICS_IN_A_STEP = 50
 CREATED_MAX = 100
-"""Limit of topics that one request may create; the others stay unknown until the next request."""
+"""Limit of topics that one request may create. Further topics stay unknown until the next request."""
 
 
 def metadata(context: ApiContext, request: Request) -> Further:
@@ -91,13 +91,13 @@ def _respond_to(
 def _topics(
     context: ApiContext, request: Request, known: Collection[str], others: Mapping[str | uuid.UUID | None, bytes]
 ) -> Sequence[bytes]:
-    """Known topics as they are now; the others as they were at the request."""
+    """Encodes known topics as they are now, and the other topics as they were when the request arrived."""
     listener, version = request.connection.listener, request.header.api_version
     return [*(context.metadata_topics.encoded(listener, version, name) for name in known), *others.values()]
 
 
 def _one(context: ApiContext, asked: Any) -> MetadataTopic | str:
-    """A topic requested by name, or by id (v10): the name of a known topic, else the row for an unknown one."""
+    """A topic requested by name, or by id (v10): the name of a known topic, else the row of an unknown topic."""
     topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
     if topic_id is not None:
         return context.metadata.topic_name(topic_id) or MetadataTopic(
@@ -117,7 +117,7 @@ def _all(context: ApiContext, request: Request) -> Sequence[bytes]:
 def _respond_when_settled(
     context: ApiContext, request: Request, names: Sequence[str], topics: Callable[[], Sequence[bytes]]
 ) -> None:
-    """A client that has just lost a leader should get the next leader, not the old one again (CTL-16)."""
+    """A client that has just lost a leader should get the next leader, not the old leader again (CTL-16)."""
     listener, version = request.connection.listener, request.header.api_version
 
     def then() -> None:
@@ -132,7 +132,7 @@ def _respond_when_settled(
 
 
 def _respond(context: ApiContext, request: Request, topics: Callable[[], Sequence[bytes]]) -> None:
-    """Answers in turn: if the answer waits behind a produce that waits for a failover, it must not contain the old leader."""
+    """Makes the body when the answer's turn comes: after waiting behind a produce in a failover, it must not name the old leader."""
     listener = request.connection.listener
 
     def body() -> bytes:

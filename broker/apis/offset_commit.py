@@ -1,9 +1,9 @@
 """OffsetCommit (API 8), v2 to v9: a group's positions, answered when they are replicated (CLI-2, INV-23, BAD-33).
 
-v2 to v4 have their own retention (beyond the largest time means for ever), v6 leader epoch (KIP-320), v7 static members. Partitions
-that do not exist are refused one by one; the others are committed. A client that commits without membership has generation -1 and
-no member id. The last of repeated partitions counts. Members of KIP-848's groups (v9) are not served: their epoch is treated as a
-generation.
+v2 to v4 have their own retention time (one beyond the largest timestamp means for ever), v6 adds the leader epoch (KIP-320), v7 static
+members. Partitions that do not exist get their own errors; the others are committed. A client that commits without membership has
+generation -1 and no member id. If a partition is repeated, the last offset counts. Members of KIP-848's groups (v9) are not served:
+their epoch is treated as a generation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 100
 OFFSETS_AT_ONCE = 1_000
-"""Offsets in one batch of the log; a larger request becomes several, one after the other."""
+"""Offsets in one batch of the log. A larger request becomes several batches, one after the other."""
 
 
 def offset_commit(context: ApiContext, request: Request) -> Further:

@@ -1,6 +1,6 @@
-"""OffsetDelete (API 47), v0: removes committed positions of a group, partition by partition (KIP-496, CLI-2).
+"""OffsetDelete (API 47), v0: removes committed offsets of a group (KIP-496, CLI-2).
 
-GROUP_SUBSCRIBED_TO_TOPIC for a topic that members of the group read; partitions that do not exist are refused one by one.
+A topic to which members of the group subscribe gets GROUP_SUBSCRIBED_TO_TOPIC. Partitions that do not exist get their own errors.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Deletion:
 
     def _told(self, error: ErrorCode, errors: dict[TopicPartition, ErrorCode]) -> None:
         if error is ErrorCode.GROUP_ID_NOT_FOUND and self._is_begun:
-            # The group was removed with its last offset: the other partitions have none left.
+            # The group was removed with its last offset: the other partitions have no offsets.
             error = ErrorCode.NONE
             errors = dict.fromkeys(itertools.chain.from_iterable(self._left), ErrorCode.NONE)
             self._left.clear()

@@ -1,8 +1,8 @@
-"""OffsetFetch (API 9), v1 to v9: the committed positions of a group, or of many (v8, KIP-709) (CLI-2).
+"""OffsetFetch (API 9), v1 to v9: the committed offsets of a group, or of many groups (v8, KIP-709) (CLI-2).
 
-v2 all partitions of the group (null topics), and the group's error, which v1 has in each partition. v5 leader epoch, v7
-`require_stable`: a partition with a commit in progress is answered UNSTABLE_OFFSET_COMMIT. A partition without an offset, or one that
-does not exist, is -1 without an error. Member and epoch (v9, KIP-848) are ignored.
+v2 adds all partitions of the group (null topics), and the group's error, which v1 has in each partition; v5 adds the leader epoch, v7
+`require_stable`: a partition with a commit in progress gets UNSTABLE_OFFSET_COMMIT. A partition that has no offset, or does not exist,
+gets -1 without an error. Member and epoch (v9, KIP-848) are ignored.
 
 A repeated group is answered again, as in Kafka, up to REPEATED_BYTES_MAX. The answer is made in steps. If the coordinator loses the
 group meanwhile, the answer has only the group's error.
@@ -30,7 +30,7 @@ from protocol.types import TopicPartition
 
 PARTITIONS_IN_A_STEP = 200
 REPEATED_BYTES_MAX = 64 * 1024
-"""Limit in an answer for the rows of repeated groups. Beyond it they are INVALID_REQUEST."""
+"""Limit in an answer for the rows of repeated groups. Repeated groups beyond it get INVALID_REQUEST."""
 
 
 def offset_fetch(context: ApiContext, request: Request) -> Further:
@@ -99,7 +99,7 @@ def _refused(version: int, topics: Mapping[str, Sequence[int]], error: ErrorCode
 
 
 def _once_each(topics: Iterable[AskedTopic]) -> Generator[None, None, Mapping[str, Sequence[int]]]:
-    """Each partition once, even if it was requested twice."""
+    """Topic -> partitions, each once, even if it was requested twice."""
     asked: dict[str, dict[int, None]] = {}
     for count, (name, partitions) in enumerate(topics):
         asked.setdefault(name, {}).update(dict.fromkeys(partitions))

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (API 23), v2 to v4: where an epoch ended in this log, for truncation and consumers (REP-6, KIP-320)."""
+"""OffsetForLeaderEpoch (API 23), v2 to v4: where an epoch ends in this log, for truncation and consumers (REP-6, KIP-320)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _answer(context: ApiContext, request: Request) -> Steps:
 
 
 def _refuse(context: ApiContext, topic: str, asked: Any, replica_id: int) -> dict[str, int]:
-    """Refuses a replica id where it is not allowed; otherwise like `_find`."""
+    """The row for a request whose replica id is not allowed; same parameters as `_find`."""
     error = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return {"error_code": error, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
 

@@ -1,11 +1,11 @@
 """Produce (API 0), v3 to v11: REP-4, BAD-24, BAD-25.
 
-Batches go to the log as they came; errors are per partition. With acks=0 there is no answer, so an error closes the connection;
-otherwise the client would never know. Transactions are not served yet: a transactional id is refused, and so is a transactional batch
-without one, as in Kafka. Nobody could end such a transaction, and compaction would stop at it.
+Errors are per partition. With acks=0 there is no answer, so an error closes the connection; otherwise the client would never know.
+Transactions are not served yet: a transactional id is refused, and so is a transactional batch without one, as in Kafka. Nothing could
+end such a transaction, and compaction would stop at it.
 
 A request that names a partition twice is refused as a whole, with INVALID_REQUEST. (Kafka appends only the last of the two, and
-answers once.) No client sends that; but thousands of 2 KB batches that take long to unpack would fit into such a request.
+answers once.) No client sends such a request, but it could hold thousands of 2 KB batches that take long to unpack.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def produce(context: ApiContext, request: Request) -> Coroutine[Any, Any, None] 
 async def _decode_and_append(
     context: ApiContext, request: Request, steps: Generator[None, None, ProduceRequest]
 ) -> None:
-    """For requests with thousands of partitions."""
+    """Serves requests with thousands of partitions."""
     pause = context.replica_manager.client_budget.pause
     while True:
         await pause()

@@ -1,6 +1,6 @@
-"""SyncGroup (API 14), v0 to v5: the leader sends the assignments, every member waits for its own (CLI-2).
+"""SyncGroup (API 14), v0 to v5: the leader sends the assignments, every member waits for its own assignment (CLI-2).
 
-v3 static members, v5 protocol type and name, which must both match: INCONSISTENT_GROUP_PROTOCOL.
+v3 adds static members, v5 protocol type and name; unless both match, the answer is INCONSISTENT_GROUP_PROTOCOL.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _sync(context: ApiContext, request: Request) -> StepsTo[None]:
     if version >= PROTOCOL_SINCE and (sync.protocol_type is None or sync.protocol_name is None):
         _respond(context, request, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
-    request.frame = NO_FRAME  # it may wait for a long time
+    request.frame = NO_FRAME  # frees the memory: the request may wait for a long time
     context.groups.sync(sync, lambda answer: _respond(context, request, answer))
 
 

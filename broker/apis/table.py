@@ -1,4 +1,4 @@
-"""The routing table: which function serves which API, at a glance.
+"""The routing table: which function serves which API.
 
 A handler answers through the request, now or later, and returns None. A handler that must await returns a coroutine, and the next
 requests on its connection wait for it. Versions are in `protocol.kafka.api_keys.SUPPORTED`.

@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class ControllerUnknown(Exception):
-    """There is no controller now, or it is unreachable; the text says which."""
+    """There is no controller now, or it has no control listener; the text says which."""
 
 
 class ControllerClient:
-    """Looks up the controller in ZooKeeper for each attempt, because it may change in between, also if it is this broker."""
+    """Looks up the controller in ZooKeeper for each attempt, because it may change in between. It may be this broker."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ControllerClient:
         self._broker_epoch = broker_epoch
 
     async def controlled_shutdown(self) -> bool:
-        """Returns True if, according to the controller, this broker leads nothing that others could lead."""
+        """Returns True if, according to the controller, this broker leads no partition that another broker could lead."""
         attempts = self._config.controlled_shutdown_max_retries + 1
         for attempt in range(1, attempts + 1):
             remaining = await self._attempt()
@@ -51,7 +51,7 @@ class ControllerClient:
         return False
 
     async def _attempt(self) -> int | None:
-        """The number of partitions still led here; None if the controller did not answer."""
+        """The number of partitions that this broker still leads; None if the controller did not answer, or with an error."""
         try:
             address = await self._address()
             request = ControlledShutdownRequest(self._config.broker_id, self._broker_epoch())

@@ -1,8 +1,8 @@
 """Whether this process may still act for its ZooKeeper session after it was stopped (FLT-6).
 
 A process that was stopped (SIGSTOP, a frozen container) for longer than its session wakes up as a leader that has been replaced. It
-cannot know that before ZooKeeper has reported it, and its first I/O callbacks may run before any timer. So every piece of work asks
-the lease, and the lease compares the clock with its last tick:
+does not know this until ZooKeeper reports it, and its first I/O callbacks may run before any timer. Every piece of work therefore
+asks the lease, and the lease compares the clock with its last tick:
 
 * the clock continues while the machine is suspended (`Clock.since_boot`): the session ends meanwhile, as after a SIGSTOP;
 * ticks come every 100 ms while the loop runs; a gap above the limit means that the process was stopped. The limit is below the
@@ -10,11 +10,12 @@ the lease, and the lease compares the clock with its last tick:
 * then the lease is *suspect* until a round trip to ZooKeeper, started after the gap, has succeeded in the same session;
 * a session that has ended leads to `step_down_all`, which calls `reset`.
 
-An unreachable ZooKeeper does not make it suspect (CTL-14): without a gap, the client library reports the loss of the session in time.
+An unreachable ZooKeeper does not make the lease suspect (CTL-14): without a gap, the client library reports the loss of the session
+in time.
 
-Answers from memory alone, such as a group's offsets, need more: a leader that is cut off does not know that there is another one. So
-a round trip is made regularly, and `is_proven` holds while the last one is younger than half a session: within that time nobody else
-can have been elected because of an expired session.
+Answers from memory alone, such as a group's offsets, need more: a leader that is cut off does not know about a new leader. The lease
+therefore makes a round trip regularly. `is_proven` is true while the last one is younger than half a session: within that time no
+other leader can have been elected because of an expired session.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class LeadershipLease:
         self._on_trusted: list[Callable[[], None]] = []
 
     def on_stall(self, callback: Callable[[float], None]) -> None:
-        """Calls `callback(seconds)` when a gap was seen."""
+        """Calls `callback(seconds)` when a gap is seen."""
         self._on_stall.append(callback)
 
     def on_trusted(self, callback: Callable[[], None]) -> None:
@@ -66,13 +67,13 @@ class LeadershipLease:
         self._on_trusted.append(callback)
 
     def is_suspect(self) -> bool:
-        """Whether nothing may be acknowledged now."""
+        """True if nothing may be acknowledged now."""
         if self._since_boot() - self._last_tick > self._limit_s:
             self._note_stall()
         return self._suspect
 
     def is_proven(self) -> bool:
-        """Whether a recent round trip to ZooKeeper has shown that the session is alive."""
+        """True if a recent round trip to ZooKeeper has shown that the session is alive."""
         return self._since_boot() - self._proven_at <= self._proof_holds_s
 
     def prove(self, began: float) -> None:
@@ -80,18 +81,18 @@ class LeadershipLease:
         self._proven_at = max(self._proven_at, began)
 
     def tick(self, session_id: int | None = None) -> None:
-        """Called while the loop runs. If all is well, `session_id` is the session that a later confirmation must have."""
+        """Called while the loop runs. If not suspect, `session_id` is the session that a later confirmation must have."""
         if not self.is_suspect():
             self._session_id = session_id
         self._last_tick = self._since_boot()
 
     def reset(self) -> None:
-        """Clears the doubt, because every leadership was given up. The next tick learns the new session."""
+        """Ends the doubt, because every leadership was given up. The next tick sets the new session."""
         self._session_id = None
         self._trust()
 
     async def confirm(self, session: SessionHeartbeat) -> bool:
-        """One attempt to trust again, with one round trip. Returns False if still suspect."""
+        """Tries once to end the doubt, with one round trip. Returns False if the lease is still suspect."""
         stalls, began = self._stalls, self._since_boot()
         await session.heartbeat()
         # After a gap during the round trip, or in another session, the answer proves nothing about now.
@@ -104,8 +105,8 @@ class LeadershipLease:
         return not self._suspect
 
     async def run(self, session: SessionHeartbeat) -> None:
-        """Ticks until cancelled; confirms when suspect, and regularly. Nothing is led before it runs: waiting for ZooKeeper at the
-        start does not count as a gap."""
+        """Ticks until cancelled. Confirms when suspect, and regularly. This broker leads nothing before `run` starts, so the wait for
+        ZooKeeper at the start does not count as a gap."""
         self._last_tick = asked_at = self._since_boot()
         confirming: asyncio.Task[None] | None = None
         try:

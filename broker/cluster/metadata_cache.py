@@ -15,7 +15,7 @@ STATES_IN_A_STEP = 200
 
 
 class MetadataCache:
-    """The merged contents of all UpdateMetadata requests. The caller checks their sender (controller epoch, broker epoch)."""
+    """The merged contents of all UpdateMetadata requests. The caller checks the sender (controller epoch, broker epoch)."""
 
     def __init__(self) -> None:
         self.controller_id: int = -1
@@ -28,7 +28,8 @@ class MetadataCache:
         self._topic_names: dict[uuid.UUID, str] = {}
         self._counts: dict[str, int] = {}
         self._ids_of_absent: dict[str, uuid.UUID] = {}
-        """The ids of topics missing from a full update: they may exist, and are deleted if a topic of another id appears."""
+        """The ids of topics that a full update does not contain. They may exist. If the topic appears with another id, the old
+        topic was deleted."""
         self._topic_versions: dict[str, int] = {}
         self.version = 0
         """Increases with each update."""
@@ -48,7 +49,7 @@ class MetadataCache:
                 return changed
 
     def updating(self, request: UpdateMetadataRequest) -> Generator[None, None, list[TopicPartition]]:
-        """Compares in steps, then applies the whole request and calls the listeners in the last step: nobody sees half of it.
+        """Compares the request in steps. The last step applies all of it and calls the listeners, so no reader sees half of it.
 
         Nothing else may change the cache meanwhile. Returns the partitions that changed or were removed. A topic whose id changed was
         deleted and created again: its old partitions are removed first.
@@ -63,7 +64,7 @@ class MetadataCache:
         is_full = request.is_full
         staged: dict[str, dict[int, PartitionState]] = {}
         changed: dict[TopicPartition, None] = {}
-        for at, state in enumerate(request.partitions, 1):  # a hundred thousand, when a controller takes office
+        for at, state in enumerate(request.partitions, 1):  # from a new controller perhaps a hundred thousand
             topic, number = state[:2]
             if state.leader == LEADER_DURING_DELETE:
                 deleted.add(topic)
@@ -107,7 +108,7 @@ class MetadataCache:
         staged: dict[str, dict[int, PartitionState]],
         changed: Iterable[TopicPartition],
     ) -> None:
-        """`staged` has the new states of each topic; for a full request all states."""
+        """`staged` has the new states of each topic; for a full request, all states."""
         brokers = {broker.id: broker for broker in request.brokers}
         if brokers != self._brokers:
             self._brokers = brokers
@@ -153,7 +154,7 @@ class MetadataCache:
                 versions.pop(topic, None)
 
     def _known_id(self, topic: str, default: uuid.UUID) -> uuid.UUID:
-        """The topic's id, also while no update names the topic."""
+        """The topic's id, even if the last full update did not contain the topic."""
         return self._topic_ids.get(topic) or self._ids_of_absent.get(topic) or default
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
@@ -179,7 +180,7 @@ class MetadataCache:
         return max(self._counts.get(topic, 0), len(states)) if states else 0
 
     def replica_count(self) -> int:
-        """The replicas of all topics, assuming that a topic's partitions have as many as its first. Takes 0.5 us per topic."""
+        """The number of replicas, assuming that all partitions of a topic have as many as its first. Takes 0.5 us per topic."""
         return sum(
             max(self._counts.get(topic, 0), len(states)) * len(next(iter(states.values())).replicas)
             for topic, states in self._topics.items()
@@ -187,7 +188,7 @@ class MetadataCache:
         )
 
     def topic_version(self, name: str) -> int:
-        """The number of the last update that changed the topic; while it is the same, so are its partitions' states."""
+        """The number of the last update that changed the topic. The same number means the same partition states."""
         return self._topic_versions.get(name, 0)
 
     def topic_id(self, name: str) -> uuid.UUID | None:

@@ -1,7 +1,7 @@
-"""Which other brokers clients should avoid at the moment (CTL-16).
+"""Watches which other brokers clients should avoid at the moment (CTL-16).
 
-Every broker keeps an idle connection to every other one. While one has ended and nothing else is known yet, its broker is
-*suspected*; when the controller says that it is gone, it has *departed*. `suspected_leaders.py` draws the conclusions.
+Every broker keeps an idle connection to every other broker. A broker whose connection has ended is *suspected* until more is
+known. A broker that the controller no longer lists as live has *departed*. `suspected_leaders.py` acts on both.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from protocol.failure_detection.connection_watch import Address, Closable
 from protocol.types import BrokerInfo, TopicPartition
 
 WatchPeer = Callable[[Address, Callable[[], None], Callable[[bool], None]], Closable]
-"""(address, found dead, suspected)"""
+"""(address, called when found dead, called with whether it is suspected)"""
 
 
 class PeerWatch:
-    """Follows the metadata cache: watches the live brokers' control listeners, and reports who is in doubt."""
+    """Follows the metadata cache: watches the live brokers' control listeners, and reports which brokers are in doubt."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class PeerWatch:
         self._forget = metadata.on_change(self._metadata_changed)
 
     def close(self) -> None:
-        """Stops watching; nobody is in doubt any more."""
+        """Stops watching. No broker is suspected any more."""
         self._forget()
         for broker_id in list(self._watched):
             self._end(broker_id)

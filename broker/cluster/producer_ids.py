@@ -1,8 +1,8 @@
 """Ids for idempotent producers, unique in the cluster: taken from ZooKeeper in blocks of 1000 (LOG-5, Kafka's ZkProducerIdManager).
 
 `/latest_producer_id_block` has the last allocated block. A broker that needs ids writes the next block, conditional on the version
-that it read. If the answer to a write is lost, it is unknown whose block it is, so that block is not used: there are plenty of ids,
-and no two producers may ever share one.
+that it read. If the answer to a write is lost, the owner of the block is unknown, so that block is not used: there are plenty of
+ids, and no two producers may ever share one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATTEMPTS = 20
 
 
 class ProducerIds:
-    """Allocates this broker's ids; one per broker."""
+    """Allocates this broker's ids."""
 
     def __init__(self, broker_id: int, zk: ZooKeeperSession) -> None:
         self._broker_id = broker_id
@@ -33,8 +33,8 @@ class ProducerIds:
     async def next_id(self) -> int:
         """An id that was never used before.
 
-        Raises KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which clients retry, while ZooKeeper does not answer; UNKNOWN_SERVER_ERROR if its
-        block is missing or not readable, or if no ids are left.
+        Raises KafkaError: COORDINATOR_LOAD_IN_PROGRESS, which clients retry, while ZooKeeper does not answer; UNKNOWN_SERVER_ERROR
+        if the block's node is missing or not readable, or if no ids are left.
         """
         while self._next >= self._end:
             async with self._taking:
@@ -44,7 +44,7 @@ class ProducerIds:
         return self._next - 1
 
     async def _take_block(self) -> tuple[int, int]:
-        """(first id, the one after the last)."""
+        """Returns (first id, last id + 1)."""
         try:
             for _ in range(ATTEMPTS):
                 try:

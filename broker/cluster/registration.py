@@ -5,11 +5,11 @@
 
 The id may be taken:
 
-* by the node of this same session, if the answer to an earlier create was lost: that node is ours;
+* by a node of this same session, if the answer to an earlier create was lost: that node is ours;
 * by a node with this process's addresses: an earlier life was killed, and its session has not expired yet. The node is replaced in
   one step, so that the id is never free. But two live processes may advertise the same address, behind different interfaces or
-  names. Then the first one, whose node was replaced, replaces the second one's node in its session, which still exists. The second
-  one sees that the session it took for dead is alive, and ends: the process that was there first continues;
+  names. The first process, whose node was replaced, then replaces the node of the second in its session, which still exists. The
+  second process sees that the session that it took for dead is alive, and ends. The first process continues;
 * by a node with other addresses: if something answers there, the id is in use, which is an error; otherwise this broker waits for the
   end of that session.
 """
@@ -57,7 +57,7 @@ class ClusterIdUnreadable(ZkError):
 
 
 class AnotherLives(BrokerIdInUse):
-    """The process whose node seemed to be from an earlier life is alive: it has registered again."""
+    """The node that seemed to be of an earlier life belongs to a live process, which has registered again."""
 
 
 async def prepare_paths(zk: ZooKeeperSession) -> None:
@@ -87,7 +87,7 @@ async def cluster_id(zk: ZooKeeperSession) -> str:
 
 
 class Registration:
-    """Keeps this broker registered. Calls `lost(reason)`, at once, and `registered(epoch)`.
+    """Keeps this broker registered. Calls `lost(reason)` at once when the registration is lost, and `registered(epoch)`.
 
     Calls `taken` if another live process has this broker's id and address: this process must end.
     """
@@ -119,16 +119,16 @@ class Registration:
 
     @property
     def epoch(self) -> int:
-        """The current broker epoch, or the last one while it is not registered; -1 before the first."""
+        """The current broker epoch; the last one while the broker is not registered; -1 before the first registration."""
         return self._epoch
 
     async def start(self) -> None:
-        """The first registration. Raises BrokerIdInUse; raises ZkError if ZooKeeper disappears meanwhile."""
+        """Registers for the first time. Raises BrokerIdInUse; raises ZkError if ZooKeeper disappears meanwhile."""
         await self._register()
         self._zk.add_listener(self._session_changed)
 
     def stop_watching(self) -> None:
-        """This broker stops on purpose: the removal of its node is no longer reported."""
+        """Called when this broker stops on purpose. The removal of its node is no longer reported."""
         self._is_closing = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -144,9 +144,9 @@ class Registration:
             self._keep()
 
     def _node_changed(self, session_id: int, event: WatchEvent) -> None:
-        """The one-shot watch on our own node fired. If it was deleted in a live session, this broker was judged dead (CTL-16).
+        """The one-shot watch on our own node fired. If the node was deleted in a live session, this broker was judged dead (CTL-16).
 
-        It may fire before its creator has the answer: `_is_there` and its callers check whether it is still set.
+        The watch may fire before `_is_there` has its answer, so `_is_there` and its callers check whether it is still set.
         """
         if self._is_closing or self._zk.session_id != session_id:
             return
@@ -170,7 +170,7 @@ class Registration:
             self._keeper = asyncio.get_running_loop().create_task(self._keep_registered())
 
     async def _keep_registered(self) -> None:
-        """Runs until registered with a watch, or without a connection (then the session's next change continues)."""
+        """Runs until registered with a watch, or until the connection is lost. The session's next change then starts it again."""
         while not self._is_closing:
             try:
                 if not self._is_registered:
@@ -192,7 +192,7 @@ class Registration:
             await asyncio.sleep(RETRY_S)
 
     async def _is_there(self) -> bool:
-        """Looks for our node and sets the watch. If the watch has fired since the answer, it is not `_is_watched`."""
+        """True if our node exists. Sets the watch. `_is_watched` is false if the watch has already fired."""
         session_id = self._zk.session_id
         self._is_watched = True
         try:
@@ -226,7 +226,7 @@ class Registration:
         await self._registered(self._epoch)
 
     async def _found(self) -> tuple[BrokerInfo | None, Stat] | None:
-        """The owner of our id: its broker is None if the node is not readable."""
+        """The node with our id; its broker is None if the node is not readable. None: there is no node."""
         try:
             data, stat = await self._zk.get(self._path)
         except NoNode:
@@ -238,7 +238,7 @@ class Registration:
             return None, stat
 
     async def _make_way(self, other: BrokerInfo | None, stat: Stat, data: bytes, waited_until: float | None) -> float:
-        """One step towards a node with `data`. Returns until when to wait for another session. Raises BrokerIdInUse."""
+        """One step towards a node with `data`. Returns the end of the wait for another session. Raises BrokerIdInUse."""
         if stat.ephemeral_owner in self._made_way:
             raise AnotherLives(
                 f"broker id {self._broker.id} with {', '.join(map(str, self._broker.endpoints))} is registered by another live "
@@ -248,7 +248,7 @@ class Registration:
         endpoints = other.endpoints if other is not None else ()
         mine = _addresses(self._broker.endpoints)
         is_mine = _addresses(endpoints) == mine
-        # Only this process answers at the addresses that it has bound, so only other addresses are tried.
+        # At its own addresses only this process would answer, so only other addresses are tried.
         answering = await _first_that_answers(e for e in endpoints if (e.host, e.port) not in mine)
         if answering is not None:
             raise BrokerIdInUse(
@@ -275,7 +275,7 @@ class Registration:
     async def _replace_earlier_life(self, stat: Stat, data: bytes) -> None:
         """Replaces the node, unless another process already did. `_register` reads the result.
 
-        Deletion and creation in two steps would let another live process take the id in between, and the first one would lose.
+        Deletion and creation in two steps would let another live process take the id in between.
         """
         try:
             _, now = await self._zk.get(self._path)

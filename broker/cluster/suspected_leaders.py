@@ -1,10 +1,10 @@
-"""Leaders that may have died a moment ago, and the Metadata answers that wait until that is known (CTL-16).
+"""Leaders that may have died a moment ago, and the Metadata answers that wait until this is known (CTL-16).
 
 A client whose leader died asks another broker in the same millisecond, before there is a new leader. librdkafka asks once. If the
 answer names the old leader or none, it does not ask again for a second. The broker therefore delays such an answer, for at most
-HOLD_S, until it knows the next leader. Only the answers to later requests of the same connection wait too.
+HOLD_S, until it knows the next leader. Later requests of the same connection wait too, but no others.
 
-These are short-lived hints, only for clients. Only the controller and ZooKeeper decide who leads and who is dead.
+These are short-lived hints, only for clients. Only the controller and ZooKeeper decide which broker leads and which is dead.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from protocol.types import BrokerInfo
 HOLD_S = 0.5
 GRACE_S = 0.003
 """A killed process's connections end one after the other, in random order: a client may know of the death, and ask, up to a
-millisecond before the brokers know. An answer that names topics waits this long for news that is about to arrive."""
+millisecond before the brokers know. An answer that names topics waits this long, in case a connection is about to end."""
 LINGER_S = 3.0
-"""How long Metadata keeps listing a broker that is gone and leads nothing any more. librdkafka (2.16) drops unlisted brokers before
-it moves their partitions. If one answer contains both changes, the end of the dead broker's thread takes the partitions from their
-new leader, and they pause until a timer of one second."""
+"""How long Metadata continues to list a broker that has departed. librdkafka (2.16) drops unlisted brokers before it moves their
+partitions. If one answer contains both changes, the end of the dead broker's thread takes the partitions from their new leader, and
+they pause until a timer of one second fires."""
 
 WAITERS_MAX = 1_000
 """Limit of waiting answers; further requests are answered at once."""
 TOPICS_MAX = 100_000
-"""Limit of topics in all waiting answers: one turn of the loop checks whether they are settled."""
+"""Limit of topics in all waiting answers, because one turn of the loop checks all of them."""
 RELEASED_AT_ONCE = 50
-"""Answers made in one turn of the loop."""
+"""Answers released in one turn of the loop."""
 
 
 class _Waiter:
-    """A waiting answer; `topics` are those that it names."""
+    """A waiting answer that contains `topics`."""
 
     def __init__(self, topics: tuple[str, ...], then: Callable[[], None]) -> None:
         self.topics = topics
@@ -42,13 +42,13 @@ class _Waiter:
 
 
 class SuspectedLeaders:
-    """Nobody is in doubt until PeerWatch reports it; without fast failure detection nobody ever is."""
+    """No broker is in doubt until PeerWatch reports it. Without fast failure detection no broker ever is."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self.suspected: set[int] = set()
         """Brokers whose connection to this one has ended, without further news yet."""
         self.are_watched = False
-        """There are other brokers, and somebody would report it if one of them were in doubt."""
+        """There are other brokers, and PeerWatch watches them."""
         self._metadata = metadata
         self._departed: dict[int, tuple[BrokerInfo, asyncio.TimerHandle]] = {}
         self._waiters: dict[_Waiter, None] = {}
@@ -66,19 +66,19 @@ class SuspectedLeaders:
             self.look_again()
 
     def depart(self, broker: BrokerInfo) -> None:
-        """The controller says that it is gone. Until it also names other leaders, the broker's partitions are in doubt."""
+        """The controller no longer lists the broker as live. The broker's partitions are in doubt until they have other leaders."""
         self.come(broker.id)
         timer = asyncio.get_running_loop().call_later(LINGER_S, self.come, broker.id)
         self._departed[broker.id] = (broker, timer)
 
     def come(self, broker_id: int) -> None:
-        """The broker is registered (again), or has been gone for long enough."""
+        """The broker is registered (again), or departed long enough ago."""
         departed = self._departed.pop(broker_id, None)
         if departed is not None:
             departed[1].cancel()
 
     def departed(self) -> list[BrokerInfo]:
-        """The brokers that were live within the last LINGER_S."""
+        """The brokers that departed within the last LINGER_S."""
         return [broker for broker, _ in self._departed.values()]
 
     def when_settled(self, topics: Iterable[str], then: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class SuspectedLeaders:
         self._topics_waiting += len(names)
 
     def look_again(self) -> None:
-        """After a change of the metadata or of the doubts: releases the answers whose leaders are settled."""
+        """Called after a change of the metadata or of the doubts. Releases the answers whose leaders are settled."""
         released = 0
         for waiter in list(self._waiters):
             if not self._are_suspected(waiter.topics):

@@ -1,9 +1,9 @@
 """Confirms the sender of a control request: asks ZooKeeper before the broker believes it (INV-8, INV-9, STA-3).
 
 Anybody who reaches the control listener can claim to be the controller of a later epoch. If the broker believed that, it would
-refuse the true controller's requests until the restart. So a broker believes a new controller epoch only if `/controller_epoch`
-has it and `/controller` names the sender: two reads in one round trip, once for each new controller. A sync precedes them, so
-that a lagging server of the ensemble does not make the true controller look forged.
+refuse the true controller's requests until it restarts. A broker therefore believes a new controller epoch only if
+`/controller_epoch` has it and `/controller` names the sender: two reads in one round trip, once for each new controller. A sync
+precedes them, so that a lagging server of the ensemble does not make the true controller look forged.
 
     epoch higher than ZooKeeper's                NotConfirmed: the connection is closed
     ZooKeeper's epoch, but another controller    NotConfirmed
@@ -11,9 +11,9 @@ that a lagging server of the ensemble does not make the true controller look for
     epoch lower than ZooKeeper's                 a deposed controller: ZooKeeper's epoch is noted, and the request is refused later
 
 The request waits because a controller that was just elected has reached ZooKeeper. This broker will reach ZooKeeper soon too,
-or lose its session. Until then nobody can tell whether the sender is the controller.
+or lose its session. Until then it cannot tell whether the sender is the controller.
 
-A sender that knows the epochs of the controller and of this broker is not detected. That needs a secret
+A false sender that knows the epochs of the controller and of this broker is not detected. Detection would need a secret
 (`ControlConnections.is_welcome`).
 """
 
@@ -49,7 +49,7 @@ class ZooKeeper(Protocol):
 
 
 class Confirmation:
-    """Calls `deposed_below(epoch)` when ZooKeeper has a new controller epoch: requests of earlier ones must be refused."""
+    """Calls `deposed_below(epoch)` when ZooKeeper has a new controller epoch: requests of earlier epochs must be refused."""
 
     def __init__(self, zk: ZooKeeper, own_id: int, deposed_below: Callable[[int], None]) -> None:
         self._zk = zk
@@ -61,7 +61,7 @@ class Confirmation:
         self._reading: asyncio.Task[None] | None = None
 
     async def of_controller(self, controller_id: int, controller_epoch: int) -> None:
-        """Returns at once for the known controller and earlier ones. Raises NotConfirmed."""
+        """Returns at once for the known controller and for earlier epochs. Raises NotConfirmed."""
         if controller_epoch > self._epoch:
             await self._read_until_answered()
         if controller_epoch > self._epoch:
@@ -75,7 +75,7 @@ class Confirmation:
             )
 
     async def of_broker_epoch(self, broker_epoch: int) -> None:
-        """The controller may know this broker's own epoch before the broker does. Raises NotConfirmed."""
+        """Confirms this broker's own epoch, which the controller may know before the broker does. Raises NotConfirmed."""
         if broker_epoch != self._broker_epoch:
             await self._read_until_answered()
         if broker_epoch != self._broker_epoch:
@@ -116,7 +116,7 @@ class Confirmation:
         await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
-        # One session: the reads are answered after the sync.
+        # All in one session, so the reads are answered after the sync.
         paths = (ControllerEpochZNode.PATH, ControllerZNode.PATH, self._own_path)
         _, (epoch, controller, own) = await asyncio.gather(self._zk.heartbeat(), self._zk.get_many(paths))
         self._broker_epoch = own[1].czxid if own is not None else NO_EPOCH
@@ -131,6 +131,6 @@ class Confirmation:
 
 
 def _noted(read: asyncio.Task[None]) -> None:
-    """Retrieves the error, which nobody else does if all connections that asked have ended."""
+    """Retrieves the error, in case all connections that asked have ended."""
     if not read.cancelled():
         read.exception()

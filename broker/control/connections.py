@@ -2,15 +2,16 @@
 
     int32 length | int32 correlation id | msgpack body            (both directions)
 
-Anybody who reaches the address can connect, so everything that a connection can use is bounded (BAD-4, BAD-28):
+Anybody who reaches the address can connect, so all resources of a connection are bounded (BAD-4, BAD-28):
 
 * A frame has at most FRAME_BYTES_MAX, and must be complete FRAME_TIMEOUT_S after its first bytes.
-* All frames together, partly read or waiting, take at most BYTES_MAX. Above that a connection is closed: see `_victim`.
-* There are at most `connections_max` connections, as the limit of open files allows. One more replaces another.
+* All frames together, partly read or waiting, take at most BYTES_MAX. Above that limit a connection is closed: see `_victim`.
+* There are at most `connections_max` connections, as the limit of open files allows. Above that limit a new connection replaces
+  an untrusted one, or is closed if there is none.
 * An answer that is not read for WRITE_TIMEOUT_S ends the connection. The next frame is read after the answer is written.
 
 A connection that has brought a request of the confirmed controller, for this life of the broker, is *trusted*: others are
-closed first. Idle connections are welcome: with them other brokers watch whether this process lives (`connection_watch`).
+closed first. Idle connections are allowed: other brokers use them to watch whether this process is alive (`connection_watch`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 32 * 1024**2
-"""A hundred thousand partitions of topics with the longest names, or a million with usual names."""
+"""Enough for a hundred thousand partitions of topics with the longest names, or a million with usual names."""
 FRAME_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 30.0
 BYTES_MAX = 2 * FRAME_BYTES_MAX
 CONNECTIONS_MAX = 256
-"""Each other broker has three or four: the controller's, and those that watch whether this process lives."""
+"""Each other broker has three or four: the controller's, and those that watch whether this process is alive."""
 BACKLOG = 128
 READ_BYTES = 256 * 1024
 
@@ -87,7 +88,7 @@ class ControlConnections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def is_welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """The one place where a peer is admitted. Everybody is admitted now; a shared secret or mTLS belongs here."""
+        """The only place where a peer is admitted. Everybody is admitted now; a shared secret or mTLS belongs here."""
         return not writer.is_closing()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +107,7 @@ class ControlConnections:
         except (ConnectionError, asyncio.IncompleteReadError):
             log.debug("control connection of %s ended", peer)
         except asyncio.CancelledError:
-            # Swallowed: only `close` and `end` cancel, and asyncio's streams would log it as an error.
+            # Not raised again: only `close` and `end` cancel, and asyncio's streams would log the cancellation as an error.
             if connection.reason:
                 log.warning("control connection of %s closed: %s", peer, connection.reason)
         except Exception:
@@ -129,7 +130,7 @@ class ControlConnections:
             del frame
             self._release(connection)
             writer.write(answer)
-            # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the bytes.
+            # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes together with the result.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await writer.drain()
 
@@ -157,7 +158,7 @@ class ControlConnections:
     # -- the limits ---------------------------------------------------------------------------------------------------
 
     def _has_place(self) -> bool:
-        """Whether one more connection is possible. Closes another one if there are too many."""
+        """True if there is room for one more connection. Closes an untrusted connection if there are too many."""
         if len(self._connections) < self.connections_max:
             return True
         untrusted = [c for c in self._connections if not c.is_trusted and not c.is_busy]

@@ -1,4 +1,4 @@
-"""Refuses control requests that are for an earlier life of this broker, or that come late (STA-3, INV-8, FLT-18)."""
+"""Refuses control requests that are for an earlier life of this broker, or that arrive late (STA-3, INV-8, FLT-18)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.rpc.messages import ControlResponse, LeaderAndIsrRequest, StopRepl
 class BrokerEpochFence:
     """Refuses requests for an earlier life.
 
-    A newer epoch than the known one is accepted: the controller may see the new znode before this broker learns that it
+    A broker epoch above the known one is accepted: the controller may see the new znode before this broker learns that it
     is registered. The epoch under which this broker stepped down is an earlier life, even while no newer epoch is known.
     """
 
@@ -21,15 +21,15 @@ class BrokerEpochFence:
         self._replica_manager = replica_manager
 
     def is_stale(self, broker_epoch: int) -> bool:
-        """A request with that broker epoch is for an earlier life."""
+        """True if a request with this broker epoch is for an earlier life."""
         return broker_epoch < self._own_broker_epoch() or broker_epoch <= self._replica_manager.fenced_broker_epoch
 
 
 class NewestRequest:
-    """Refuses a request that is older than one of the same controller that was carried out already.
+    """Refuses a request if a newer request of the same controller was carried out already.
 
-    A connection that the controller has closed may still deliver: its kernel sends what was written before the close. The
-    leader epoch of a partition shows that such a request is late. An ISR in the metadata, or the list of brokers, has no epoch.
+    A connection that the controller has closed may still deliver requests: its kernel sends the data written before the close.
+    A partition's leader epoch shows that such a request is late. An ISR in the metadata, or the list of brokers, has no epoch.
     """
 
     def __init__(self) -> None:

@@ -1,15 +1,15 @@
-"""LeaderAndIsr: reads from ZooKeeper what is needed to open logs, then calls the replica manager (LAI-1..5).
+"""Handles LeaderAndIsr: reads the data that opening logs needs from ZooKeeper, then calls the replica manager (LAI-1..5).
 
 A log is opened with its topic's settings. Defaults are unsafe: a leader would accept records with fewer in-sync replicas
-than the topic demands (INV-17), and retention would delete what a compacted topic keeps. A log that should be here but is
-missing is made only if the partition is younger than this broker's disks (`disk_history`). While ZooKeeper cannot be asked
-for the settings or the age, the partitions concerned are *held*. The other partitions and all later requests are carried out.
+than the topic demands (INV-17), and retention would delete records that a compacted topic keeps. A missing log is created only
+if the partition is younger than this broker's disks (`disk_history`). While ZooKeeper cannot be asked for the settings or the
+age, the partitions concerned are *held*. The other partitions and all later requests are carried out.
 
 1. The handler reads again every `RETRY_S`. When it has the answer, it applies the held partitions.
 2. A newer LeaderAndIsr for a held partition replaces it, a newer StopReplica drops it.
 3. A held partition of an earlier life of this broker, or of a deposed controller, is dropped when its turn comes.
-4. The controller already has the answer to the request then. If a held partition turns out to be impossible to serve, the
-   broker asks for a LeaderAndIsr of everything, as after a disk failure. The answer to that one contains the error.
+4. By then the controller already has the answer to the request. If a held partition cannot be served, the broker asks for a
+   LeaderAndIsr of everything, as after a disk failure. The answer to that request contains the error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 READ_WITHIN_S = 1.0
-"""How long a request waits for ZooKeeper. Then it is carried out without the partitions that need an answer."""
+"""How long a request waits for ZooKeeper. After that it is carried out without the partitions that need an answer."""
 READ_AT_ONCE = 500
 """Topics or partitions in one read, few enough that even a slow ZooKeeper answers some reads within `READ_WITHIN_S`."""
 
@@ -41,14 +41,14 @@ NOT_SERVED = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REPLICA_NOT_AVAILABLE)
 Item = TypeVar("Item")
 
 LoadTopicOverrides = Callable[[Sequence[str]], Awaitable[Mapping[str, Mapping[str, str]]]]
-"""Topics -> the settings of those that have some, from `/config/topics`. Raises ZkError."""
+"""Topics -> the settings from `/config/topics` of the topics that have some. Raises ZkError."""
 
 LoadCreationZxids = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
-"""Partitions -> the zxid at which the state of each was created. Raises ZkError."""
+"""Partitions -> the zxid at which each partition's state znode was created. Raises ZkError."""
 
 
 class HeldPartition(NamedTuple):
-    """A partition that waits for ZooKeeper. `request` is the one that named it."""
+    """A partition that waits for ZooKeeper. `request` is the LeaderAndIsr that contained it."""
 
     state: PartitionState
     request: LeaderAndIsrRequest
@@ -97,7 +97,7 @@ class LeaderAndIsrHandler:
         return response
 
     def stopped(self, request: StopReplicaRequest) -> None:
-        """Drops the held partitions that the request, which was carried out, stopped."""
+        """Drops the held partitions that a request, already carried out, has stopped."""
         for stop in request.partitions if self._held else ():
             held = self._held.get(stop.topic_partition)
             if held is not None and request.topic_ids.get(stop.topic) in (None, held.topic_id):
@@ -121,7 +121,7 @@ class LeaderAndIsrHandler:
         return response, held if response.error is ErrorCode.NONE else []
 
     async def _look_up(self, request: LeaderAndIsrRequest) -> Lookup:
-        """Reads as much as ZooKeeper answers within `READ_WITHIN_S`."""
+        """Reads from ZooKeeper as much as it answers within `READ_WITHIN_S`."""
         topics = self._replica_manager.topics_to_configure(request)
         await asyncio.sleep(0)  # ten thousand partitions take some milliseconds each time
         missing = self._replica_manager.missing_logs(request)
@@ -194,7 +194,7 @@ class LeaderAndIsrHandler:
 
 
 def _part(group: Sequence[HeldPartition]) -> LeaderAndIsrRequest:
-    """Their request, with these partitions only."""
+    """The partitions' request, reduced to these partitions."""
     states = tuple(held.state for held in group)
     return replace(group[0].request, partitions=states, is_full=False, other_topics=())
 

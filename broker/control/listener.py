@@ -1,4 +1,4 @@
-"""The control-plane listener: takes the controller's requests, and ControlledShutdown of other brokers for its controller.
+"""The control-plane listener: takes the controller's requests, and other brokers' ControlledShutdown for its own controller.
 
 It is a separate listener, so that a flood of client requests never delays a leadership change. Requests that change state
 are carried out one at a time, whatever connection they come from. ControlledShutdown waits for the controller's work, so it
@@ -7,10 +7,10 @@ does not wait in that queue. A connection that sends anything else is closed.
 Anybody may have sent a request. The listener checks, in this order:
 
 1. the head: the broker epoch is this life's (`fencing`), and ZooKeeper names the same controller (`confirmation`);
-2. in the queue: the rest is unpacked and checked (`protocol.rpc.parsing`), in pieces;
+2. in the queue: the rest of the request is unpacked and checked (`protocol.rpc.parsing`), in pieces;
 3. the request is not older than one that was carried out before (`fencing`).
 
-So only the controller's requests wait for each other, and only one of them at a time is unpacked in memory.
+Only the controller's requests wait for each other, and only one of them at a time is unpacked in memory.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def _nothing() -> None:
 
 
 class ControlListener:
-    """`controlled_shutdown` is the controller's; it answers NOT_CONTROLLER when it is not active. `much_is_new`: see
-    `RequestPauses`. `ask_for_everything` and `load_created`: see `LeaderAndIsrHandler`.
+    """`controlled_shutdown` is the controller's handler; it answers NOT_CONTROLLER when the controller is not active.
+    `much_is_new`: see `RequestPauses`. `ask_for_everything` and `load_created`: see `LeaderAndIsrHandler`.
 
-    `when_registered` returns once this life of the broker is registered. Requests wait for that, because until then nobody
-    can tell whether a request is for this life or an earlier one (STA-3). Without a `confirmation` every sender is believed.
+    `when_registered` returns once this life of the broker is registered. Requests wait for it, because until then the broker
+    cannot tell whether a request is for this life or an earlier one (STA-3). Without a `confirmation` every sender is believed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ControlListener:
         )
 
     async def _answer(self, connection: Connection, frame: bytearray) -> bytes:
-        """What `ControlConnections` calls for each frame. Raises ValueError."""
+        """Called by ControlConnections for each frame. Raises ValueError."""
         steps = framing.parsing_request(frame)
         head = next(steps)
         assert head is not None
@@ -141,7 +141,7 @@ class ControlListener:
             return ControlResponse(ErrorCode.STALE_BROKER_EPOCH)
         await self._when_registered()
         if self._confirmation is not None:
-            # Outside of the queue: while ZooKeeper is asked about a claim, requests of the known controller are carried out.
+            # Outside the queue: while ZooKeeper is asked about a claim, requests of the known controller are carried out.
             if broker_epoch > self._own_broker_epoch():
                 await self._confirmation.of_broker_epoch(broker_epoch)
             await self._confirmation.of_controller(controller_id, controller_epoch)
@@ -170,21 +170,21 @@ class ControlListener:
 
 
 async def _none_is_older(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Every partition is younger than the disks."""
+    """The default of `load_created`: every partition is younger than the disks."""
     return dict.fromkeys(partitions, YOUNGEST)
 
 
 async def _at_once() -> None:
-    """Registered already."""
+    """The default of `when_registered`: the broker is registered already."""
 
 
 async def _ready(request: StateRequest) -> StateRequest:
-    """Parsed already."""
+    """For a request that is parsed already."""
     return request
 
 
 async def _finished(steps: Parsing) -> ControlRequest:
-    """The parsed request. Others have their turn of the loop between two pieces. Raises ValueError."""
+    """The parsed request. The loop serves others between two pieces. Raises ValueError."""
     while True:
         try:
             next(steps)

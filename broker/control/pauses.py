@@ -1,4 +1,4 @@
-"""A control request is carried out with pauses, so that clients and followers have their turn of the loop (NET-4)."""
+"""Carries out control requests with pauses, in which the loop serves clients and followers (NET-4)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from protocol.errors import ErrorCode
 from protocol.rpc.messages import ControlResponse
 
 PAUSES_UNTIL_MUCH_IS_NEW = 1000
-"""About a thousand partitions, and so a hundred thousand objects."""
+"""Pauses between two calls of `much_is_new`: about a thousand partitions, with a hundred thousand objects."""
 
 
 class StaleBrokerEpoch(Exception):
-    """This life of the broker has ended in a pause."""
+    """This life of the broker has ended during a pause."""
 
 
 class RequestPauses:
@@ -31,9 +31,9 @@ class RequestPauses:
     async def carry_out(
         self, broker_epoch: int, request: Callable[[Pause], Awaitable[ControlResponse]]
     ) -> ControlResponse:
-        """Calls `request` with the pause that it is to make between two partitions, and returns its answer.
+        """Calls `request` with the pause to make between two partitions, and returns its answer.
 
-        If this life of the broker has ended, before the request or in a pause, the rest of the request is not carried out.
+        If this life of the broker ends, before the request or during a pause, the rest of the request is not carried out.
         """
 
         async def pause() -> None:

@@ -2,11 +2,12 @@
 
     request -> `Group` (pure) -> effects: answers, and records for the log -> when replicated, back to `Group`
 
-Nothing here waits; everything runs on the loop. A group is held from the end of its partition's load until the partition is lost
-or the group deleted. What comes later for it (the outcome of an append, a deadline) finds `is_held` false and does nothing.
+Nothing here waits; everything runs on the loop. A group is held until its partition is lost or the group is removed. The outcome
+of an append or a deadline that comes later finds `is_held` false and does nothing.
 
-While the lease is suspect (this process stood still), or this broker is cut off from ZooKeeper and its followers, requests get
-NOT_COORDINATOR: another broker may coordinate the groups by now. Time that the process stood still does not count against members.
+Requests get NOT_COORDINATOR while the lease is suspect (this process stood still), or while this broker is cut off from ZooKeeper
+and its followers: another broker may coordinate the groups by now. Time in which the process stood still does not count against
+member sessions.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ CommitResponder = Callable[[dict[TopicPartition, ErrorCode]], None]
 
 
 class GroupCoordinator:
-    """See the module. Made on the loop; `start` starts the expiry of offsets, `close` gives all groups up."""
+    """See the module. Created on the loop. `start` starts the expiry of offsets; `close` gives up all groups."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class GroupCoordinator:
         self._deletions.start()
 
     async def close(self) -> None:
-        """The broker stops: waiting requests get NOT_COORDINATOR, and no partition is gained any more."""
+        """Waiting requests get NOT_COORDINATOR, and this broker gains no more partitions."""
         self._is_closed = True
         self._deletions.close()
         await self._owned.close()
@@ -116,7 +117,7 @@ class GroupCoordinator:
         return self._owned.partition_of(group_id)
 
     def check(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """May this broker answer for the group now? Consumers that only commit offsets may have the empty id."""
+        """NONE if this broker may answer for the group now. Consumers that only commit offsets may have the empty group id."""
         if not group_id and not may_be_empty:
             return ErrorCode.INVALID_GROUP_ID
         if len(group_id) * 4 > GROUP_ID_BYTES_MAX and len(group_id.encode()) > GROUP_ID_BYTES_MAX:
@@ -136,7 +137,7 @@ class GroupCoordinator:
         return held
 
     def _forget_if_unused(self, held: HeldGroup) -> None:
-        """Drops a group that never had a generation, and of which the log has nothing."""
+        """Drops a group that never had a generation and has no records in the log."""
         group = held.group
         is_unused = group.state is GroupState.EMPTY and not group.generation and group.next_deadline() is None
         if is_unused and held.is_held and held.offsets.is_empty and not held.is_being_deleted:
@@ -145,13 +146,13 @@ class GroupCoordinator:
 
     @staticmethod
     def _growth(held: HeldGroup | None, request: JoinRequest) -> int:
-        """By how many bytes a JoinGroup makes the groups larger. Pending ids have their own limit."""
+        """Bytes that a JoinGroup adds to the groups. Pending ids have their own limit."""
         if held is not None:
             return held.group.growth(request)
         return 0 if needs_member_id(request) else GROUP_BYTES + Member.joining(request, request.new_member_id).size()
 
     def _has_memory_for(self, growth: int) -> bool:
-        """`group.memory.max.bytes`. Requests that need no memory always have enough."""
+        """Checks `group.memory.max.bytes`. A request that needs no memory is always accepted."""
         limit = self._config.group_memory_max_bytes
         if growth <= 0 or self._groups.bytes + growth <= limit:
             return True
@@ -190,7 +191,7 @@ class GroupCoordinator:
         self._forget_if_unused(held)
 
     def _forget_pending_ids(self) -> None:
-        """A client that comes back with one of these gets UNKNOWN_MEMBER_ID, and joins again."""
+        """Drops the oldest ids above the limits. A client that joins with a dropped id gets UNKNOWN_MEMBER_ID, and joins again."""
         for group_id, member_id in self._pending_ids.too_many():
             held = self._groups.get(group_id)
             if held is not None:
@@ -207,7 +208,7 @@ class GroupCoordinator:
         error = self.check(request.group_id)
         held = self._groups.get(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The log does not say who waited. Members have to join again, with this coordinator.
+            # The log does not contain waiting SyncGroups. The members must join again, with this coordinator.
             error = ErrorCode.REBALANCE_IN_PROGRESS
         elif error is ErrorCode.NONE and held is None:
             error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -220,7 +221,7 @@ class GroupCoordinator:
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         error = self.check(group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # As Kafka: clients take that error for a bug. After the load every member has a whole session left.
+            # As in Kafka: clients treat that error as a bug. After the load every member has a whole session left.
             return ErrorCode.NONE
         held = self._groups.get(group_id)
         if error is not ErrorCode.NONE or held is None:
@@ -256,7 +257,7 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
         respond: CommitResponder,
     ) -> None:
-        """Acknowledged when it is below the high watermark (INV-23). The caller has checked that the partitions exist."""
+        """The commit is acknowledged when it is below the high watermark (INV-23). The caller has checked that the partitions exist."""
         error = self.check(group_id, may_be_empty=True)
         held = self._groups.get(group_id)
         if error is ErrorCode.NONE:
@@ -302,9 +303,9 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, require_stable: bool
     ) -> tuple[ErrorCode, dict[TopicPartition, FetchedOffset]]:
-        """What is committed and replicated.
+        """The offsets that are committed and replicated.
 
-        `require_stable`: UNSTABLE_OFFSET_COMMIT where a commit is pending: it may still fail.
+        `require_stable`: a partition with a pending commit, which may still fail, gets UNSTABLE_OFFSET_COMMIT.
         """
         error = self.check(group_id, may_be_empty=True)
         if error is not ErrorCode.NONE:
@@ -319,7 +320,7 @@ class GroupCoordinator:
         return ErrorCode.NONE, found
 
     def committed_partitions(self, group_id: str) -> tuple[ErrorCode, Mapping[str, Sequence[int]]]:
-        """Topic -> the partitions with a committed offset."""
+        """Topic -> its partitions with a committed offset."""
         error = self.check(group_id, may_be_empty=True)
         held = self._groups.get(group_id)
         if error is not ErrorCode.NONE or held is None:
@@ -332,7 +333,7 @@ class GroupCoordinator:
         partitions: Sequence[TopicPartition],
         respond: Callable[[ErrorCode, dict[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """KIP-496. If the group has members, only offsets of topics that no member reads."""
+        """KIP-496. If the group has members, only offsets of topics that no member subscribes to are deleted."""
         error = self.check(group_id)
         held = self._groups.get(group_id)
         if error is ErrorCode.NONE and (held is None or held.is_being_deleted):
@@ -347,8 +348,8 @@ class GroupCoordinator:
     def list_groups(
         self, states: Iterable[str], types: Iterable[str]
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
-        """Names of states and types are compared without case; none means all. The iterable looks at a group when it reaches it,
-        and gives None for a group that is not wanted."""
+        """State and type names are compared without case; no names mean all groups. The iterable reads a group when it reaches it,
+        and yields None for a group that does not match."""
         if self._is_closed or self._lease.is_suspect():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         is_loading = not all(owned.is_loaded for owned in self._owned)
@@ -372,7 +373,7 @@ class GroupCoordinator:
         return held.group.describe() if held is not None else GroupDescription(error, group_id, GroupState.DEAD.value)
 
     def delete_groups(self, group_ids: Sequence[str], respond: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """Answered when all their tombstones are replicated. Only groups without members are deleted."""
+        """Responds when the tombstones of all groups are replicated. Only groups without members are deleted."""
         errors: dict[str, ErrorCode] = {}
 
         def answer(group_id: str, error: ErrorCode) -> None:
@@ -395,7 +396,7 @@ class GroupCoordinator:
             respond({})
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
-        """Deletes the offsets of all groups in these topics. Listens to the metadata cache."""
+        """Deletes the offsets of all groups in these topics. Called by the metadata cache."""
         deleted = frozenset(topics)
         for owned in self._owned:
             if not owned.is_loaded:
@@ -405,17 +406,17 @@ class GroupCoordinator:
     # -- moving with leadership (LAI-5) -------------------------------------------------------------------------------
 
     def leadership_changed(self, tp: TopicPartition) -> None:
-        """Listens to the replica manager, which has answered pending appends before."""
+        """Called by the replica manager, after it has answered pending appends."""
         self._owned.leadership_changed(tp)
 
     def _partition_lost(self, groups: list[HeldGroup]) -> None:
-        """Answers all waiting members. The groups do nothing any more."""
+        """Answers all waiting members. The groups do nothing afterwards."""
         self._timers.forget(groups)
         for held in groups:
             self._act(held, held.group.unload(ErrorCode.NOT_COORDINATOR))
 
     def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None:
-        """Listens to the loading, as does `partition_loaded`."""
+        """Called by GroupLoading, as is `partition_loaded`."""
         group_id, metadata, offsets = stored
         if metadata is None:
             group = Group(group_id, self._settings)
@@ -443,7 +444,7 @@ class GroupCoordinator:
         self._effects.run(held, effects)
 
     def _deleted(self, held: HeldGroup) -> None:
-        """Its tombstones are replicated, or the log never had anything of it."""
+        """The group's tombstones are replicated, or the log never had a record of the group."""
         self._groups.remove(held)
         self._timers.drop(held)
         self._act(held, held.group.kill())
@@ -456,8 +457,8 @@ class GroupCoordinator:
             self._forget_if_unused(held)
 
     def _now(self) -> float:
-        """Monotonic seconds, without the time in which this process stood still and could hear nobody."""
-        self._lease.is_suspect()  # notes that the process stood still, if nobody has noticed yet
+        """Monotonic seconds, without the time in which this process stood still and received nothing."""
+        self._lease.is_suspect()  # detects that the process stood still, if nothing has detected it yet
         return self._clock.monotonic() - self._stood_still_s
 
     def _wall_ms(self) -> int:

@@ -1,7 +1,7 @@
 """Deletes offsets, by request, with their topic or when they expire, and whole groups (CLI-2).
 
-The tombstones are written first. When they are below the high watermark, what they name is removed from memory; if they cannot
-be written, it stays. While a group is being deleted, nobody can join it or commit to it.
+The tombstones are written first. When they are below the high watermark, the offsets and groups that they name are removed from
+memory. If they cannot be written, nothing is removed. While a group is being deleted, nobody can join it or commit to it.
 
 A group without members is deleted with its last offset, as in Kafka.
 """
@@ -75,7 +75,7 @@ class GroupDeletions:
         )
 
     def delete_group(self, held: HeldGroup, respond: Done) -> None:
-        """The caller has checked that it has no members. Pending commits are deleted too: they are before the tombstones."""
+        """The caller has checked that the group has no members. Pending commits are deleted too: the tombstones follow them."""
         self._delete(held, held.offsets.with_pending(), respond, is_whole=True)
 
     def topics_deleted(self, topics: frozenset[str]) -> None:
@@ -125,7 +125,7 @@ class GroupDeletions:
     def _delete(
         self, held: HeldGroup, partitions: Sequence[TopicPartition], respond: Done, *, is_whole: bool = False
     ) -> None:
-        """`is_whole`: the group is deleted in any case; else if it has no members, no pending ids, and no offset left."""
+        """Deletes the group too if `is_whole`, or if it has no members, no pending ids and no other offsets."""
         committed = [tp for tp in partitions if is_whole or held.offsets.log_offset(tp) is not None]
         deletes_group = is_whole or self._is_nothing_without(held, committed)
         if not committed and not deletes_group:
@@ -157,4 +157,4 @@ class GroupDeletions:
 
 
 def _quiet(error: ErrorCode) -> None:
-    """Nobody waits for it. A failure is logged, and the next round tries again."""
+    """No client waits for the outcome. A failure is logged; the next round tries again to delete expired offsets."""

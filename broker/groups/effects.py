@@ -48,9 +48,9 @@ class GroupEffects:
         return ticket
 
     def run(self, held: HeldGroup, effects: Iterable[Effect]) -> None:
-        """In order. New effects wait for their turn even if they arise here: the append of a sole replica is answered before it returns.
+        """Runs the effects in order, after all earlier ones. Running one may add others: a sole replica answers an append at once.
 
-        While a large group is answered, other requests are served in between.
+        Other requests are served while a large group is answered.
         """
         self._queue.extend((held, effect) for effect in effects)
         if not self._is_running:

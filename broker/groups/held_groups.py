@@ -12,7 +12,7 @@ from broker.groups.timers import NEVER
 
 
 class OwnedPartition:
-    """A partition of the topic, from gaining its leadership to losing it. If it is gained again, that is another object."""
+    """A partition of `__consumer_offsets`, from gaining its leadership until losing it. Each gain makes a new object."""
 
     __slots__ = ("deleted_topics", "groups", "is_loaded", "is_owned", "leader_epoch", "number")
 
@@ -27,9 +27,9 @@ class OwnedPartition:
 
 
 class HeldGroup:
-    """A group and its offsets. `is_held` ends when the partition is lost or the group deleted: then nothing may act for it.
+    """A group and its offsets. `is_held` is false once the partition is lost or the group removed: nothing may act for it then.
 
-    `is_being_deleted`: its tombstones are being written.
+    `is_being_deleted`: the group's tombstones are being written.
     """
 
     __slots__ = ("armed_at", "counted_bytes", "group", "group_id", "is_being_deleted", "is_held", "offsets", "owner")
@@ -49,18 +49,18 @@ class HeldGroup:
 
 
 class HeldGroups:
-    """By group id, of all partitions that are led here and loaded."""
+    """The loaded groups of all partitions that this broker leads, by group id."""
 
     def __init__(self) -> None:
         self._groups: dict[str, HeldGroup] = {}
         self.bytes = 0
-        """Their bytes in memory, roughly (`group.memory.max.bytes`)."""
+        """Approximate size of the groups in memory (`group.memory.max.bytes`)."""
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def __iter__(self) -> Iterator[HeldGroup]:
-        """A snapshot."""
+        """Iterates over a snapshot."""
         return iter(list(self._groups.values()))
 
     def get(self, group_id: str) -> HeldGroup | None:
@@ -71,7 +71,7 @@ class HeldGroups:
         self.count(held)
 
     def count(self, held: HeldGroup) -> None:
-        """Its size may have changed."""
+        """Updates `bytes` after the group's size may have changed."""
         size = (
             GROUP_BYTES + getsizeof(held.group_id) + held.group.memory_bytes + held.offsets.bytes if held.is_held else 0
         )
@@ -87,7 +87,7 @@ class HeldGroups:
 
 
 class PendingIds:
-    """The member ids of all groups that were given out and not used yet (KIP-394), the oldest first. Some have expired already."""
+    """Member ids of all groups that were given out and are not used yet (KIP-394), the oldest first. Some may have expired."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str], None] = {}
@@ -103,14 +103,14 @@ class PendingIds:
             self._ids[key] = None
 
     def remove(self, group_id: str, member_id: str) -> None:
-        """It is used, or given back."""
+        """The member joins with the id, or leaves."""
         key = (group_id, member_id)
         if key in self._ids:
             del self._ids[key]
             self.bytes -= _size(key)
 
     def too_many(self) -> Iterator[tuple[str, str]]:
-        """Removes the oldest ids above the limits, and yields their group and member id."""
+        """Removes the oldest ids while the limits are exceeded. Yields their group and member id."""
         while len(self._ids) > PENDING_MAX or self.bytes > PENDING_BYTES_MAX:
             key = next(iter(self._ids))
             self.remove(*key)

@@ -1,4 +1,4 @@
-"""Long work in short pieces, with turns of the loop in between: a heartbeat must not wait for it (BUG-26)."""
+"""Splits long work into short slices with loop turns in between, so that no heartbeat waits for it (BUG-26)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 from broker.purgatory import Timers
 
 SLICE_S = 0.002
-"""How long one piece keeps the loop."""
+"""How long one slice keeps the loop."""
 
 TURNS_PER_PAUSE = 4
-"""Loop turns between two slices of a coroutine. A request needs about as many from its socket to the answer, so it waits for at
+"""Loop turns between two slices of a coroutine. A request needs about this many turns from socket to answer, so it waits for at
 most one slice."""
 
 Item = TypeVar("Item")
 
 
 def nothing() -> None:
-    """Nothing is to be done in the end."""
+    """The default of `then`."""
 
 
 class SlicedWork:
@@ -30,7 +30,7 @@ class SlicedWork:
         self._monotonic = monotonic
 
     def for_each(self, items: Iterable[Item], act: Callable[[Item], None], then: Callable[[], None] = nothing) -> None:
-        """`act(item)` for each item, then `then()`. `act` looks at what has changed since the call."""
+        """Calls `act(item)` for each item, then `then()`. `act` must check what has changed since this call."""
         self._go_on(iter(items), act, then)
 
     def _go_on(self, items: Iterator[Item], act: Callable[[Item], None], then: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ class SlicedWork:
 
 
 class TimeSlice:
-    """The slice of a coroutine: when `is_over`, it calls `pause`, and then looks at what has changed."""
+    """The slice of a coroutine. The coroutine calls `pause` when `is_over`, and then checks what has changed."""
 
     def __init__(self, monotonic: Callable[[], float], length_s: float) -> None:
         self._monotonic = monotonic

@@ -19,7 +19,7 @@ STALE_MAX = 1_000
 
 
 class Scheduled(Protocol):
-    """What has deadlines. `armed_at` belongs to the heap: the earliest time at which the item will be called."""
+    """An item with deadlines. Only GroupTimers sets `armed_at`, the earliest time at which it will call the item."""
 
     armed_at: float
 
@@ -32,7 +32,7 @@ Item = TypeVar("Item", bound=Scheduled)
 
 
 class GroupTimers(Generic[Item]):
-    """Calls `due(item)` at or after its deadline. `now` is the clock of the deadlines; while `is_paused`, no deadline passes."""
+    """Calls `due(item)` at or after the item's deadline, but not while `is_paused`. `now` is the clock of the deadlines."""
 
     def __init__(
         self, timers: Timers, now: Callable[[], float], is_paused: Callable[[], bool], due: Callable[[Item], None]
@@ -43,17 +43,17 @@ class GroupTimers(Generic[Item]):
         self._due = due
         self._heap: list[tuple[float, int, Item]] = []
         self._armed = 0
-        """Items with a deadline. An item may have several entries, of which one counts."""
+        """Number of items with a deadline. An item may have several heap entries; only the one at its `armed_at` counts."""
         self._order = itertools.count()
         self._timer: TimerHandle | None = None
         self._timer_at = NEVER
 
     def __len__(self) -> int:
-        """Entries of the heap, with those that do not count any more."""
+        """Entries of the heap, including those that no longer count."""
         return len(self._heap)
 
     def schedule(self, item: Item) -> None:
-        """Its deadline may have come nearer."""
+        """The item's deadline may be earlier than before."""
         deadline = item.next_deadline()
         if deadline is None or deadline >= item.armed_at:
             return
@@ -64,14 +64,14 @@ class GroupTimers(Generic[Item]):
         self._arm()
 
     def forget(self, items: Iterable[Item]) -> None:
-        """They are never called again."""
+        """Removes the items from the heap."""
         for item in items:
             self.drop(item)
         self._drop_stale(all_of_them=True)
         self._arm()
 
     def drop(self, item: Item) -> None:
-        """As `forget`, for one of many. The heap may keep it for a while."""
+        """Removes one item. The heap may keep its entries for a while, but they do not count."""
         self._armed -= item.armed_at != NEVER
         item.armed_at = NEVER
         self._drop_stale()
@@ -84,7 +84,7 @@ class GroupTimers(Generic[Item]):
             heapq.heapify(self._heap)
 
     def arm_again(self) -> None:
-        """`is_paused` is false again: looks when the next deadline is."""
+        """Sets the timer for the next deadline. Called when `is_paused` is false again."""
         self._cancel()
         self._arm()
 

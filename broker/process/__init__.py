@@ -1,1 +1,1 @@
-"""What any server process needs: clock, log files, metrics, loop watchdog, descriptors, memory, an orderly stop."""
+"""The parts that any server process needs: clock, log files, metrics, loop watchdog, descriptors, memory, an orderly stop."""

@@ -17,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def since_boot(self) -> float:
-        """Seconds that never go back, and continue while the machine is suspended: for leases, for which others keep counting."""
+        """Seconds that never go back, and continue while the machine is suspended: for leases, since others continue to count."""
         ...
 
     def wall_ms(self) -> int:
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 def _since_boot() -> Callable[[], float]:
-    """Linux has CLOCK_BOOTTIME. On macOS it is CLOCK_MONOTONIC, unlike Python's own monotonic. Elsewhere suspensions are not seen."""
+    """CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS (Python's own monotonic stops there). Elsewhere suspensions are not seen."""
     for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
         if hasattr(time, name) and (name == "CLOCK_BOOTTIME" or sys.platform == "darwin"):
             return partial(time.clock_gettime, getattr(time, name))

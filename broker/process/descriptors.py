@@ -1,6 +1,6 @@
 """The number of descriptors that this process may have (RLIMIT_NOFILE), and their distribution (FLT-30, BAD-34).
 
-Clients can use only their own share. Files, the connections of brokers and this broker's own connections always have theirs, so
+Clients can use only their own share. Files, the connections of brokers and this broker's own connections always have their shares, so
 clients cannot keep the broker from opening a log or replicating.
 
     limit       clients   brokers   control   files     spare   own
@@ -21,7 +21,7 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 WANTED_MAX = 1 << 20
-"""If the hard limit is unlimited, not more than this is requested."""
+"""The most descriptors that are requested, even if the hard limit is higher."""
 BROKERS_MAX = 1024
 SPARE_MAX = 64
 CONTROL_MAX = 256
@@ -41,7 +41,7 @@ class DescriptorShares(NamedTuple):
 
 
 def shares_of(limit: int) -> DescriptorShares:
-    """Even with a limit too small to divide, clients have one connection."""
+    """Divides the limit. Even if it is too small, clients have one connection."""
     brokers = min(limit // 8, BROKERS_MAX)
     control = min(limit // 16, CONTROL_MAX)
     files = limit // 4
@@ -58,7 +58,7 @@ def limit_now() -> int:
 
 
 def raise_limit() -> int:
-    """Raises the soft limit towards the hard one, as far as needed. Returns it."""
+    """Raises the soft limit to the hard limit, but not above WANTED_MAX. Returns the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""The event log of one process (RUN-3): JSON lines of what happened."""
+"""The event log of one process (RUN-3): one JSON line per event."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ log = logging.getLogger(__name__)
 _AS_JSON = json.JSONEncoder(default=str, separators=(",", ":"), allow_nan=False).encode
 
 RETRY_S = 1.0
-"""While the file cannot be written, one event per this many seconds is tried. Each costs the loop a call to a failing disk."""
+"""While the file cannot be written, one event per this many seconds is tried: each try costs the loop a call to a failing disk."""
 
 
 class EventLog:
     """Appends one JSON object per line: `{"time_ms": ..., "kind": ..., <fields>}`. Without a path it writes nothing.
 
-    A full file is rotated (`broker.process.rotated_file`). A failing disk must never stop the broker: events are dropped while the file
-    cannot be written, which the server log reports once; when it can be written again, both logs report how many were dropped.
+    A full file is rotated (`broker.process.rotated_file`). A failing disk must never stop the broker. While the file cannot be written,
+    events are dropped, and the server log reports this once. When the file can be written again, both logs report how many were
+    dropped.
     """
 
     def __init__(self, path: Path | None, clock: Clock, rotation: Rotation = EVENT_LOG_ROTATION) -> None:

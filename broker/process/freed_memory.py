@@ -16,7 +16,7 @@ from pathlib import Path
 
 LOOK_S = 5.0
 SHARE_OF_TIME = 0.01
-"""The share of time to spend on it, because the heap is locked meanwhile. A trim of 50 ms is repeated after 5 s."""
+"""The share of time to spend on trims, because a trim locks the heap. A trim of 50 ms is repeated after 5 s at the earliest."""
 GROWN_BYTES = 32 * 1024 * 1024
 """Growth over the smallest size of the process that triggers a trim."""
 STATM = Path("/proc/self/statm")
@@ -31,7 +31,7 @@ def resident_bytes() -> int:
 
 
 def trim_function() -> Callable[[int], int] | None:
-    """The function; None if the C library is not glibc."""
+    """glibc's `malloc_trim`; None with another C library."""
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
@@ -40,7 +40,7 @@ def trim_function() -> Callable[[int], int] | None:
 
 
 async def give_back_regularly(resident: Callable[[], int] = resident_bytes, look_s: float = LOOK_S) -> None:
-    """Runs until it is cancelled."""
+    """Trims the heap when the process has grown. Runs until it is cancelled."""
     trim = trim_function()
     if trim is None:
         return

@@ -1,4 +1,4 @@
-"""One budget of the loop's time for all long work of the process (NET-4).
+"""A single budget of the loop's time for all long work of the process (NET-4).
 
 Work on thousands of partitions runs on the loop, between the requests of clients. Each such task asks the budget after every
 partition. All of them together get `SLICE_S` of one turn of the loop; then they wait, in order of arrival, and the next turn serves
@@ -34,7 +34,7 @@ class LoopBudget:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def is_spent(self) -> bool:
-        """Whether the caller should `pause` before it continues."""
+        """True if the caller should `pause` before it continues."""
         now = self._monotonic()
         if self._ends_at is None:
             self._ends_at = now + SLICE_S
@@ -43,7 +43,7 @@ class LoopBudget:
         return now >= self._ends_at
 
     async def pause(self) -> None:
-        """Returns at once while there is budget left. Check again afterwards what may have changed."""
+        """Waits for the next slice; returns at once while there is budget left. The caller must then check what has changed."""
         if self.is_spent():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)

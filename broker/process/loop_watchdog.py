@@ -5,10 +5,10 @@ If it fires late, the loop was blocked: by one call, or by one turn of many call
 sees only the rest of that turn, so a measured turn is up to `TICK_S` too short.
 
 Time in which the machine gave the processor to other processes is subtracted (the thread's run delay, from
-`/proc/<pid>/task/<tid>/schedstat`). Time in which the whole process was stopped is not: it counts as one long turn.
+`/proc/<pid>/task/<tid>/schedstat`). Time in which the whole process was stopped is not subtracted: it counts as one long turn.
 
-A thread watches the tick from outside. While the loop is blocked it takes the loop's stack, so the report names the call. Without
-that thread the report would only say that something was slow.
+A thread watches the tick from outside. While the loop is blocked, the thread takes the loop's stack, so that the report can name the
+call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIMIT_S = 0.05
 LOOK_S = 0.04
 """How often the thread checks whether a tick is late."""
 LATE_S = 0.01
-"""If a tick is later than this at such a check, the loop's stack is taken."""
+"""If a check finds the tick later than this, it takes the loop's stack."""
 QUIET_S = 10.0
 """The log names at most one long turn in this time; the event log has all of them."""
 BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -53,11 +53,11 @@ class Timers(Protocol):
 
 
 class TurnTimes:
-    """Durations of turns in seconds: a histogram and the longest. Very short turns without a tick are not in it."""
+    """Durations of turns in seconds: a histogram and the longest turn. Turns without a tick are not counted."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_S) + 1)
-        """The number of turns up to each of `BUCKETS_S`, not cumulative; the last one counts longer turns."""
+        """The number of turns up to each of `BUCKETS_S`, not cumulative; the last number counts longer turns."""
         self.total_s = 0.0
         self.longest_s = 0.0
         self.longest_call = ""
@@ -89,7 +89,7 @@ class RunDelay:
 
 
 class LoopWatchdog:
-    """Call `start` on the loop to watch; `times` is the metric."""
+    """Call `start` on the loop to watch. `times` has the measured turns."""
 
     def __init__(
         self,

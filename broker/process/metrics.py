@@ -1,8 +1,8 @@
 """The broker's metrics in Prometheus text, at `http://<metrics.listener>/metrics`.
 
-A thread of prometheus-client's server makes the page, so a scrape does not block the event loop. It only reads plain numbers. There is
-no page unless `metrics.listener` names an address: anyone who reaches the address may read it. At most REQUESTS_MAX connections are
-served at a time, for REQUEST_TIMEOUT_S each, because the threads are the broker's.
+A thread of the metrics server makes the page, so a scrape does not block the event loop. It only reads plain numbers. There is no page
+unless `metrics.listener` names an address: anyone who reaches the address may read the page. Because each connection takes a thread
+of the broker, at most REQUESTS_MAX connections are served at a time, with a time-out of REQUEST_TIMEOUT_S.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker.process.loop_watchdog import BUCKETS_S, TurnTimes
 REQUESTS_MAX = 8
 """Limit of answering threads; further requests are not answered. A scrape takes milliseconds."""
 REQUEST_TIMEOUT_S = 5.0
-"""Time limit for a client that sends nothing, or does not read."""
+"""How long the server waits for a client that sends nothing, or does not read."""
 
 
 class LoopTurns(Collector):
@@ -86,7 +86,7 @@ class MetricsServer:
     """Serves the page. Raises OSError if the address cannot be used."""
 
     def __init__(self, host: str, port: int, times: TurnTimes) -> None:
-        """Port 0 means a free one, which is then in `port`."""
+        """Port 0 means a free port. `self.port` is the bound port."""
         registry = CollectorRegistry()
         registry.register(LoopTurns(times))
         ProcessCollector(registry=registry)

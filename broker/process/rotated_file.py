@@ -1,7 +1,7 @@
-"""A file to which lines are appended, and which is rotated when it is full: `name`, then `name.1` (the newest old one), `name.2`, ...
+"""A file to which lines are appended. A full file is rotated: `name` becomes `name.1`, `name.1` becomes `name.2`, and so on.
 
-So output that clients cause never fills a disk: it takes at most `bytes_max * (old_files + 1)` bytes. Readers of the file read the
-old ones first (`tools/cluster/log_parts.py`).
+Output that clients cause thus never fills a disk: it takes at most `bytes_max * (old_files + 1)` bytes. Readers of the file read the
+old files first (`tools/cluster/log_parts.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class Rotation(NamedTuple):
-    """A file of `bytes_max` bytes is rotated; `old_files` rotated ones are kept."""
+    """A file of `bytes_max` bytes is rotated; `old_files` rotated files are kept."""
 
     bytes_max: int
     old_files: int
@@ -37,7 +37,7 @@ class RotatedFile:
         self._is_torn = False
 
     def append(self, line: bytes) -> None:
-        """Adds a line that ends in a newline. Raises OSError; the next call then tries again from the start."""
+        """Adds a line that ends in a newline. Raises OSError; the next call then opens the file again."""
         try:
             if self._fd < 0:
                 self._open()
@@ -70,7 +70,7 @@ class RotatedFile:
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor of the file, which is created if it does not exist. Raises OSError (ELOOP) for a symbolic link."""
+    """A descriptor of the file. Creates the file if it does not exist. Raises OSError, for a symbolic link with ELOOP."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
 
 

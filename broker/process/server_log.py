@@ -1,9 +1,9 @@
 """The server log: the broker's messages on stderr, one line per message, whatever the message contains.
 
-* Texts from outside are escaped here, for all modules: a client's newline cannot forge a line, no escape sequence reaches a terminal.
-* Lines of one kind (one place in the code) are limited, so that a client that is refused a thousand times a second does not cause a
-  thousand lines: the others are counted, and their number is logged.
-* With its own file the log is rotated. File descriptors 1 and 2 lead to that file, so output of libraries is in it too.
+* Text from outside is escaped here, for all modules: a client's newline cannot forge a line, no escape sequence reaches a terminal.
+* Lines of one kind (from one place in the code) are limited, so that a client that is refused a thousand times a second does not
+  cause a thousand lines. Omitted lines are counted, and their number is logged.
+* A log in its own file is rotated. File descriptors 1 and 2 refer to that file, so it also has the output of libraries.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BURST = 100
 LINES_PER_S = 1.0
 """Lines of one kind per second that are written after that."""
 MESSAGE_LENGTH_MAX = 4096
-"""Limit of characters in a message; a traceback below it keeps all its lines, each with the same limit."""
+"""Limit of characters in a message, and in each line of its traceback, which keeps all its lines."""
 TELL_INTERVAL_S = 10.0
-"""How often omitted lines are reported if no other line of their kind comes."""
+"""How often omitted lines are reported if no further line of their kind is written."""
 LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STDOUT, STDERR = 1, 2
 
@@ -62,7 +62,7 @@ class LineLimit:
         self._kinds: dict[tuple[str, int], _Kind] = {}
 
     def admit(self, record: logging.LogRecord) -> int | None:
-        """None if the line is left out; otherwise how many of its kind were left out before it."""
+        """None if the line is omitted; otherwise the number of lines of its kind that were omitted before it."""
         now = self._monotonic()
         where = (record.pathname, record.lineno)
         kind = self._kinds.get(where)
@@ -78,7 +78,7 @@ class LineLimit:
         return left_out
 
     def left_out(self) -> list[logging.LogRecord]:
-        """One line for each kind with lines left out since the last report."""
+        """A line for each kind of which lines were omitted since the last report."""
         found = []
         for kind in self._kinds.values():
             if kind.left_out:
@@ -104,14 +104,14 @@ class _Kind:
 
 
 class ServerLogHandler(logging.Handler):
-    """Writes to file descriptor 2; with `path` that descriptor leads to the file, which is rotated."""
+    """Writes to file descriptor 2. With `path` that descriptor refers to the file, which is rotated."""
 
     def __init__(self, path: Path | None = None, rotation: Rotation = SERVER_LOG_ROTATION) -> None:
         super().__init__()
         self.setFormatter(PlainFormatter())
         self.limit = LineLimit()
         self.on_failure: Callable[[str], object] = lambda reason: None
-        """Called once if lines cannot be written, and again only after some could."""
+        """Called when lines cannot be written; called again only after a line was written."""
         self._path = path
         self._rotation = rotation
         self._is_failing = False
@@ -130,13 +130,13 @@ class ServerLogHandler(logging.Handler):
         self._write(record)
 
     def tell_left_out(self) -> None:
-        """Reports how many lines were left out."""
+        """Reports how many lines were omitted."""
         with self.lock or contextlib.nullcontext():
             for record in self.limit.left_out():
                 self._write(record)
 
     async def run(self) -> None:
-        """Reports lines that were left out, until cancelled."""
+        """Reports omitted lines regularly, until cancelled."""
         while True:
             await asyncio.sleep(TELL_INTERVAL_S)
             self.tell_left_out()
@@ -158,7 +158,7 @@ class ServerLogHandler(logging.Handler):
         try:
             return self.format(record) + "\n"
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            # A message that cannot be formatted must not end its caller.
+            # A message that cannot be formatted must not make its caller fail.
             return f"this message cannot be formatted: {escaped(repr(record.msg))}: {escaped(repr(error))}\n"
 
     @staticmethod
@@ -170,7 +170,7 @@ class ServerLogHandler(logging.Handler):
 
 
 def set_up(path: Path | None = None) -> ServerLogHandler:
-    """Sets up logging of this process: from INFO on, to stderr or to `path`. Raises OSError."""
+    """Sets up logging of this process: level INFO and above, to stderr or to `path`. Raises OSError."""
     handler = ServerLogHandler(path)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
@@ -178,7 +178,7 @@ def set_up(path: Path | None = None) -> ServerLogHandler:
 
 
 def say(line: str) -> None:
-    """Writes a line without a log prefix: that the broker serves, or why it does not start."""
+    """Writes a line without a log prefix: the broker serves, or the reason why it does not start."""
     print(escaped(shortened(line, MESSAGE_LENGTH_MAX)), file=sys.stderr, flush=True)
 
 

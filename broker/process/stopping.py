@@ -1,6 +1,6 @@
-"""Limits the time of a stop (`broker.stop.timeout.ms`), whoever does not answer: controller, disk, ZooKeeper.
+"""Limits the time of a stop (`broker.stop.timeout.ms`), even if the controller, a disk or ZooKeeper does not answer.
 
-Docker sends SIGKILL some time after SIGTERM (`stop_grace_period`). Unflushed data is recovered at the next start in either case; but a
+Docker sends SIGKILL some time after SIGTERM (`stop_grace_period`). Unflushed data is recovered at the next start in either case, but a
 broker that ends by itself has answered its clients, written its checkpoints, and closed its ZooKeeper session.
 """
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 HAND_OVER_SHARE = 0.4
 """Share of the whole time for moving the leaderships away."""
 BEFORE_FLUSH_SHARE = 0.6
-"""Share of the whole time for everything before the logs are flushed, which gets the rest."""
+"""Share of the whole time for everything before the logs are flushed. The flush gets the rest."""
 FAREWELL_S = 2.0
-"""The end of the time, for closing the ZooKeeper session."""
+"""The end of the time, reserved for closing the ZooKeeper session."""
 STUCK_LOOP_S = 3.0
-"""How long after that the kernel's timer ends a process whose loop is blocked, and prints where."""
+"""How long after the whole time a watchdog thread ends a process whose loop is blocked, and prints its stack."""
 
 
 class StopTime:
-    """Call `begin` once; then each step gets the time that is left for it."""
+    """Call `begin` once. After that each step gets the time that is left for it."""
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float]) -> None:
         self._timeout_s = timeout_s
@@ -35,18 +35,18 @@ class StopTime:
         self._hand_over: asyncio.Task[object] | None = None
 
     def begin(self) -> None:
-        """Starts the stop's time; further calls have no effect."""
+        """Starts the time; further calls have no effect."""
         if self._began is None:
             self._began = self._monotonic()
             faulthandler.dump_traceback_later(self._timeout_s + STUCK_LOOP_S, exit=True)
 
     @staticmethod
     def over() -> None:
-        """Ends the stop's time."""
+        """Cancels the timer that would end the process."""
         faulthandler.cancel_dump_traceback_later()
 
     def hurry(self) -> None:
-        """Ends the hand-over, because a person does not want to wait for others."""
+        """Ends the hand-over, because a person does not want to wait for the controller."""
         if self._hand_over is not None:
             self._hand_over.cancel()
 
@@ -62,7 +62,7 @@ class StopTime:
             log.error("leaderships could not be handed over", exc_info=error)
 
     async def step(self, what: str, work: Coroutine[None, None, object]) -> bool:
-        """Runs a step before the flush. Returns False if the work did not end in time. Raises what it raises."""
+        """Runs a step before the flush. Returns False if the work did not end in time. Raises what the work raises."""
         return await self._until(self._timeout_s * BEFORE_FLUSH_SHARE, what, work)
 
     async def flush(self, what: str, work: Coroutine[None, None, object]) -> bool:
@@ -88,7 +88,7 @@ class StopTime:
 
 
 async def unless_stopped(work: Coroutine[None, None, object], stop: asyncio.Event) -> bool:
-    """Does the work. Returns False if `stop` was set first, which cancels the work. Raises what it raises."""
+    """Runs the work. Returns False if `stop` was set first, which cancels the work. Raises what the work raises."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     try:
@@ -105,9 +105,9 @@ async def unless_stopped(work: Coroutine[None, None, object], stop: asyncio.Even
 
 
 def end_process(exit_code: int) -> None:
-    """Ends the process although threads are busy, for which the interpreter would wait: with a disk, or recovering a log.
+    """Ends the process without waiting for busy threads, as the interpreter would: they may wait for a disk, or recover a log.
 
-    That is no worse than a crash. The directories they work on have no marker of a clean stop.
+    This is no worse than a crash: the directories that the threads work on have no marker of a clean stop.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -36,7 +36,7 @@ from protocol.types import Assignment, TopicPartition
 
 
 class ControllerRequests(Protocol):
-    """The requests of this process to its own controller, which answers while it is the active one (CTL-3).
+    """The requests of this process to its own controller, which answers while it is the active controller (CTL-3).
 
     All except `is_active` raise KafkaError(NOT_CONTROLLER) otherwise. In their answers None means done, or in progress.
     """
@@ -47,22 +47,22 @@ class ControllerRequests(Protocol):
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Starts moves to these replicas, cancels those with target None (CTL-10, CTL-11)."""
+        """Starts reassignments to these replicas, and cancels those with target None (CTL-10, CTL-11)."""
         ...
 
     def reassignments(self) -> dict[TopicPartition, Assignment]:
-        """The moves in progress; the replicas are the target's, then those to be removed."""
+        """The reassignments in progress. Their replicas are the target replicas, then those to be removed."""
         ...
 
     async def elect_leaders(
         self, unclean: bool, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, KafkaError | None]:
-        """CTL-12; `partitions` None: wherever a leader is needed, and the answer names only those partitions."""
+        """CTL-12. `partitions` None: all partitions that need an election; the answer contains only these."""
         ...
 
 
 class ZooKeeperConnection(Protocol):
-    """What an API knows of the connection to ZooKeeper."""
+    """The part of the ZooKeeper connection that APIs use."""
 
     async def until_connected(self, timeout_s: float) -> None:
         """Returns when there is a connection, or after `timeout_s`."""
@@ -88,7 +88,7 @@ class GroupRequests(Protocol):
     def leave(
         self, group_id: str, members: Sequence[LeavingMember], respond: Callable[[ErrorCode, list[ErrorCode]], None]
     ) -> None:
-        """`respond` gets the group's error and, if that is NONE, one for each of the members. It is called at once."""
+        """`respond` gets the group's error and, if that is NONE, one error for each member. It is called at once."""
         ...
 
     def commit(
@@ -119,7 +119,7 @@ class GroupRequests(Protocol):
     def list_groups(
         self, states: Iterable[str], types: Iterable[str]
     ) -> tuple[ErrorCode, Iterable[GroupListing | None]]:
-        """None means any state or type. A group that does not match is None in the answer."""
+        """No names mean any state or type. A group that does not match is None in the answer."""
         ...
 
     def describe(self, group_id: str) -> GroupDescription: ...
@@ -129,7 +129,7 @@ class GroupRequests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`controller` is this process's own, active or not; the metadata cache has the cluster's controller."""
+    """`controller` is this process's own controller, active or not. The metadata cache has the cluster's controller."""
 
     config: BrokerConfig
     clock: Clock
@@ -148,7 +148,7 @@ class ApiContext:
     suspected_leaders: SuspectedLeaders
     groups: GroupRequests
     replica_listener: str | None
-    """The one listener on which brokers may send a replica id; None: all, because clients and brokers share one."""
+    """The only listener on which a replica id is allowed. None: all listeners, because clients and brokers share one."""
     long_answers: LongAnswers
 
     def node_endpoint(self, broker_id: int, listener: str) -> NodeEndpoint | None:
@@ -160,6 +160,6 @@ class ApiContext:
         return NodeEndpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
 
     def node_endpoints(self, broker_ids: set[int], listener: str) -> list[NodeEndpoint]:
-        """Like `node_endpoint`, for the live ones; for answers that name a new leader (KIP-951)."""
+        """`node_endpoint` of the live brokers, for answers that name a new leader (KIP-951)."""
         found = (self.node_endpoint(broker_id, listener) for broker_id in sorted(broker_ids))
         return [endpoint for endpoint in found if endpoint is not None]

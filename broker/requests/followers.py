@@ -1,12 +1,12 @@
-"""Which requests come from a replica, and are they allowed? (BAD-28, BAD-34)
+"""Recognizes requests of replicas, and decides whether they are allowed (BAD-28, BAD-34).
 
-Fetch, ListOffsets and OffsetForLeaderEpoch have a replica id. A request with one moves high watermarks and shows uncommitted records.
-As in Kafka, where it needs ClusterAction on the cluster, only brokers may send it. If brokers have their own listener
-(`inter.broker.listener.name`), it is refused on every other one, with CLUSTER_AUTHORIZATION_FAILED. On a listener that they share
-with clients anyone can send it: there a Fetch counts only with the current broker epoch of a live, assigned replica
-(`Partition.check_follower`), which no client gets to know.
+Fetch, ListOffsets and OffsetForLeaderEpoch have a replica id. A request of a replica moves high watermarks and shows uncommitted
+records, so only brokers may send it. (Kafka demands ClusterAction on the cluster.) If brokers have their own listener
+(`inter.broker.listener.name`), every other listener refuses it with CLUSTER_AUTHORIZATION_FAILED. On a listener that brokers share
+with clients, anyone can send it: there a Fetch counts only with the current broker epoch of a live, assigned replica
+(`Partition.check_follower`), which clients do not know.
 
-The first request shows whether a connection is a follower's: a fetcher sends its replica id in its first request.
+A fetcher sends its replica id in its first request, so the first request shows whether a connection is a follower's.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ EPOCH_WITH_REPLICA_SINCE = 3
 
 
 def may_ask_as_replica(context: ApiContext, request: Request) -> bool:
-    """Whether a request with a replica id (not negative) is allowed on this listener."""
+    """True if a request with a replica id (not negative) is allowed on this listener."""
     return context.replica_listener in (None, request.connection.listener)
 
 
 def is_of_follower(metadata: MetadataCache, own_id: int, header: RequestHeader, frame: memoryview) -> Claim:
-    """What a Fetch, ListOffsets or OffsetForLeaderEpoch claims about its sender, another live broker. Only Fetch has its epoch."""
+    """Whether a Fetch, ListOffsets or OffsetForLeaderEpoch claims to come from another live broker. Only Fetch has a broker epoch."""
     try:
         replica, epoch = _asker(header, frame)
     except (MalformedRequest, struct.error):

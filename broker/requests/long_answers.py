@@ -10,34 +10,34 @@ from typing import Any, NamedTuple
 from broker.storage.disk.disk_threads import UNPACKING, UNPACKING_PLACES
 
 SLICE_S = 0.002
-"""How long answers may use the loop at a time; also a new answer."""
+"""How long answers in progress, or the new answers of one turn, may use the loop without a pause."""
 BEGINNING_S = 0.0003
-"""The same for a new answer, if others that started in the same turn have used up the slice already."""
+"""How long a new answer may use the loop if others that started in the same turn have used up the slice already."""
 TURNS_PER_PAUSE = 4
 """Loop turns between two slices. A request needs about this many turns from socket to answer, so it waits for at most one slice."""
 UNDER_WAY_MAX = 16
 UNDER_WAY_BYTES_MAX = 2 * 1024 * 1024
-"""Limits for the answers that take turns, and for the bytes of their requests, because they keep a multiple of that in memory. A
-single one may have more. Later ones start when others are done."""
+"""Limits of the answers that take turns, and of the bytes of their requests: an answer keeps a multiple of its request in memory.
+A single request may be larger. Later answers start when others are done."""
 
 Work = Callable[[], Any]
 AnySteps = Generator[Work | None, Any, Any]
-"""At a stop with a `Work`, a thread carries it out: its result is sent to the steps, or its exception thrown."""
+"""When the steps yield a `Work`, a thread carries it out. Its result is sent to the steps, or its exception thrown into them."""
 
 
 class Unwanted(Exception):
-    """Nobody waits for the answer any more: its connection has ended."""
+    """The answer's connection has ended."""
 
 
 class Asked(NamedTuple):
-    """A request in progress: its size in bytes, and whether anybody waits for the answer, which is checked before each slice."""
+    """A request in progress: its size in bytes, and whether its client still waits, which is checked before each slice."""
 
     size: int
     is_wanted: Callable[[], bool]
 
 
 class _Answer:
-    """An answer in progress. Without `steps` it is a slice for a waiter, which works for that long outside."""
+    """An answer in progress. Without `steps` it is a slice in which a waiter works itself."""
 
     __slots__ = ("done", "has_place", "request", "steps", "work", "worked")
 
@@ -51,7 +51,7 @@ class _Answer:
         """Work for a thread, before the next step."""
         self.worked: asyncio.Future[Any] | None = None
         self.has_place = False
-        """It is among those that unpack, until it asks for the next, or is done."""
+        """The answer has one of UNPACKING_PLACES, until it hands over its next work or is done."""
 
     def next_step(self, steps: AnySteps) -> Work | None:
         worked, self.worked = self.worked, None
@@ -67,14 +67,14 @@ class _Answer:
 
 
 class LongAnswers:
-    """One for each broker. `monotonic` is the machine's clock."""
+    """The long answers of a broker. `monotonic` is the machine's clock."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._under_way: deque[_Answer] = deque()
         self._under_way_bytes = 0
         self._in_threads: dict[asyncio.Future[Any], _Answer] = {}
-        """Answers in a thread do not take the places of others meanwhile, because threads may be busy for seconds."""
+        """Answers whose work is in a thread. They do not count toward the limits, because a thread may be busy for seconds."""
         self._later: deque[_Answer] = deque()
         self._is_scheduled = False
         self._begun_s = 0.0
@@ -86,7 +86,7 @@ class LongAnswers:
         return len(self._under_way) + len(self._in_threads) + len(self._later)
 
     def begin(self, steps: AnySteps) -> tuple[bool, Any]:
-        """(True, the result of the steps), or (False, the work for a thread, if any) if they do not fit into this turn."""
+        """Returns (True, the result of the steps), or (False, the work for a thread or None) if they do not fit into this turn."""
         monotonic = self._monotonic
         began = monotonic()
         until = began + BEGINNING_S
@@ -114,11 +114,11 @@ class LongAnswers:
         self._begun_s = 0.0
 
     def go_on(self, request: Asked, steps: AnySteps, work: Work | None = None) -> asyncio.Future[Any]:
-        """The result of the steps, later. Raises what they raise, or Unwanted. `work` is the one returned by `begin`."""
+        """A future of the steps' result. It raises what the steps raise, or Unwanted. `work` is from `begin`."""
         return self._wait(request, steps, work)
 
     def slice_of_own(self, request: Asked) -> asyncio.Future[Any]:
-        """Done when the waiter may work for at most SLICE_S. Raises Unwanted."""
+        """A future that is done when the waiter may work, for at most SLICE_S. It raises Unwanted."""
         return self._wait(request, None, None)
 
     def _wait(self, request: Asked, steps: AnySteps | None, work: Work | None) -> asyncio.Future[Any]:
@@ -170,7 +170,7 @@ class LongAnswers:
             self._pause(TURNS_PER_PAUSE)
 
     def _is_done(self, answer: _Answer, end: float) -> bool:
-        """Continues it until `end`, or until a thread has to work."""
+        """Continues the answer until `end`, or until it has work for a thread. True if it is done."""
         steps, is_cancelled = answer.steps, answer.done.done()
         if is_cancelled or not answer.request.is_wanted():
             if steps is not None:
@@ -195,7 +195,7 @@ class LongAnswers:
         return True
 
     def _hand_over(self, answer: _Answer, work: Work) -> None:
-        """Gives the work to a thread; afterwards the answer is among the waiting ones again."""
+        """Gives the work to a thread. Afterwards the answer takes turns again."""
         answer.work = None
         answer.leave_place()  # the previous result is no longer needed
         working = asyncio.ensure_future(_in_thread(answer, work))
@@ -208,7 +208,7 @@ class LongAnswers:
             answer.leave_place()
             answer.done.cancel()
             return
-        working.exception()  # retrieved, even if nobody wants the answer any more
+        working.exception()  # retrieved, even if the answer is unwanted by now
         answer.worked = working
         self._under_way_bytes += answer.request.size
         self._under_way.append(answer)

@@ -1,8 +1,8 @@
 """The topics in Metadata answers, encoded once: every client requests them after every leader change.
 
-A topic is cached until the metadata cache reports that it changed; for a large topic each partition is cached too, so that a change
-of one does not encode the others again. The answers depend on the listener (a broker without it leads nothing for its clients), on
-the live brokers and on the suspected ones: when one of these changes, everything is encoded again.
+A topic is cached until the metadata cache reports that it changed. For a large topic each partition is cached too, so that a change
+of one does not encode the others again. The answers depend on the listener (its clients see no leader on a broker without it), on
+the live brokers and on the suspected brokers. When live or suspected brokers change, everything is encoded again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.types import NO_LEADER
 
 LISTENER_NOT_FOUND_SINCE = 6
 PARTITIONS_AT_ONCE = 500
-"""Encoding one takes about 5 us."""
+"""Partitions that are encoded without a pause. Encoding one takes about 5 us."""
 PARTITIONS_IN_A_STEP = 50
 LARGE_TOPIC = 100
 """Topics with at least this many partitions have each partition cached."""
@@ -69,7 +69,7 @@ class MetadataTopics:
         return encoded.all_topics[1]
 
     def partitions_to_encode(self, listener: str, version: int, names: Iterable[str]) -> int:
-        """The number of partitions of topics that are not cached completely: above PARTITIONS_AT_ONCE they must be prepared first."""
+        """The number of partitions in topics that are not cached or out of date. Above PARTITIONS_AT_ONCE prepare the topics first."""
         topics = self._of(listener, version).topics
         metadata = self._metadata
         return sum(
@@ -79,7 +79,7 @@ class MetadataTopics:
         )
 
     def preparing(self, listener: str, version: int, names: Iterable[str]) -> Generator[None, None, None]:
-        """Encodes these topics, with pauses in which others can run. Topics that change meanwhile are encoded again later."""
+        """Encodes these topics, with pauses for other requests. Topics that change meanwhile are encoded again later."""
         done = 0
         for name in names:
             encoded = self._of(listener, version)
@@ -99,7 +99,7 @@ class MetadataTopics:
         return encoded
 
     def _encode(self, encoded: _Encoded, listener: str, version: int, name: str) -> Iterator[int]:
-        """Yields now and then how many partitions were encoded since the last time."""
+        """Encodes the topic. Yields the number of partitions encoded since the last yield: at pauses, and at the end."""
         states = self._metadata.partitions_of(name)
         kept: Kept = encoded.partitions.setdefault(name, {}) if len(states) >= LARGE_TOPIC else {}
         suspected = encoded.valid_for[1]
@@ -113,7 +113,7 @@ class MetadataTopics:
                 if count == PARTITIONS_IN_A_STEP:
                     yield count
                     count = 0
-        # No pause from here on. A topic that changed during a pause has another version, and is not taken for the current one.
+        # No pause from here on: the topic is stored only if every encoded partition is the current one of this version.
         states = self._metadata.partitions_of(name)
         topic_version = self._metadata.topic_version(name)
         if states and all(index in kept and kept[index][0] is state for index, state in states.items()):
@@ -129,7 +129,7 @@ class MetadataTopics:
     def _partition(
         self, state: PartitionState, listener: str, version: int, suspected: frozenset[int]
     ) -> MetadataPartition:
-        """A leader that is dead or suspected, or that does not serve this listener, counts as none."""
+        """Reports no leader if the leader is dead or suspected, or does not have this listener."""
         error, leader = ErrorCode.NONE, state.leader
         broker = self._metadata.broker(leader)
         if broker is None or leader in suspected:

@@ -1,7 +1,7 @@
-"""Requests that may take long: decoded, served and answered in steps, between which others run (NET-4).
+"""Requests that may take long are decoded, served and answered in steps, with other requests in between (NET-4).
 
-A handler gives its steps to one of these functions. If they take no longer than a slice, they run at once, as for most requests; the
-rest shares the loop's time with all other long answers (`long_answers.py`).
+A handler gives its steps to one of these functions. If they take no longer than a slice, they run at once, as for most requests.
+Otherwise the rest shares the loop's time with all other long answers (`long_answers.py`).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ log = logging.getLogger(__name__)
 
 ROWS_IN_A_STEP = 500
 JOINED_MAX = 64 * 1024
-"""Limit in bytes for a body that is copied behind its header; a larger one is sent as it is."""
+"""Limit in bytes for a body that is copied behind its header. A larger body is sent without a copy."""
 
 OWN_ERROR = "an error inside the broker"
 REFUSALS = (MalformedRequest, AnswerTooLarge, Unwanted)
-"""Reasons for a request without an answer that are not our own bugs."""
+"""Errors that leave a request without an answer and are not the broker's own bugs."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 StepsTo = Generator[None, None, Result]
-"""Pauses after each fraction of a millisecond. Everything it depends on may have changed after each pause."""
+"""Yields every fraction of a millisecond, for a pause. The state that the steps depend on may have changed after each pause."""
 Body = bytes | Sequence[bytes]
 """A response after its header, whole or in pieces."""
 Steps = StepsTo[Body]
 ThreadedSteps = Generator[Work | None, Any, Body]
-"""Like Steps; some stops yield work for a thread, such as unpacking a large batch, whose result is sent back."""
+"""Like Steps, but may also yield work for a thread, such as unpacking a large batch. The result is sent back."""
 Further = Coroutine[Any, Any, None] | None
 
 
 def in_steps(context: ApiContext, request: Request, steps: AnySteps) -> Further:
-    """Runs the steps that serve the request and answer it. The handler returns the result.
+    """Runs the steps that serve the request and answer it. The handler returns the result of this function.
 
-    The steps return a coroutine if something must be awaited after them.
+    The steps return a coroutine if it must be awaited after them.
     """
     is_done, further = context.long_answers.begin(steps)
     return further if is_done else _go_on(context, request, steps, further)
@@ -58,7 +58,7 @@ def respond_in_steps(context: ApiContext, request: Request, steps: ThreadedSteps
 
 
 async def finished(context: ApiContext, request: Request, steps: Generator[Work | None, Any, Result]) -> Result:
-    """The result of the steps, for a handler that awaits. Raises Unwanted if the client is gone."""
+    """Returns the result of the steps, for a handler that awaits. Raises Unwanted if the client has disconnected."""
     is_done, value = context.long_answers.begin(steps)
     if not is_done:
         value = await context.long_answers.go_on(_asked(request), steps, value)
@@ -67,23 +67,23 @@ async def finished(context: ApiContext, request: Request, steps: Generator[Work 
 
 
 def bare(error: KafkaError) -> KafkaError:
-    """Removes the traceback, which keeps the frames of all its calls alive: an answer may have 100,000 errors."""
+    """Removes the traceback, which keeps the frames of its calls in memory: an answer may have 100,000 errors."""
     return error.with_traceback(None)
 
 
 class Refusals:
-    """Shares errors of many partitions, most of which are equal."""
+    """Shares equal errors among many partitions."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], KafkaError] = {}
 
     def shared(self, error: KafkaError | None) -> KafkaError | None:
-        """The error, or an equal one that is already stored; without its traceback."""
+        """Returns the error, or an equal error that is already stored, without its traceback."""
         return None if error is None else self._known.setdefault((error.code, error.message), bare(error))
 
 
 async def slice_of_own(context: ApiContext, request: Request) -> None:
-    """Yields the loop; afterwards the caller may work for a millisecond or two. Raises Unwanted if the client is gone."""
+    """Yields the loop. Afterwards the caller may work for a millisecond or two. Raises Unwanted if the client has disconnected."""
     await context.long_answers.slice_of_own(_asked(request))
 
 
@@ -93,7 +93,7 @@ async def respond_when_finished(context: ApiContext, request: Request, steps: St
 
 
 def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
-    """Like `respond_in_steps`, for a callback, which must not fail: an error closes only the client's connection."""
+    """Like `respond_in_steps`, for a callback. It raises nothing: an error closes only the client's connection."""
     responding = _responding(request, steps)
     try:
         is_done, work = context.long_answers.begin(responding)
@@ -112,7 +112,7 @@ def respond_later(context: ApiContext, request: Request, steps: Steps) -> None:
 def after_steps(
     context: ApiContext, request: Request, steps: AnySteps, then: Callable[[], None], work: Work | None = None
 ) -> None:
-    """Calls `then()` when the steps are done, for a callback; not if the client is gone meanwhile."""
+    """Calls `then()` when the steps are done, for a callback. Does not call it if the steps fail or the client disconnects."""
 
     def ended(done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -125,7 +125,7 @@ def after_steps(
 
 
 def respond_with(context: ApiContext, request: Request, api_key: int, body: dict[str, Any]) -> None:
-    """Like `respond_later`, for an answer by its schema; its arrays may be iterators."""
+    """Like `respond_later`, for an answer that is encoded by its schema. Its arrays may be iterators."""
     respond_later(context, request, messages.encoding(api_key, request.header.api_version, body))
 
 
@@ -186,7 +186,7 @@ def parts_of(items: Iterable[Result], size: int) -> Iterator[list[Result]]:
 
 
 def collected(items: Sequence[Item], value_of: Callable[[Item], Result]) -> StepsTo[list[Result]]:
-    """`value_of(item)` of each item."""
+    """The list of `value_of(item)` for each item."""
     values = []
     for number, item in enumerate(items, 1):
         values.append(value_of(item))
@@ -196,7 +196,7 @@ def collected(items: Sequence[Item], value_of: Callable[[Item], Result]) -> Step
 
 
 def each(items: Sequence[Result], act: Callable[[Result], object], in_a_step: int) -> StepsTo[None]:
-    """`act(item)` of each item, with a pause after every `in_a_step`."""
+    """Calls `act(item)` for each item, with a pause after every `in_a_step` items."""
     for number, item in enumerate(items, 1):
         act(item)
         if number % in_a_step == 0:

@@ -11,17 +11,17 @@ from typing import TypeVar
 from broker.requests.context import ApiContext
 
 WAIT_MAX_S = 300.0
-"""Limit of the wait, whatever the request says: its client may be gone."""
+"""Limit of the wait, whatever time-out the request has: its client may be gone."""
 ZOOKEEPER_WAIT_MAX_S = 10.0
 """Limit of the wait for a connection to ZooKeeper. A server of an ensemble restarts in less."""
 WAITERS_MAX = 1_000
-"""Limit of waiters, which are checked after every update of the cache. Further callers do not wait."""
+"""Limit of waiters, because every update of the cache checks all of them. Further callers do not wait."""
 
 Item = TypeVar("Item")
 
 
 async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float) -> None:
-    """Returns when `is_so()`, which is checked after every update of the cache, or at `deadline` (monotonic seconds).
+    """Returns when `is_so()` is true, or at `deadline` (monotonic seconds). Every update of the cache checks `is_so()`.
 
     Returns at once if too many others wait.
     """
@@ -45,10 +45,10 @@ async def until(context: ApiContext, is_so: Callable[[], bool], deadline: float)
 
 
 async def for_zookeeper(context: ApiContext, deadline: float = math.inf) -> None:
-    """Returns when the broker is connected to ZooKeeper, and at `deadline` (monotonic seconds) or the limit if it is not.
+    """Returns when the broker is connected to ZooKeeper, at the latest at `deadline` (monotonic seconds) or the limit.
 
-    A connection that breaks while a server of the ensemble restarts delays an admin's request and does not fail it. (Kafka's
-    KafkaZkClient retries until it is connected, without a limit.)
+    A restart of a server of the ensemble thus delays an admin's request and does not fail it. (Kafka's KafkaZkClient retries until
+    it is connected, without a limit.)
     """
     left = deadline - context.clock.monotonic()
     await context.zookeeper.until_connected(max(0.0, min(left, ZOOKEEPER_WAIT_MAX_S)))
@@ -57,9 +57,9 @@ async def for_zookeeper(context: ApiContext, deadline: float = math.inf) -> None
 async def for_all(
     context: ApiContext, items: Iterable[Item], is_done: Callable[[Item], bool], deadline: float
 ) -> list[Item]:
-    """Returns when each item has been done at some time, or at `deadline` with the items that are not.
+    """Returns when every item was done at some time, or at `deadline`. Returns the items that are not done.
 
-    After an update it only checks the first item that is not done: there may be ten thousand items and as many updates.
+    An update checks only the first item that is not done: there may be ten thousand items and as many updates.
     """
     pending = deque(items)
 

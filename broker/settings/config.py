@@ -1,7 +1,7 @@
 """Typed settings of a broker and of a topic, under Kafka's keys.
 
 An attribute's name is the Kafka key with `_` for `.`: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`.
-Reading them from files, environment and flags is `broker.settings.config_sources`' work.
+`broker.settings.config_sources` reads the settings from files, environment and flags.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class ConfigError(ValueError):
 
 
 VALUE_LENGTH_MAX = 128 * 1024
-"""Limit of characters in one setting: throttled replicas of some thousand partitions take as many."""
+"""Limit of characters in one setting: throttled replicas of several thousand partitions take as many."""
 LIST_IS_SHORT = 1024
-"""Limit of characters. The parsed replicas take twenty times a list's bytes, so few long lists are cached."""
+"""Characters of a short list of replicas. A parsed list takes twenty times its bytes, so few long lists are cached."""
 
 
 def _told(text: str) -> str:
@@ -78,7 +78,7 @@ def _told(text: str) -> str:
 
 
 def throttled_replicas(text: str) -> frozenset[tuple[int, int]] | None:
-    """(partition, broker) of a list `partition:broker,...`; None for `*`, all of them. Raises ConfigError."""
+    """The (partition, broker) pairs of a list `partition:broker,...`; None for `*`, all replicas. Raises ConfigError."""
     return _in_short_list(text) if len(text) <= LIST_IS_SHORT else _in_long_list(text)
 
 
@@ -108,11 +108,11 @@ _NEWEST_IV = {
     **{"2.4": 1, "2.5": 0, "2.6": 0, "2.7": 2, "2.8": 1, "3.0": 1, "3.1": 0, "3.2": 0, "3.3": 3, "3.4": 0, "3.5": 2},
     **{"3.6": 2, "3.7": 4, "3.8": 0, "3.9": 0},
 }
-"""Kafka's releases, each with its newest version `<release>-IV<n>`, -1 for a release without one."""
+"""Kafka's releases, each with the `n` of its newest version `<release>-IV<n>`; -1 for a release without IV versions."""
 
 
 def message_format_version(text: str) -> None:
-    """Raises ConfigError unless it is a version of Kafka up to 3.9 (MetadataVersion.fromVersionString)."""
+    """Raises ConfigError unless the text is a version of Kafka up to 3.9 (MetadataVersion.fromVersionString)."""
     parts = text.split(".")
     release, _, step = ".".join(parts[: 3 if text.startswith("0.") else 2]).partition("-IV")
     newest = _NEWEST_IV.get(release)
@@ -142,7 +142,7 @@ def setting(
 ) -> Any:
     """A dataclass field with the limits that `parse_value` checks.
 
-    For a list (texts separated by commas), `choices` apply to each item; `check` gets the text and raises ConfigError.
+    For a list (texts separated by commas), `choices` apply to each item. `check` gets the text and raises ConfigError.
     """
     metadata = {
         "minimum": minimum,
@@ -524,7 +524,7 @@ class TopicConfig:
 
     @cached_property
     def looks_at_each_record(self) -> bool:
-        """Whether a produced batch must be decoded to decide if it may be appended. Called for each batch."""
+        """True if a produced batch must be decoded to decide whether it may be appended. Read for each batch."""
         return (
             "compact" in self.cleanup_policy
             or self.message_timestamp_after_max_ms != LONG_MAX
@@ -532,7 +532,7 @@ class TopicConfig:
         )
 
     def with_overrides(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """These settings with a topic's own (Kafka keys, text values). Raises ConfigError for an unknown key or an invalid value."""
+        """These settings with a topic's overrides (Kafka keys, text values). Raises ConfigError for an unknown key or invalid value."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         known = settings_of(TopicConfig)
         for key, text in overrides.items():
@@ -571,7 +571,7 @@ def parse_value(config: type, key: str, text: str) -> int | float | bool | str:
         except ValueError as error:
             raise ConfigError(f"{key}={_told(text)}: {error}") from None
         minimum, maximum = spec.metadata["minimum"], spec.metadata["maximum"]
-        if kind == "int":  # without its own limits it is a Java long
+        if kind == "int":  # a setting without limits is a Java long
             minimum = -LONG_MAX - 1 if minimum is None else minimum
             maximum = LONG_MAX if maximum is None else maximum
         if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):

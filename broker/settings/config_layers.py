@@ -1,7 +1,7 @@
-"""The sources of a setting, and which one applies. Pure.
+"""The sources of a setting, and which of them applies. Pure.
 
-The order: a topic's own setting, then a dynamic one for this broker, then a dynamic one for all brokers, then its static
-configuration, then the default. DescribeConfigs shows these layers as Kafka's sources and synonyms.
+The order: the topic's own setting, the dynamic setting of this broker, the dynamic setting of all brokers, this broker's static
+setting, the default. DescribeConfigs shows these layers as Kafka's sources and synonyms.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ THREAD_KEYS = frozenset(
         "num.replica.fetchers",
     }
 )
-"""Kafka's numbers of threads: one change at most doubles or halves them."""
+"""Kafka's thread counts: a change may at most double or halve them."""
 
 DYNAMIC_BROKER_KEYS = (
     frozenset(BROKER_KEY_OF.values()) - {"log.message.format.version"}
@@ -56,7 +56,7 @@ DYNAMIC_BROKER_KEYS = (
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Broker settings that may change while it runs. `docs/CONFIGS.md` lists them beside Kafka's, and says which take effect."""
+"""Settings that may change while the broker runs. `docs/CONFIGS.md` lists them beside Kafka's, and says which take effect."""
 
 OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -66,7 +66,7 @@ OLDER_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "log.roll.ms": ("log.roll.hours",),
     }
 )
-"""Key -> Kafka's older keys for the same setting, which apply in this order if it is not set. The last one has the default."""
+"""Key -> Kafka's older keys for the same setting, which apply in this order if the key is not set. The last key has the default."""
 
 DEFAULT_OF_OLDER: Mapping[str, str] = MappingProxyType(
     {
@@ -88,13 +88,13 @@ WITHOUT_OWN_DEFAULT = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Kafka lists no default for these: an older key (`log.retention.hours`) has it, or they are only dynamic."""
+"""Kafka lists no default for these: an older key (`log.retention.hours`) has the default, or the setting is only dynamic."""
 
 TOPIC_KEY_OF: Mapping[str, str] = MappingProxyType({broker_key: key for key, broker_key in BROKER_KEY_OF.items()})
 
 
 class Source(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's ConfigSource numbers."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -104,7 +104,7 @@ class Source(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's ConfigType numbers."""
 
     BOOLEAN = 1
     STRING = 2
@@ -137,9 +137,9 @@ class DescribedSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigLayers:
-    """The layers of one broker. `cluster` and `own` are the dynamic ones, already checked by `believable`.
+    """The layers of one broker. `cluster` and `own` are the dynamic settings, already checked by `believable`.
 
-    `given` has the keys that set `static`, with their texts: older keys, and keys set to their default.
+    `given` has the keys that set `static`, with their texts. Older keys, and keys set to their default, are seen only here.
     """
 
     static: BrokerConfig
@@ -191,11 +191,11 @@ class ConfigLayers:
             yield _described(spec, key, value, source, synonyms)
 
     def _broker_synonyms(self, key: str) -> tuple[Synonym, ...]:
-        """The layers that have this broker setting, the one that applies first."""
+        """The layers that have this broker setting. The layer that applies is the first."""
         return self._layers_of((key, *OLDER_KEYS.get(key, ())), key)
 
     def _layers_of(self, names: Sequence[str], key: str) -> tuple[Synonym, ...]:
-        """The layers of these names for one setting, from the first layer with `key` on: like Kafka, without older keys above it."""
+        """The layers of these names, starting at the first layer with `key`: as in Kafka, older keys above it are left out."""
         found = []
         for layer, source in (
             (self.own, Source.DYNAMIC_BROKER_CONFIG),
@@ -232,14 +232,14 @@ def _default_text(key: str) -> str | None:
 
 
 def config_text(value: Any) -> str:
-    """A value in Kafka's form."""
+    """A value as Kafka writes it."""
     if isinstance(value, float):
         return _double_text(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _double_text(value: float) -> str:
-    """Like Java's Double.toString: with an exponent from 10^7 on, and below 10^-3."""
+    """Like Java's Double.toString: with an exponent for values of at least 10^7 or below 10^-3."""
     if value == 0 or 1e-3 <= abs(value) < 1e7 or not math.isfinite(value):
         return str(value)
     _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
@@ -252,9 +252,9 @@ def _double_text(value: float) -> str:
 def believable(
     config: type, found: Mapping[str, str], earlier: Mapping[str, str], entity: str
 ) -> tuple[dict[str, str], Sequence[str]]:
-    """The usable ones of the settings `found` in ZooKeeper, and complaints about the rest.
+    """The usable settings among those `found` in ZooKeeper, and complaints about the rest.
 
-    For an invalid value the earlier one stays; an unknown setting is left out.
+    An invalid value is replaced by the earlier value, if there is one. An unknown setting is left out.
     """
     known = settings_of(config)
     usable: dict[str, str] = {}
@@ -275,7 +275,7 @@ def believable(
 
 
 def is_list(config: type, key: str) -> bool:
-    """Whether items can be appended to the setting."""
+    """True if items can be appended to the setting."""
     spec = settings_of(config).get(key)
     return spec is not None and bool(spec.metadata["is_list"])
 
@@ -303,5 +303,5 @@ def _config_type(spec: Any) -> ConfigType:
 
 
 def _unset(spec: Any) -> str | None:
-    """The meaning of an empty text: an empty list, else nothing."""
+    """The meaning of an empty text: an empty list for a list, else not set."""
     return "" if spec.metadata["is_list"] else None

@@ -1,7 +1,7 @@
 """Reads settings from a properties file, then `KAFKA_*` environment variables, then `--override k=v`.
 
-A later source overrides an earlier one. An unknown key is a warning with the nearest known one; an invalid value is an error that
-says where it is.
+A later source overrides an earlier source. An unknown key is a warning that names the nearest known key; an invalid value is an error
+that says where it is.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SYNONYMS = {
     "log.retention.hours": ("log.retention.ms", 3_600_000),
     "log.retention.minutes": ("log.retention.ms", 60_000),
 }
-"""Kafka's older keys: (the current key, the factor for a number). The current key wins if both are set, and of two older ones the
-one that is later in this list."""
+"""Kafka's older keys: (the current key, the factor for a number). If both are set, the current key wins. If two older keys are set,
+the later key in this list wins."""
 
 ACCEPTED_WITHOUT_EFFECT = frozenset(
     {

@@ -1,8 +1,8 @@
 """Settings that change while the broker runs: of topics, of this broker, and of all brokers (`/config`).
 
 A change is written to `/config/...` and then announced by a child of `/config/changes`. Every broker watches those children, as in
-Kafka, and reads the named settings again. After an expired session, which has lost watches, everything is read again. Invalid settings
-are logged, and the earlier values stay.
+Kafka, and reads the named settings again. After an expired session, which loses its watches, every broker reads everything again.
+Invalid settings are logged, and the earlier values stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ BROKERS = "brokers"
 CLUSTER_DEFAULT = "<default>"
 CHANGE_KEPT_MS = 15 * 60 * 1000
 CHANGES_MAX = 10_000
-"""Above this number the oldest are removed early. Each change lists them all; a broker that missed so many has a new session."""
+"""Above this number the oldest are removed early, because each change lists all of them. A broker that missed so many has a new
+session, and reads everything."""
 PURGED_AT_ONCE = 100
 RETRY_S = 0.5
 NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
@@ -46,7 +47,7 @@ TopicOverrides = Mapping[str, str]
 
 
 class DynamicConfigs:
-    """Call `start` before anything is led, and `run` as a task. The callbacks apply changes on the loop, without awaits."""
+    """Call `start` before this broker leads anything, and `run` as a task. The callbacks apply changes on the loop, without awaits."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class DynamicConfigs:
                         await self._wake.wait()
                 self._wake.set()
             except Exception:
-                # The task's boundary: whatever is in ZooKeeper, the next change is processed.
+                # The boundary of the task: the next change is processed, even if data in ZooKeeper makes this one fail.
                 log.exception("a change of settings could not be applied")
                 await asyncio.sleep(RETRY_S)
 
@@ -137,7 +138,7 @@ class DynamicConfigs:
         await self.read_again(*entities)
 
     async def _purge(self, names: Sequence[str]) -> None:
-        """Removes changes that every broker has long seen; a broker that was away for that long reads everything anyway."""
+        """Removes changes that every broker saw long ago. A broker that was away for so long reads everything anyway."""
         self._unremovable.intersection_update(names)
         too_many = len(names) - CHANGES_MAX
         removable = [name for name in names if name not in self._unremovable][:PURGED_AT_ONCE]
@@ -152,7 +153,7 @@ class DynamicConfigs:
                     raise
                 except NoNode:
                     pass
-                except ZkError:  # it has children, or is protected: not ours
+                except ZkError:  # the node has children or is protected, so no broker made it
                     self._unremovable.add(name)
 
     async def _read_all(self) -> None:
@@ -160,14 +161,14 @@ class DynamicConfigs:
         await self._refresh_topics(sorted(self.topics_here()))
 
     async def read_again(self, *entities: str) -> None:
-        """`topics/<name>`, `brokers/<id>` or `brokers/<default>` may have changed; other entities do not concern brokers here.
+        """Reads entities that may have changed: `topics/<name>`, `brokers/<id>`, `brokers/<default>`. Others are only logged.
 
         Raises ZkError.
         """
         topics = []
         for entity in entities:
             kind, _, name = entity.partition("/")
-            # Other names cannot be topics, and some are not even paths: asking ZooKeeper for them would fail for ever.
+            # Other names cannot be topics, and some are not even paths: reading them from ZooKeeper would always fail.
             if kind == TOPICS and is_valid_topic_name(name):
                 topics.append(name)
             elif kind == BROKERS and name in (CLUSTER_DEFAULT, self._own_name):
@@ -177,7 +178,7 @@ class DynamicConfigs:
         await self._refresh_topics(topics)
 
     async def _refresh_topics(self, topics: Sequence[str]) -> None:
-        """A caller that is loading one of them must check again, as this does if another refresh comes in between."""
+        """Reads the topics' settings and applies them. Loads in progress read these topics again (`load_topics`)."""
         for topic in topics:
             self._note_change(topic)
         if not topics:
@@ -218,7 +219,7 @@ class DynamicConfigs:
             changed.add(topic)
 
     async def _read_topics(self, topics: Sequence[str]) -> dict[str, TopicOverrides]:
-        """The topics that can be read; a topic without settings has none."""
+        """The settings of the topics that can be read; empty for a topic without settings."""
         found = await self._zk.get_many([ConfigZNode.path(TOPICS, topic) for topic in topics])
         readable: dict[str, TopicOverrides] = {}
         for topic, node in zip(topics, found, strict=True):
@@ -254,7 +255,7 @@ def _usable_layer(entity: str, data: bytes | None, earlier: Mapping[str, str]) -
 
 
 def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
-    """The settings in a config znode; empty without a znode; None, and logged, if it is not readable."""
+    """The settings in a config znode; empty if there is no znode. If it is not readable, logs that and returns None."""
     if data is None:
         return {}
     try:
@@ -265,6 +266,6 @@ def _decoded(entity: str, data: bytes | None) -> dict[str, str] | None:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Orders change nodes by ZooKeeper's sequence numbers. A name without one can be anywhere."""
+    """Orders change nodes by ZooKeeper's sequence numbers. Names without a number are first."""
     number = number_of(name.rpartition("_")[2].lstrip("0") or "0")
     return (-1 if number is None else number), name

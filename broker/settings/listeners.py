@@ -1,4 +1,4 @@
-"""`listeners`, `advertised.listeners` and the listeners' roles, as one checked value. Pure except for the machine's name."""
+"""`listeners`, `advertised.listeners` and the listeners' roles, as a single checked value. Pure except for the machine's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PORT_MAX = 65535
 class Listeners:
     """Where this broker listens (`bound`) and the addresses for others (`advertised`), by listener name.
 
-    Host "" binds all addresses. Port 0 means a free one, known after binding: `with_ports` sets it.
+    Host "" binds all addresses. Port 0 means a free port, known after binding: `with_ports` sets it.
     """
 
     bound: dict[str, Endpoint]
@@ -30,7 +30,7 @@ class Listeners:
     """The control listener is not among `listeners`: it is bound and announced on the inter-broker listener's host."""
 
     def with_ports(self, ports: dict[str, int]) -> Listeners:
-        """`ports`: the bound ones, by name. They replace advertised ports of 0."""
+        """`ports`: the bound ports, by listener name. They replace advertised ports of 0."""
         bound = {name: replace_port(endpoint, ports[name]) for name, endpoint in self.bound.items()}
         advertised = {
             name: endpoint if endpoint.port else replace_port(endpoint, ports[name])
@@ -40,17 +40,17 @@ class Listeners:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """All except the control plane's: the ones that serve the Kafka protocol."""
+        """All listeners except the control plane's. They serve the Kafka protocol."""
         return tuple(name for name in self.bound if name != self.control_plane)
 
     @property
     def replica_listener(self) -> str | None:
-        """The listener on which brokers send replica ids; None if they share it with clients."""
+        """The listener on which brokers send replica ids; None if brokers and clients share one."""
         return self.inter_broker if len(self.client_names) > 1 else None
 
     @property
     def is_control_open(self) -> bool:
-        """Whether an automatic control listener listens on all addresses, like the inter-broker listener."""
+        """True if an automatic control listener listens on all addresses, like the inter-broker listener."""
         return self.is_control_made and self.bound[self.control_plane].host in ANY_ADDRESS
 
 
@@ -77,7 +77,7 @@ def listeners_of(config: BrokerConfig) -> Listeners:
         raise ConfigError(f"advertised.listeners names {', '.join(unknown)}; listeners has only {', '.join(bound)}")
     is_made = control not in bound
     if is_made:
-        # On a free port of the host that brokers already reach.
+        # On a free port of the inter-broker listener's host, which brokers reach already.
         bound[control] = Endpoint(control, bound[inter_broker].host, 0)
     advertised = {}
     for name, endpoint in bound.items():
@@ -93,7 +93,7 @@ def listeners_of(config: BrokerConfig) -> Listeners:
 
 
 def _reachable(host: str) -> str:
-    """This machine's name for others, if it listens on all its addresses."""
+    """This machine's name for others, for a listener on all addresses."""
     return socket.getfqdn() or host or "localhost"
 
 
@@ -137,7 +137,7 @@ def _parse_endpoint(key: str, part: str, protocols: dict[str, str]) -> Endpoint:
 
 
 def metrics_listener(text: str) -> tuple[str, int]:
-    """(host, port) of `host:port`; port 0 is a free one. Raises ConfigError."""
+    """(host, port) of `host:port`; port 0 is a free port. Raises ConfigError."""
     host, _, port = text.rpartition(":")
     if not host or not is_plain_number(port) or int(port) > 65535:
         raise ConfigError(f"metrics.listener={text!r}: expected host:port, for example 127.0.0.1:9404")

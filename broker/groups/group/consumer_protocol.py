@@ -13,15 +13,15 @@ from collections.abc import Iterable
 CONSUMER_PROTOCOL_TYPE = "consumer"
 LISTS_REMEMBERED = 16
 TOPICS_READ_MAX = 50_000
-"""Topic names that are read per group, in 20 ms. If a group has more, its topics are not known. A list that many members share is
-read once."""
+"""Topic names that are read per group, which takes 20 ms. If a group has more, its topics are not known. A list that many members
+share is read once."""
 
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """None if it cannot be read: the group's topics are then not known."""
+    """The topics; None if the subscription cannot be read: the group's topics are then not known."""
     return topics_of_all((subscription,))
 
 
@@ -32,7 +32,7 @@ def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     read: tuple[bytes, ...] = ()
     for subscription in subscriptions:
         if subscription.startswith(read):
-            continue  # The number of topics is in it, so these are the same.
+            continue  # The prefix contains the number of topics, so this subscription has the same topics.
         try:
             count, end = _read(subscription, union, left)
         except (struct.error, UnicodeDecodeError, ValueError):
@@ -44,7 +44,7 @@ def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _read(subscription: bytes, topics: set[str], count_max: int) -> tuple[int, int]:
-    """Adds the topics; returns how many there are, and where they end. Raises struct.error, ValueError."""
+    """Adds the topics; returns their number, and where they end. Raises struct.error, ValueError."""
     version, count = _VERSION_AND_COUNT.unpack_from(subscription)
     if version < 0 or not 0 <= count <= count_max:
         raise ValueError(f"version {version}, {count} topics")

@@ -1,7 +1,7 @@
-"""The generations of one group: its state, and the way from one generation to the next (CLI-2, INV-24). Pure.
+"""The generations of one group: its state, and the steps from one generation to the next (CLI-2, INV-24). Pure.
 
-`states` has the table. A rebalance has two halves: members gather (`Gathering`), then the leader's assignment is stored
-(`Assignment`). Nothing waits in here: a request that has to wait is a ticket in its member, and `advance` looks at the times.
+`states` has the transition table. A rebalance has two halves: members gather (`Gathering`), then the leader's assignment is stored
+(`Assignment`). Nothing waits in here: a request that must wait is a ticket in its member, and `advance` checks the deadlines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.groups.group.states import Cause, GroupState, next_state
 from protocol.errors import ErrorCode
 
 ABSENT_MEMBERS_RETRY_S = 1.0
-"""The least time between two looks at whether the static members that are away have come back."""
+"""Minimum time between two checks whether static members that are away have rejoined."""
 
 TransitionListener = Callable[[GroupState, Cause, GroupState], None]
 """Called after each transition: from, why, to."""
@@ -33,7 +33,7 @@ TransitionListener = Callable[[GroupState, Cause, GroupState], None]
 
 @dataclass(slots=True)
 class Gathering:
-    """PreparingRebalance ends at `ends_s` at the latest. If it is `delayed`, because the group was empty, it ends not earlier either.
+    """PreparingRebalance ends at `ends_s` at the latest. If it is `delayed`, because the group was empty, it does not end earlier.
 
     The delay (`group.initial.rebalance.delay.ms`) starts again while new members join, until `remaining_s` is used up.
     """
@@ -46,7 +46,7 @@ class Gathering:
 
 @dataclass(slots=True)
 class Assignment:
-    """The leader's, while it is being stored under `number`."""
+    """The leader's assignment, while it is being stored under `number`."""
 
     number: int
     by_member: Mapping[str, bytes]
@@ -64,7 +64,7 @@ class Moment:
 
 
 class Generations:
-    """`number` is the current generation's. `state_since_ms`: wall clock, -1 before the first transition or if not known."""
+    """`number` is the current generation. `state_since_ms`: wall clock; -1 before the first transition, or if not known."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Generations:
         self.protocol_name: str | None = None
         self.state_since_ms = -1
         self.subscribed_topics: frozenset[str] | None = None
-        """Of the current generation. None: not consumers, no generation yet, or a subscription that cannot be read."""
+        """The topics of the current generation. None: not consumers, no generation yet, or a subscription that cannot be read."""
         self._settings = settings
         self._members = members
         self._outbox = outbox
@@ -91,7 +91,7 @@ class Generations:
         self._syncs_due_s = NEVER
 
     def restore(self, metadata: GroupMetadata) -> None:
-        """After the stored members have been added: Stable, or Empty without members."""
+        """Called after the stored members were added. The state becomes Stable, or stays Empty without members."""
         self.number = metadata.generation
         self.protocol_type = metadata.protocol_type or None
         self.protocol_name = metadata.protocol_name
@@ -106,7 +106,7 @@ class Generations:
     # -- the first half: members gather -------------------------------------------------------------------------------
 
     def add_member(self, request: JoinRequest, member_id: str, ticket: int) -> None:
-        """A new member. Its JoinGroup waits for the next generation."""
+        """Adds a new member. Its JoinGroup waits for the next generation."""
         member = Member.joining(request, member_id)
         member.session_ends_s = self._at.now_s + NEW_MEMBER_TIMEOUT_S
         members = self._members
@@ -121,17 +121,17 @@ class Generations:
             self._gathering.member_came = True
 
     def rejoin(self, member: Member, request: JoinRequest, ticket: int) -> None:
-        """The member's new JoinGroup waits, with what it says now."""
+        """The member's new JoinGroup waits. The member gets its protocols and time-outs."""
         self._members.change_protocols(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         earlier = self._members.start_joining(member, ticket)
         if earlier is not None:
-            # The client has sent another JoinGroup and does not read this answer (Kafka drops it). If it does, it tries again.
+            # The client has sent another JoinGroup and does not read this answer (Kafka drops it). A client that reads it retries.
             self._outbox.refuse_join(earlier, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
 
     def start_rebalance(self, cause: Cause) -> None:
-        """All members have to join again. Waiting SyncGroups are answered, the other members learn it from their heartbeats."""
+        """All members must join again. Waiting SyncGroups are answered; heartbeats inform the other members."""
         timeout_s = self._members.rebalance_timeout_s()
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._answer_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -146,7 +146,7 @@ class Generations:
         self._move(cause)
 
     def settle(self) -> None:
-        """To be called at the end of each event: starts the next generation if all have joined, or the time is up."""
+        """Called at the end of each event. Starts the next generation if all members have joined, or the time is up."""
         gathering = self._gathering
         while self.state is GroupState.PREPARING_REBALANCE:
             if not gathering.delayed and self._members.all_joined():
@@ -164,7 +164,7 @@ class Generations:
                 return
 
     def _complete(self, cause: Cause) -> None:
-        """The next generation has the members that joined, and all static members: they may be away for a while."""
+        """The next generation has the members that joined, and all static members, which may be away for a while."""
         for member in list(self._members.by_id.values()):
             if member.join_ticket is None and member.instance_id is None:
                 self._members.remove(member.member_id)
@@ -205,7 +205,7 @@ class Generations:
             members.touch(member, self._at.now_s)
 
     def sync(self, member: Member, assignments: Mapping[str, bytes], ticket: int) -> None:
-        """A member asks for its assignment. The leader brings the assignments of all."""
+        """A member requests its assignment. The leader's request contains the assignments of all members."""
         member.sync_due = False
         if self.state is GroupState.STABLE:
             self._outbox.answer_sync(ticket, self._assigned(member))
@@ -215,12 +215,12 @@ class Generations:
             self._outbox.answer_sync(member.sync_ticket, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_ticket = ticket
         if member.member_id == self._members.leader and self._assignment is None:
-            # A second assignment does not count while the first is being stored: members could follow different ones.
+            # A second assignment is ignored while the first is being stored: members could follow different ones.
             by_member = {member_id: assignments.get(member_id, b"") for member_id in self._members.by_id}
             self._assignment = Assignment(self.store(by_member), by_member)
 
     def stored(self, number: int, error: ErrorCode) -> None:
-        """The outcome of a store. Irrelevant unless the group still waits for exactly this one."""
+        """The outcome of a store. Irrelevant unless the group still waits for exactly this store."""
         assignment = self._assignment
         if assignment is None or assignment.number != number:
             return
@@ -235,7 +235,7 @@ class Generations:
         self._answer_syncs(ErrorCode.NONE)
 
     def _answer_syncs(self, error: ErrorCode) -> None:
-        """Waiting members were alive until now: their sessions start again. The other sessions continue."""
+        """Answers waiting SyncGroups. Their members' sessions start again; the other sessions continue."""
         for member in self._members.by_id.values():
             if error is not ErrorCode.NONE:
                 self._members.assign(member, b"")
@@ -248,14 +248,14 @@ class Generations:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Monotonic seconds: from then on `advance` has something to do."""
+        """When `advance` next has something to do, in monotonic seconds."""
         deadline_s = min(self._members.next_expiry_s, self._syncs_due_s)
         if self.state is GroupState.PREPARING_REBALANCE:
             deadline_s = min(deadline_s, self._gathering.ends_s)
         return None if deadline_s == NEVER else deadline_s
 
     def advance(self) -> None:
-        """Expires what is due."""
+        """Expires pending ids, sessions and missing SyncGroups that are due."""
         now_s = self._at.now_s
         if now_s >= self._members.next_expiry_s:
             self._expire_sessions(now_s)
@@ -265,13 +265,13 @@ class Generations:
     def _expire_sessions(self, now_s: float) -> None:
         self._members.expire_pending(now_s)
         for member in self._members.expired(now_s):
-            # The removal of the one before may have started a rebalance, which answered this one: its session started again.
+            # The removal of an earlier member may have started a rebalance that answered this member: its session started again.
             if member.expires_s() <= now_s:
                 self.remove_member(member, Cause.SESSION_ENDED)
         self._members.find_next_expiry(now_s + EXPIRY_LOOK_S)
 
     def _expire_syncs(self) -> None:
-        """Removes members that joined and did not ask for their assignment (KAFKA-9752), in Stable too."""
+        """Removes members that joined and did not send a SyncGroup (KAFKA-9752), in Stable too."""
         self._syncs_due_s = NEVER
         for member in [member for member in self._members.by_id.values() if member.sync_due]:
             self.remove_member(member, Cause.SYNC_TIMED_OUT)
@@ -285,7 +285,7 @@ class Generations:
             self.start_rebalance(cause)
 
     def stop_waiting(self, member: Member, error: ErrorCode) -> None:
-        """Answers what the member waits for."""
+        """Answers the member's waiting requests."""
         ticket = self._members.stop_joining(member)
         if ticket is not None:
             member_id = NO_MEMBER if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
@@ -295,7 +295,7 @@ class Generations:
             member.sync_ticket = None
 
     def end(self, cause: Cause, error: ErrorCode) -> None:
-        """Answers all waiting members with `error`. A Dead group does nothing any more."""
+        """Answers all waiting members with `error`. The group is then Dead and does nothing any more."""
         if self.state is not GroupState.DEAD:
             for member in self._members.by_id.values():
                 self.stop_waiting(member, error)
@@ -307,7 +307,7 @@ class Generations:
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def joined(self, member: Member) -> JoinAnswer:
-        """The current generation, for this member."""
+        """The member's JoinGroup answer for the current generation."""
         leader = self._members.leader or NO_MEMBER
         roster = self._members.by_id.values() if member.member_id == leader else ()
         return JoinAnswer(
@@ -323,7 +323,7 @@ class Generations:
         )
 
     def store(self, assignments: Mapping[str, bytes]) -> int:
-        """Stores the group with these assignments; members that are not in them keep theirs. Returns the store's number."""
+        """Stores the group with these assignments; members without one in them keep theirs. Returns the store's number."""
         return self._outbox.store(self.metadata(assignments, self.state_since_ms))
 
     def metadata(self, assignments: Mapping[str, bytes], since_ms: int) -> GroupMetadata:

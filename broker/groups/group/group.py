@@ -1,12 +1,12 @@
 """One classic consumer group: members' requests and times go in, answers and stores come out (CLI-2, INV-24). Pure.
 
-`Group` checks each request and hands it to its parts: `Members`, `Generations` (the state, and the way to the next generation),
-`StaticReplacements` (static members that come back). Effects collect in the `Outbox`. Every ticket is answered exactly once.
+`Group` checks each request and hands it to its parts: `Members`, `Generations` (the state, and the steps to the next generation),
+`StaticReplacements` (static members that rejoin). Effects collect in the `Outbox`. Every ticket is answered exactly once.
 
 INV-24, each partition has one owner in a generation:
 - nobody receives an assignment before it is stored below the high watermark;
 - only the leader's first assignment of a generation counts;
-- a request that names another generation, or the id of no current member, is refused.
+- a request with another generation, or with an id that no member has now, is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from protocol.errors import ErrorCode
 
 
 def needs_member_id(request: JoinRequest) -> bool:
-    """A new dynamic member: the answer gives it an id, and it joins again with that (KIP-394)."""
+    """True for a new dynamic member: the answer gives it an id, and it joins again with that id (KIP-394)."""
     return request.member_id == NO_MEMBER and request.instance_id is None and request.needs_member_id
 
 
@@ -69,12 +69,12 @@ class Group:
         *,
         on_transition: TransitionListener | None = None,
     ) -> Group:
-        """As it was stored: Stable, or Empty without members. Every member's session starts again."""
+        """The group as it was stored: Stable, or Empty without members. Every member's session starts again."""
         group = Group(group_id, settings, on_transition=on_transition)
         group._at.set(now_s, metadata.state_since_ms)
         members = group._members
         for stored in metadata.members:
-            # No broker stores two members with one instance id. If a record has them, the later one counts.
+            # No broker stores two members with the same instance id. If a record has them, the later member counts.
             members.remove(members.of_instance(stored.instance_id) or stored.member_id)
             member = Member.restored(stored, metadata.protocol_name or "")
             members.add(member)
@@ -117,29 +117,29 @@ class Group:
 
     @property
     def pending_members(self) -> int:
-        """How many ids were given out whose owners have not joined yet (KIP-394)."""
+        """Number of member ids that were given out and are not used yet (KIP-394)."""
         return len(self._members.pending)
 
     @property
     def memory_bytes(self) -> int:
-        """Its members' bytes in memory, roughly."""
+        """Approximate bytes of the members in memory."""
         return self._members.bytes
 
     def is_pending(self, member_id: str) -> bool:
-        """Was the id given out, and is not used yet?"""
+        """True if the id was given out, and is not used yet."""
         return member_id in self._members.pending
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Of the current generation. None: not consumers, no generation yet, or a subscription that cannot be read."""
+        """The topics of the current generation. None: not consumers, no generation yet, or a subscription that cannot be read."""
         return self._generations.subscribed_topics
 
     def is_subscribed(self, topic: str) -> bool:
-        """True if that is not known, to be on the safe side (KIP-496)."""
+        """True also if the topics are not known, to be on the safe side (KIP-496)."""
         topics = self._generations.subscribed_topics
         return topics is None or topic in topics
 
     def snapshot(self, wall_ms: int) -> GroupMetadata:
-        """As it would be stored now."""
+        """The group as it would be stored now."""
         since_ms = self.state_since_ms if self.state_since_ms >= 0 else wall_ms
         return self._generations.metadata({}, since_ms)
 
@@ -200,11 +200,11 @@ class Group:
         return ErrorCode.NONE if consistent else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def _has_room_for(self, request: JoinRequest) -> bool:
-        """`group.max.size`. While members gather, those that have joined count, so the last to rejoin are the ones too many.
+        """Checks `group.max.size`. In PreparingRebalance only members that have joined count, so the last to rejoin are refused.
 
-        A static member that comes back takes its own place (Kafka refuses it in a full group). Unused member ids are limited to
-        the number of members, or to PENDING_OF_A_GROUP if that is more (Kafka has no limit). When the limit is reached, an id
-        that was not used for PENDING_IS_OLD_S is forgotten.
+        A static member that rejoins takes its own place (Kafka refuses it in a full group). Unused member ids are limited to the
+        maximum number of members, or to PENDING_OF_A_GROUP if that is more (Kafka has no limit). When the limit is reached, an id
+        that was not used for PENDING_IS_OLD_S is dropped.
         """
         members = self._members
         size_max = min(self._settings.max_size, MEMBERS_MAX)
@@ -217,7 +217,7 @@ class Group:
                 return True
             size = members.joining
             if member is None and len(members) >= 2 * size_max:
-                return False  # static members that are away, and others in their places
+                return False  # static members are away, and others have taken their places
         elif member is not None:
             return True
         else:
@@ -231,7 +231,7 @@ class Group:
         return size < size_max
 
     def growth(self, request: JoinRequest) -> int:
-        """By how many bytes the request would make the group larger, roughly."""
+        """Approximate bytes that the request would add to the group."""
         if needs_member_id(request):
             return 0
         member = self._known_member(request)
@@ -246,7 +246,7 @@ class Group:
         if old_id is not None:
             self._replacements.replace(self.members[old_id], request, ticket)
         elif needs_member_id(request):
-            # The client may be gone before the answer reaches it. A pending id is no member: nobody waits for its heartbeats.
+            # The client may be gone before the answer reaches it, so the id is not a member yet. It expires unless the client joins.
             until_s = self._at.now_s + request.session_timeout_ms / 1000
             self._members.await_member(request.new_member_id, self._at.now_s, until_s)
             self._outbox.refuse_join(ticket, ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
@@ -275,7 +275,7 @@ class Group:
             self._outbox.answer_join(ticket, generations.joined(member))
 
     def forget_pending(self, member_id: str, now_s: float, wall_ms: int) -> list[Effect]:
-        """An id that was given out is void: the broker has given out too many."""
+        """Drops an id that was given out, because the broker has given out too many."""
         self._at.set(now_s, wall_ms)
         self._members.give_up_pending(member_id)
         return self._settled()
@@ -315,7 +315,8 @@ class Group:
         return error
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_s: float) -> ErrorCode:
-        """May these offsets be committed? Outsiders may only while there are no members. A member's commit is a heartbeat too."""
+        """NONE if the offsets may be committed. Non-members may commit only while there are no members. A member's commit is also a
+        heartbeat."""
         outsider = generation < 0 and member_id == NO_MEMBER and instance_id is None
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -327,7 +328,7 @@ class Group:
         if error is not ErrorCode.NONE:
             return error
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # It knows the new generation but not its assignment, so it cannot have read anything yet.
+            # The member knows the new generation but not its assignment, so it cannot have read anything yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._at.now_s = now_s
         self._members.touch(self.members[member_id], now_s)
@@ -336,7 +337,7 @@ class Group:
     def leave(
         self, members: Sequence[LeavingMember], now_s: float, wall_ms: int
     ) -> tuple[list[ErrorCode], list[Effect]]:
-        """One error for each, in their order."""
+        """Returns one error for each member, in order, and the effects."""
         self._at.set(now_s, wall_ms)
         errors = [self._leave(leaving) for leaving in members]
         return errors, self._settled()
@@ -357,7 +358,7 @@ class Group:
         return error
 
     def _member_error(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Is it a member of this generation (INV-24)?"""
+        """NONE if the id is a member's and the generation is the current one (INV-24)."""
         if self._generations.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._members.check(member_id, instance_id)
@@ -375,7 +376,7 @@ class Group:
         return self._settled()
 
     def next_deadline(self) -> float | None:
-        """Monotonic seconds: from then on `advance` has something to do. A heartbeat only moves it later, and not at once."""
+        """When `advance` next has something to do, in monotonic seconds. A heartbeat only moves it later, and not at once."""
         return self._generations.next_deadline()
 
     def advance(self, now_s: float, wall_ms: int) -> list[Effect]:
@@ -385,7 +386,7 @@ class Group:
         return self._settled()
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
-        """The partition is lost: all who wait are answered with `error`, and from now on nothing is done."""
+        """The partition is lost: answers all waiting members with `error`. The group does nothing afterwards."""
         self._generations.end(Cause.UNLOADED, error)
         return self._settled()
 
@@ -395,6 +396,6 @@ class Group:
         return self._settled()
 
     def _settled(self) -> list[Effect]:
-        """The end of every event."""
+        """Ends every event; returns its effects."""
         self._generations.settle()
         return self._outbox.take()

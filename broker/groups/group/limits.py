@@ -1,4 +1,4 @@
-"""How large groups may become: what clients make them keep in memory is counted, and limited (CLI-2, BAD-32). Pure.
+"""Limits of the memory that clients make groups use (CLI-2, BAD-32). Pure.
 
 `group.memory.max.bytes` limits all groups of a broker together. The limits of one member and one group are fixed here. Sizes are
 those of Python's objects, roughly: groups that count 512 MiB take up to half as much more or less.
@@ -12,27 +12,27 @@ from sys import getsizeof
 from broker.groups.group.messages import JoinRequest, Protocol
 
 GROUP_ID_BYTES_MAX = 2**15 - 1
-"""A record's key holds no longer one. Requests of flexible versions can name longer ones."""
+"""A record's key cannot hold a longer group id. Requests of flexible versions can contain longer ids."""
 CLIENT_ID_MAX = 255
-"""Characters of a client id that are kept, and become part of the member id. Kafka keeps all."""
+"""Characters of a client id that are kept, and become part of the member id. Kafka keeps the whole client id."""
 NAME_MAX = 249
-"""Characters of a group instance id, as Kafka's clients have it, and of the names of protocols."""
+"""Characters of a group instance id (Kafka's clients have the same limit), of a protocol type, and of a protocol's name."""
 PROTOCOLS_MAX = 32
 """Assignors of a member."""
 MEMBER_BYTES_MAX = 4 * 1024**2
-"""A member's metadata for all its assignors. The metadata of all members for one assignor have to fit a record of the log."""
+"""A member's metadata for all its assignors. The metadata of all members for one assignor must fit in a record of the log."""
 MEMBERS_MAX = 4_000
 """Members of a group, if `group.max.size` is larger: a rebalance looks at all of them in one turn of the loop."""
 GROUP_BYTES_MAX = 64 * 1024**2
-"""All members of a group. The log has them in one record, of at most a megabyte by default."""
+"""All members of a group. The log has them in one record, which has at most a megabyte by default."""
 PENDING_MAX = 10_000
-"""Member ids of all groups that were given out and not used yet (KIP-394). Above the limit the oldest are forgotten."""
+"""Member ids of all groups that were given out and not used yet (KIP-394). Above the limit the oldest are dropped."""
 PENDING_BYTES_MAX = 64 * 1024**2
-"""These ids with their groups."""
+"""Memory of these ids and their groups."""
 PENDING_OF_A_GROUP = 100
-"""The same for one group; or as many as the group may have members, if that is more."""
+"""Unused member ids of one group. If the group may have more members than this, that number is the limit."""
 PENDING_IS_OLD_S = 5.0
-"""A client comes back with its id at once. An older id is forgotten when its group has no room left."""
+"""A client normally joins with its id at once. An older id is dropped when its group has no room left."""
 
 GROUP_BYTES = 4_000
 """A group without members and offsets."""

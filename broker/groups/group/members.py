@@ -1,4 +1,4 @@
-"""The members of one group: who they are, until when they count as alive, which assignors they share, who leads. Pure.
+"""The members of one group: their ids, when their sessions end, which assignors they share, and which of them leads. Pure.
 
 A member *waits* while its JoinGroup or SyncGroup is unanswered; that keeps it alive without heartbeats. A new member that does
 not know a generation yet cannot send heartbeats: it has `NEW_MEMBER_TIMEOUT_S` until its first generation.
@@ -22,17 +22,17 @@ NEW_MEMBER_TIMEOUT_S = 300.0
 """A client gives up a JoinGroup that is not answered and sends another, as another new member. The earlier one must expire."""
 
 EXPIRY_LOOK_S = 0.05
-"""The least time between two looks at all members' sessions, so that sessions that end one after the other need few looks."""
+"""Minimum time between two checks of all sessions, so that sessions that end one after the other need few checks."""
 
 EXPIRED_AT_ONCE = 500
-"""Members that one look expires at most. The next look expires the others."""
+"""Maximum number of members that one check expires. The next check expires the others."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """`session_ends_s`: monotonic seconds. `join_ticket`, `sync_ticket`: of the request that waits, None if none does.
+    """`session_ends_s`: monotonic seconds. `join_ticket`, `sync_ticket`: the ticket of the waiting request, or None.
 
-    `sync_due`: it knows the current generation, and has not asked for its assignment yet.
+    `sync_due`: the member knows the current generation, and has not requested its assignment yet.
     """
 
     member_id: str
@@ -65,7 +65,7 @@ class Member:
 
     @staticmethod
     def restored(stored: MemberMetadata, protocol_name: str) -> Member:
-        """The log has its subscription for the chosen protocol only."""
+        """The log has the member's subscription for the chosen protocol only."""
         return Member(
             stored.member_id,
             stored.instance_id,
@@ -78,24 +78,24 @@ class Member:
         )
 
     def size(self) -> int:
-        """Its bytes in memory, roughly."""
+        """Approximate bytes in memory."""
         names = (self.member_id, self.client_id, self.client_host, self.instance_id or "")
         return MEMBER_BYTES + sum(map(getsizeof, names)) + protocols_bytes(self.protocols) + len(self.assignment)
 
     def touch(self, now_s: float) -> float:
-        """It is alive: its session starts again. Returns when the session ends."""
+        """Starts the session again, since the member is alive. Returns when the session ends."""
         ends_s = now_s + self.session_timeout_ms / 1000
-        # A new member has longer at first. Nothing that it sends may shorten that.
+        # A new member starts with a longer session. None of its requests may shorten it.
         self.session_ends_s = max(ends_s, self.session_ends_s) if self.is_new else ends_s
         return self.session_ends_s
 
     def expires_s(self) -> float:
-        """When it counts as dead unless it is heard of; NEVER while it waits for an answer."""
+        """When the session ends. NEVER while the member waits for an answer, unless it is new."""
         waits = self.join_ticket is not None or self.sync_ticket is not None
         return NEVER if waits and not self.is_new else self.session_ends_s
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Its metadata for that assignor; empty if it does not know the assignor."""
+        """The member's metadata for that assignor; empty if it does not support the assignor."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
@@ -112,7 +112,7 @@ class Member:
 
 
 class PendingId(NamedTuple):
-    """When a member id was given out, and when it expires unless its member joins; monotonic seconds."""
+    """When a member id was given out, and when it expires unless its member joins. Monotonic seconds."""
 
     since_s: float
     until_s: float
@@ -128,14 +128,14 @@ class Members:
     def __init__(self) -> None:
         self.by_id: dict[str, Member] = {}
         self.pending: dict[str, PendingId] = {}
-        """By member id, the oldest first."""
+        """Member id -> times, the oldest id first."""
         self.leader: str | None = None
         self.joining = 0
-        """How many wait for the answer to their JoinGroup."""
+        """Number of members that wait for the answer to their JoinGroup."""
         self.bytes = 0
-        """Their bytes in memory, roughly, with the pending ids."""
+        """Approximate bytes in memory of the members and the pending ids."""
         self.next_expiry_s = NEVER
-        """No session and no pending id ends before this time. A heartbeat leaves it as it is: it may be earlier than needed."""
+        """No session and no pending id ends before this time. It may be too early, because a heartbeat does not move it."""
         self._instances: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
 
@@ -143,11 +143,11 @@ class Members:
         return len(self.by_id)
 
     def of_instance(self, instance_id: str | None) -> str | None:
-        """The member id that a static member has now."""
+        """The current member id of a static member; None if there is none."""
         return None if instance_id is None else self._instances.get(instance_id)
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Is it a member, and, if static, the one that has the instance id now (KIP-345)?"""
+        """NONE if the id is a member's and, for a static member, the current one of the instance id (KIP-345)."""
         if instance_id is not None:
             current = self._instances.get(instance_id)
             if current is not None and current != member_id:
@@ -159,25 +159,25 @@ class Members:
     # -- ids that were given out
 
     def await_member(self, member_id: str, since_s: float, until_s: float) -> None:
-        """The id is given out."""
+        """Adds an id that is given out."""
         self.forget_pending(member_id)
         self.pending[member_id] = PendingId(since_s, until_s)
         self.bytes += PENDING_BYTES + getsizeof(member_id)
         self.next_expiry_s = min(self.next_expiry_s, until_s)
 
     def forget_pending(self, member_id: str) -> None:
-        """The id is used, or will not be."""
+        """Removes an id that is used now, or will not be."""
         if self.pending.pop(member_id, None) is not None:
             self.bytes -= PENDING_BYTES + getsizeof(member_id)
 
     def give_up_pending(self, member_id: str) -> None:
-        """The id will not be used. Without members and pending ids nothing expires."""
+        """Removes an id that will not be used. Without members and pending ids nothing expires."""
         self.forget_pending(member_id)
         if not self.by_id and not self.pending:
             self.next_expiry_s = NEVER
 
     def give_up_oldest_pending(self, given_before_s: float) -> bool:
-        """Forgets the oldest pending id. False: there is none, or it was given out after `given_before_s`."""
+        """Removes the oldest pending id. False: there is none, or it was given out after `given_before_s`."""
         oldest = next(iter(self.pending), None)
         if oldest is None or self.pending[oldest].since_s > given_before_s:
             return False
@@ -187,7 +187,7 @@ class Members:
     # -- sessions
 
     def touch(self, member: Member, now_s: float) -> None:
-        """The member is alive."""
+        """Starts the member's session again."""
         ends_s = member.touch(now_s)
         if ends_s < self.next_expiry_s:
             self.next_expiry_s = ends_s
@@ -197,7 +197,7 @@ class Members:
             self.remove(member_id)
 
     def expired(self, now_s: float) -> list[Member]:
-        """Whose sessions have ended, at most EXPIRED_AT_ONCE of them."""
+        """At most EXPIRED_AT_ONCE members whose sessions have ended."""
         return [member for member in self.by_id.values() if member.expires_s() <= now_s][:EXPIRED_AT_ONCE]
 
     def find_next_expiry(self, earliest_s: float = -NEVER) -> None:
@@ -208,7 +208,7 @@ class Members:
     # -- who is in it
 
     def add(self, member: Member) -> None:
-        """The first member becomes the leader. Its id is not pending any more."""
+        """Adds a member, whose id is not pending any more. The first member becomes the leader."""
         self.forget_pending(member.member_id)
         self.by_id[member.member_id] = member
         self.count(member)
@@ -219,7 +219,8 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Also a pending id. The caller answers what the member waits for. If the leader is removed, the oldest member leads."""
+        """Removes a member or a pending id. The caller answers the member's waiting requests. The oldest member follows a removed
+        leader."""
         self.forget_pending(member_id)
         member = self.by_id.pop(member_id, None)
         if member is None:
@@ -233,7 +234,7 @@ class Members:
             self.leader = next(iter(self.by_id), None)
 
     def rename(self, member: Member, new_id: str) -> None:
-        """A static member gets another member id; it keeps everything else, also the leadership."""
+        """Gives a static member another member id. It keeps everything else, including the leadership."""
         if self.leader == member.member_id:
             self.leader = new_id
         del self.by_id[member.member_id]
@@ -256,13 +257,13 @@ class Members:
         self.bytes += change
 
     def count(self, member: Member) -> None:
-        """Its size has changed."""
+        """Updates `bytes` after the member's size has changed."""
         size = member.size()
         self.bytes += size - member.counted_bytes
         member.counted_bytes = size
 
     def _lose_supporter(self, member: Member) -> None:
-        """Names that no member knows any more are removed: clients can send very many of them."""
+        """Removes names that no member supports any more: clients can send very many of them."""
         supporters = self._supporters
         for name in protocol_names(member.protocols):
             supporters[name] -= 1
@@ -272,14 +273,14 @@ class Members:
     # -- who waits
 
     def start_joining(self, member: Member, ticket: int) -> int | None:
-        """Its JoinGroup waits. Returns the ticket of an earlier JoinGroup that this one replaces."""
+        """Notes that the member's JoinGroup waits. Returns the ticket of an earlier JoinGroup that this one replaces, or None."""
         earlier = self.stop_joining(member)
         member.join_ticket = ticket
         self.joining += 1
         return earlier
 
     def stop_joining(self, member: Member) -> int | None:
-        """Its JoinGroup is about to be answered. Returns the ticket, None if it did not wait."""
+        """Notes that the member's JoinGroup is about to be answered. Returns its ticket; None if none was waiting."""
         ticket, member.join_ticket = member.join_ticket, None
         if ticket is not None:
             self.joining -= 1
@@ -289,7 +290,7 @@ class Members:
         return self.joining == len(self.by_id) and not self.pending
 
     def elect_joined_leader(self) -> bool:
-        """The leader stays if it has rejoined; else the oldest that has. False: nobody has."""
+        """Keeps the leader if it has rejoined; else elects the oldest member that has. False: no member has rejoined."""
         if self.leader is None or self.by_id[self.leader].join_ticket is None:
             joined = (member.member_id for member in self.by_id.values() if member.join_ticket is not None)
             elected = next(joined, None)
@@ -299,7 +300,7 @@ class Members:
         return True
 
     def clear(self) -> None:
-        """The group ends."""
+        """Removes everything, at the end of the group."""
         self.by_id.clear()
         self.pending.clear()
         self._instances.clear()
@@ -314,13 +315,14 @@ class Members:
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0) / 1000
 
     def support_any(self, protocols: Iterable[Protocol]) -> bool:
-        """Is one of the protocols known to all members?"""
+        """True if all members support one of the protocols."""
         return any(self._supporters[name] == len(self.by_id) for name in protocol_names(protocols))
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all members know; the most votes win, then the oldest member's.
+        """Each member votes for the first of its protocols that all members support. The most votes win; in a tie, the oldest
+        member's vote.
 
-        There is always such a protocol: a JoinGroup that would leave none is refused.
+        All members always share a protocol: a JoinGroup that would leave none is refused.
         """
         candidates = {name for name, supporters in self._supporters.items() if supporters == len(self.by_id)}
         votes = Counter(

@@ -1,7 +1,7 @@
-"""What a group is asked, what it answers, and what its coordinator has to do for it. Pure.
+"""Requests to a group, its answers, and its effects, which the coordinator carries out. Pure.
 
-A request that may wait has a `ticket`, a number that the coordinator chose. The answer names the ticket, now or after a later
-event. Times are monotonic seconds (`now_s`), durations milliseconds as on the wire.
+A request that may wait has a `ticket`, a number that the coordinator chose. The answer has the same ticket and is given at once or
+after a later event. Times are monotonic seconds (`now_s`), durations milliseconds as on the wire.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupSettings:
 
 
 class Protocol(NamedTuple):
-    """An assignor that a member knows, and the metadata for it: opaque bytes for the group's leader, a subscription for consumers."""
+    """An assignor that a member supports, and its metadata for the group's leader: opaque bytes, for consumers a subscription."""
 
     name: str
     metadata: bytes
@@ -38,7 +38,7 @@ class JoinRequest:
     """`member_id` is empty for a new member, which then gets the id `new_member_id`.
 
     `needs_member_id`: JoinGroup v4 and later. A new dynamic member gets its id first, and then joins with it (KIP-394).
-    `can_skip_assignment`: v9 and later (KIP-814). `reason`: why it joins, for the log.
+    `can_skip_assignment`: v9 and later (KIP-814). `reason`: why the member joins, for the log.
     """
 
     group_id: str
@@ -57,7 +57,7 @@ class JoinRequest:
 
 
 class JoinedMember(NamedTuple):
-    """A member, for the leader. `metadata` is that of the chosen protocol."""
+    """A member in the leader's answer. `metadata` is the member's for the chosen protocol."""
 
     member_id: str
     instance_id: str | None
@@ -123,7 +123,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A group as stored in `__consumer_offsets`. `state_since_ms`: wall clock, -1 unknown (values before v2)."""
+    """A group as stored in `__consumer_offsets`. `state_since_ms`: wall clock; -1: unknown (values before v2)."""
 
     protocol_type: str
     generation: int
@@ -148,7 +148,7 @@ class AnswerSync(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Effect: write this, and call `Group.stored(number, error, ...)` when it is below the high watermark, or failed."""
+    """Effect: write the group, and call `Group.stored(number, error, ...)` when the record is below the high watermark, or failed."""
 
     number: int
     metadata: GroupMetadata
@@ -158,9 +158,9 @@ Effect = AnswerJoin | AnswerSync | Store
 
 
 class CommittedOffset(NamedTuple):
-    """A group's position in a partition. `leader_epoch` -1: not known. `expire_timestamp_ms` None: the broker's retention counts.
+    """A group's position in a partition. `leader_epoch` -1: not known. `expire_timestamp_ms` None: the broker's retention applies.
 
-    `commit_timestamp_ms` is wall clock.
+    `commit_timestamp_ms` is wall clock time.
     """
 
     offset: int
@@ -175,7 +175,7 @@ FetchedOffset = CommittedOffset | ErrorCode | None
 
 
 class DescribedMember(NamedTuple):
-    """A member as DescribeGroups shows it. `metadata` is that of the chosen protocol; empty, as is `assignment`, unless Stable."""
+    """A member as DescribeGroups shows it. `metadata` is for the chosen protocol. It and `assignment` are empty unless Stable."""
 
     member_id: str
     instance_id: str | None

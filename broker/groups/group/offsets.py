@@ -1,11 +1,11 @@
-"""The offsets of one group: what is committed, what is being written, what has expired (CLI-2, INV-23). Pure.
+"""The offsets of one group: committed, being written, expired (CLI-2, INV-23). Pure.
 
-A commit is `begin`, the append of its record, and `complete` when the record is below the high watermark, or `fail`. Until then the
+A commit is `begin`, the append of its batch, and `complete` when the batch is below the high watermark, or `fail`. Until then the
 partition is pending, and OffsetFetch gets the old offset. Each offset has the log offset of its batch. The commit that is later in
 the log counts, even if its outcome arrives earlier, so memory always equals a load from the log.
 
-The offsets are tuples of numbers and strings, by topic and partition: Python's garbage collector does not track them. A million
-objects would make it stop the loop for a tenth of a second.
+The offsets are tuples of numbers and strings, by topic and partition: Python's garbage collector does not track them. With a million
+tracked objects it would stop the loop for a tenth of a second.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from broker.groups.group.messages import CommittedOffset
 from protocol.types import TopicPartition
 
 StoredOffset = tuple[int, int, int, str, int, int | None]
-"""The log offset of its batch, then the fields of a CommittedOffset."""
+"""The log offset of the commit's batch, then the fields of a CommittedOffset."""
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class PendingCommit:
-    """A commit that is being written. Equal to nobody but itself."""
+    """A commit that is being written. Compared by identity."""
 
     __slots__ = ("offsets",)
 
@@ -42,13 +42,14 @@ class GroupOffsets:
         self._by_topic: dict[str, dict[int, StoredOffset]] = {}
         self._pending: dict[PendingCommit, None] = {}
         self._pending_partitions: Counter[TopicPartition] = Counter()
-        """How many pending commits name the partition."""
+        """Number of pending commits that contain the partition."""
         self.bytes = 0
-        """The bytes of what is committed in memory, roughly."""
-        self._tombstones: dict[TopicPartition, int] = {}  # while commits are pending: earlier ones are void
+        """Approximate bytes of the committed offsets in memory."""
+        self._tombstones: dict[TopicPartition, int] = {}
+        """Partition -> log offset of its tombstone, while commits are pending. Commits before the tombstone do not count."""
 
     def __len__(self) -> int:
-        """How many offsets are committed."""
+        """Number of committed offsets."""
         return sum(map(len, self._by_topic.values()))
 
     def __iter__(self) -> Iterator[TopicPartition]:
@@ -61,7 +62,7 @@ class GroupOffsets:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is committed or pending. An EMPTY group without offsets is deleted (Kafka's hasOffsets)."""
+        """True if nothing is committed or pending. An EMPTY group without offsets is deleted (Kafka's hasOffsets)."""
         return not self._pending and not any(self._by_topic.values())
 
     def get(self, tp: TopicPartition) -> CommittedOffset | None:
@@ -69,25 +70,25 @@ class GroupOffsets:
         return None if stored is None else CommittedOffset(*stored[1:])
 
     def log_offset(self, tp: TopicPartition) -> int | None:
-        """Where in the log the batch of its commit is; None: nothing is committed."""
+        """The log offset of the batch of its commit; None: nothing is committed."""
         stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
         return None if stored is None else stored[0]
 
     def is_pending(self, tp: TopicPartition) -> bool:
-        """A commit of it is being written: UNSTABLE_OFFSET_COMMIT for requests that want stable offsets (KIP-447)."""
+        """True while a commit of the partition is being written: requests for stable offsets get UNSTABLE_OFFSET_COMMIT (KIP-447)."""
         return tp in self._pending_partitions
 
     # -- commits --------------------------------------------------------------------------------------------------
 
     def begin(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> PendingCommit:
-        """Call it before the append. `complete` or `fail` ends it, exactly once."""
+        """Called before the append. `complete` or `fail` ends the commit, exactly once."""
         commit = PendingCommit(offsets)
         self._pending[commit] = None
         self._pending_partitions.update(commit.offsets.keys())
         return commit
 
     def growth(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
-        """By how many bytes a commit of these would make it larger, roughly."""
+        """Approximate bytes that a commit of these offsets would add."""
         total = 0
         for tp, committed in offsets.items():
             stored = self._by_topic.get(tp.topic, {}).get(tp.partition)
@@ -107,7 +108,7 @@ class GroupOffsets:
         self._end(commit)
 
     def fail(self, commit: PendingCommit) -> None:
-        """It was not written, or that is unknown. The offsets committed before count."""
+        """The commit was not written, or its outcome is unknown. The offsets committed before it still count."""
         self._end(commit)
 
     def _end(self, commit: PendingCommit) -> None:
@@ -123,7 +124,7 @@ class GroupOffsets:
     # -- removal --------------------------------------------------------------------------------------------------
 
     def removed(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
-        """Their tombstones, from `log_offset` on, are below the high watermark. Later commits stay."""
+        """The partitions' tombstones, from `log_offset` on, are below the high watermark. Later commits stay."""
         for tp in partitions:
             offsets = self._by_topic.get(tp.topic, {})
             stored = offsets.get(tp.partition)
@@ -159,17 +160,17 @@ class GroupOffsets:
         state_since_ms: int,
         subscribed_topics: frozenset[str] | None,
     ) -> list[TopicPartition]:
-        """Which offsets have expired, by wall clock; never pending ones (KIP-211, KIP-496).
+        """The partitions whose offsets have expired by wall clock, without pending ones (KIP-211, KIP-496).
 
-        The other parameters describe the group: is its state EMPTY or STABLE, since when (-1: not known), which topics its
-        members have subscribed to (None: not known).
+        The other parameters describe the group: whether its state is EMPTY or STABLE, since when (-1: not known), and the topics
+        its members subscribe to (None: not known).
 
             no protocol type        offsets of consumers without membership: `retention_ms` after the commit
-            EMPTY                   `retention_ms` after it became empty, or after the commit if that time is not known
-            STABLE consumers        of topics to which nobody subscribes: `retention_ms` after the commit
+            EMPTY                   `retention_ms` after the group became empty, or after the commit if that time is not known
+            STABLE consumers        offsets of topics to which no member subscribes: `retention_ms` after the commit
             all else                none
 
-        An offset with its own expiry time expires then, if offsets of its group may expire at all.
+        An offset with its own expiry time expires at that time, if the group's state allows its offsets to expire at all.
         """
         subscribed: frozenset[str] = frozenset()
         since: Callable[[StoredOffset], int] = _commit_timestamp
@@ -194,18 +195,18 @@ class GroupOffsets:
     # -- loading --------------------------------------------------------------------------------------------------
 
     def of_topic(self, topic: str) -> dict[int, StoredOffset]:
-        """Partition -> offset. A load fills it, and calls `loaded` at the end."""
+        """Partition -> offset. A load fills the dict, and calls `loaded` at the end."""
         return self._by_topic.setdefault(topic, {})
 
     def loaded(self) -> None:
-        """Removes topics that had only tombstones."""
+        """Removes topics without offsets, and counts `bytes`."""
         for topic in [topic for topic, offsets in self._by_topic.items() if not offsets]:
             del self._by_topic[topic]
         self.bytes = sum(_size(stored[3]) for offsets in self._by_topic.values() for stored in offsets.values())
 
 
 def _size(metadata: str) -> int:
-    """Of one offset."""
+    """Approximate bytes of one offset."""
     return OFFSET_BYTES + getsizeof(metadata)
 
 

@@ -32,7 +32,7 @@ class Outbox:
         self._effects.append(AnswerSync(ticket, answer))
 
     def store(self, metadata: GroupMetadata) -> int:
-        """Returns the number under which the outcome comes back."""
+        """Returns the number under which the outcome is reported."""
         self._stores += 1
         self._effects.append(Store(self._stores, metadata))
         return self._stores

@@ -1,7 +1,7 @@
-"""The states of a classic consumer group, and every way from one to another (Kafka's `GroupState`). Pure.
+"""The states of a classic consumer group, and all transitions between them (Kafka's `GroupState`). Pure.
 
 A rebalance has two halves. In PreparingRebalance the members gather: their JoinGroups wait until all have joined, or the time is up.
-In CompletingRebalance the SyncGroups wait for the leader's assignment, and for that to be stored.
+In CompletingRebalance the SyncGroups wait until the leader's assignment has arrived and is stored.
 
 | state               | JoinGroup                                   | SyncGroup       | Heartbeat   | OffsetCommit of a member |
 |---------------------|---------------------------------------------|-----------------|-------------|--------------------------|
@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 
 class GroupState(Enum):
-    """The values are the names that clients are shown."""
+    """The values are the names that clients see."""
 
     EMPTY = "Empty"
     """No members. It may hold offsets."""
@@ -30,7 +30,7 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    """Deleted, or no longer led here. It stays Dead."""
+    """Deleted, or another broker leads the partition. A Dead group stays Dead."""
 
 
 class Cause(Enum):
@@ -92,7 +92,7 @@ TRANSITIONS: Mapping[tuple[GroupState, Cause], GroupState] = MappingProxyType(
 
 
 class IllegalTransition(AssertionError):
-    """A bug: the table has no such row."""
+    """A bug: `TRANSITIONS` has no such row."""
 
 
 def next_state(state: GroupState, cause: Cause) -> GroupState:

@@ -1,7 +1,7 @@
-"""A static member that comes back (KIP-345): it gets a new member id, mostly without a rebalance. Pure.
+"""A static member that rejoins after a restart (KIP-345) gets a new member id, usually without a rebalance. Pure.
 
 A restarted instance does not know its member id. It joins without one, and the old id is fenced at once. In a Stable group its
-JoinGroup waits until the new id is stored. If the store fails, the old id is back.
+JoinGroup waits until the new id is stored. If the store fails, the old id is restored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StaticReplacements:
         member.sync_due = False
         generations.rejoin(member, request, ticket)
         if generations.state is GroupState.COMPLETING_REBALANCE:
-            # The leader may know the old id already, and would assign to that.
+            # The leader may know the old id already, and would assign to it.
             generations.start_rebalance(Cause.MEMBER_CHANGED)
         elif generations.state is GroupState.STABLE:
             if self._members.select_protocol() != generations.protocol_name:
@@ -65,12 +65,12 @@ class StaticReplacements:
         if error is not ErrorCode.NONE:
             for later in self._by_store.values():
                 if later.before.member_id == replacement.member_id:
-                    # The member was replaced again. If that fails too, the last stored id comes back.
+                    # The member was replaced again. If that fails too, the last stored id is restored.
                     later.before, later.leader_before = replacement.before, replacement.leader_before
         member = self._members.by_id.get(replacement.member_id)
         waits = member is not None and member.join_ticket == replacement.ticket
         if member is None or not waits or self._generations.state is not GroupState.STABLE:
-            # It is answered already, or takes part in a rebalance that will answer it.
+            # The JoinGroup is answered already, or waits in a rebalance that will answer it.
             return True
         self._members.stop_joining(member)
         self._members.touch(member, self._at.now_s)
@@ -82,11 +82,11 @@ class StaticReplacements:
         return True
 
     def _joined_again(self, member: Member, replacement: _Replacement) -> JoinAnswer:
-        """The generation continues. A leader that comes back must not assign again: nobody would learn its assignment."""
+        """The generation continues. A leader that rejoins must not assign again: no member would receive its assignment."""
         answer = self._generations.joined(member)
         if replacement.can_skip_assignment:
             return replace(answer, skip_assignment=member.member_id == self._members.leader)
-        # Before KIP-814 the answer names the leader's old id: the member then takes itself for a follower.
+        # Before KIP-814 the answer has the leader's old id, so that the member does not act as leader.
         return replace(answer, leader=replacement.leader_before or NO_MEMBER, members=())
 
     def _undo(self, member: Member, before: Member) -> None:

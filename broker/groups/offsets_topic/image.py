@@ -1,10 +1,10 @@
 """The groups and offsets in one partition of `__consumer_offsets`, read from start to end. Pure.
 
-The last record of a key counts, and a tombstone removes it. Offsets of a transaction count from its marker on; without a marker
-they are left out. Records of an unknown version are skipped and counted; they stay in the log.
+The last record of a key counts; a tombstone removes the key. Offsets of a transaction count when its commit marker is read. Without
+a marker they are left out. Records of an unknown version are skipped and counted; they stay in the log.
 
-A million offsets are read in about four seconds, so the work for one is short. All offsets of a group in a topic have the same
-key bytes before the partition number. These bytes lead directly to the place of the offsets; no string is made of them.
+A million offsets are read in about four seconds, so the work per offset is short. All offsets of a group in a topic have the same
+key bytes before the partition number. These bytes are the key to the `Slot` of the offsets; they are not decoded each time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.kafka.keyed_records import keyed_records
 from protocol.kafka.record_batch import DECOMPRESSED_SIZE_MAX, BatchHeader, Buffer, iter_batches, unpacked
 
 RECORDS_PER_STEP = 50
-"""After so many records the caller may look at the time."""
+"""Records after which the caller may check the time."""
 COMMIT_MARKER = 1
 
 _MARKER = struct.Struct(">hh")
@@ -38,11 +38,11 @@ _PARTITION = struct.Struct(">i")
 Slot = dict[int, StoredOffset]
 """Partition -> offset, of one group in one topic."""
 TransactionalOffset = tuple[Slot, int, StoredOffset | None]
-"""Its slot, its partition, and the offset; None: a tombstone."""
+"""The slot, the partition, and the offset (None: a tombstone)."""
 
 
 class OffsetsImage:
-    """`steps` fills it, then `groups` gives out what it has. `skipped` counts the skipped records by kind.
+    """`steps` fills the image, then `groups` yields its groups. `skipped` counts the skipped records by kind.
 
     `first_errors` says why the first record of each kind could not be read.
     """
@@ -58,7 +58,7 @@ class OffsetsImage:
 
     @property
     def open_transactions(self) -> int:
-        """How many producers have offsets without a marker; these are left out."""
+        """Number of producers that have offsets without a marker. These offsets are left out."""
         return len(self._open)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class OffsetsImage:
             self._skip_value("committed offsets", error)
 
     def _slot_of(self, key: bytes | None, value: bytes | None) -> Slot | None:
-        """The slot for the first offset of a group in a topic; None: the record is no offset, and is done."""
+        """The slot for the first offset of a group in a topic. None: the record is not an offset, and is dealt with here."""
         try:
             decoded = decode_key(key)
             if isinstance(decoded, GroupKey):
@@ -145,7 +145,7 @@ class OffsetsImage:
     # -- transactions ---------------------------------------------------------------------------------------------
 
     def _take_transactional(self, header: BatchHeader, data: bytes) -> None:
-        """Kept apart until the marker. Transactions commit only offsets."""
+        """Keeps the offsets apart until the marker. Transactions commit only offsets."""
         pending = self._open.setdefault(header.producer_id, {})
         for key, value in keyed_records(data, header.record_count):
             slot = self._slots.get(key[:-4]) if key is not None else None

@@ -1,9 +1,9 @@
 """From gaining a partition of `__consumer_offsets` to serving its groups (LAI-5, BUG-25).
 
 1. `OffsetsReader` reads the log, one partition after the other, in short time slices.
-2. The load waits until the log's end is below the high watermark. A new leader may hold commits that nobody has acknowledged. If it
+2. The load waits until the log's end is below the high watermark. A new leader may have commits that are not acknowledged. If it
    dies before they are replicated they are lost, so no client may see them yet.
-3. The groups are made from what was read, in time slices. Member sessions restart, so a coordinator move expels nobody.
+3. The groups are made from the records read, in time slices. Member sessions restart, so a coordinator move expels nobody.
 
 Until then the coordinator answers COORDINATOR_LOAD_IN_PROGRESS. Each step first checks that the partition is still owned. A load
 that started before the partition was lost is discarded, even if the partition was gained again.
@@ -36,20 +36,20 @@ log = logging.getLogger(__name__)
 LOAD_SLICE_S = 0.0015
 """How long a load keeps the loop."""
 READ_BYTES_MAX = 256 * 1024
-"""A larger read into memory that was never touched would take longer than a slice."""
+"""Bytes of one read. A larger read into memory that was never touched would take longer than a slice."""
 GONE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE)
 """Errors of a read from a log that this broker does not lead any more."""
 READ_AGAIN_S = 1.0
-"""After a disk error that may pass."""
+"""Wait after a disk error that may pass."""
 RETRY_S = 1.0
-"""After a log that could not be read."""
+"""Wait before a log that could not be read is loaded again."""
 REPLICATION_WAIT_MS = 5_000
-"""How often a load that waits for the replicas is logged."""
+"""How often a load that waits for the in-sync replicas is logged."""
 
 StoredGroup = tuple[str, GroupMetadata | None, GroupOffsets]
 """Group id, the stored group (None: only its offsets are stored), its offsets."""
 Sink = Callable[[str, GroupMetadata | None, GroupOffsets], None]
-"""Gets the parts of each StoredGroup."""
+"""Called with the parts of each StoredGroup."""
 
 
 class Replicas(Protocol):
@@ -59,12 +59,12 @@ class Replicas(Protocol):
 
 
 class LoadListener(Protocol):
-    """Hears of the groups of a partition, while it is owned."""
+    """Receives the groups of a partition, while the partition is owned."""
 
     def group_loaded(self, owned: OwnedPartition, stored: StoredGroup) -> None: ...
 
     def partition_loaded(self, owned: OwnedPartition) -> None:
-        """After its last group."""
+        """Called after the last group."""
 
 
 class OffsetsReader:
@@ -79,10 +79,10 @@ class OffsetsReader:
         self._buffer_bytes = buffer_bytes
 
     async def load(self, partition: int, is_current: Callable[[], bool], sink: Sink) -> bool:
-        """Reads the partition, then gives each group to `sink`. False: the load was given up, because `is_current` is false or
-        this broker does not lead the partition; then the groups in the sink are void.
+        """Reads the partition, then passes each group to `sink`. False: the load was given up, because `is_current` is false or
+        this broker does not lead the partition. The groups in the sink must then be discarded.
 
-        Raises KafkaError for a log that cannot be read. Without it the coordinator would answer old offsets.
+        Raises KafkaError if the log cannot be read: with a part of the log, the coordinator would answer old offsets.
         """
         began = self._clock.monotonic()
         tp = TopicPartition(OFFSETS_TOPIC, partition)
@@ -153,7 +153,7 @@ class OffsetsReader:
                 if self._led(tp) is not partition_log:
                     return None
         except KafkaError as error:
-            # The disk failed; or the log was closed, or cut, which happens to followers only.
+            # The disk failed, or the log was closed, or it was truncated, which happens to followers only.
             if error.code in GONE:
                 return None
             raise
@@ -210,7 +210,7 @@ class GroupLoading:
         try:
             is_whole = await self._reader.load(owned.number, lambda: owned.is_owned, lambda *group: found.append(group))
         except KafkaError as error:
-            # The groups are not served without their log: clients would get old offsets (BUG-25).
+            # Groups are not served before their log is read: clients would get old offsets (BUG-25).
             log.error("%s-%d cannot be loaded, trying again: %s", OFFSETS_TOPIC, owned.number, error)
             self._timers.call_later(RETRY_S, self.start, owned)
             return
@@ -231,7 +231,7 @@ class GroupLoading:
             log.warning("%s-%d is read, its groups wait for the in-sync replicas", OFFSETS_TOPIC, owned.number)
             self._await_replicas(owned, found, end_offset)
         elif error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            # All in-sync replicas have it. They may be too few for new commits; the old commits count.
+            # All in-sync replicas have the log. They may be too few for new commits, but the old commits count.
             self._sliced.for_each(found, lambda group: self._take_if_current(owned, group), lambda: self._end(owned))
         # Else the partition is lost, and `leadership_changed` will follow.
 

@@ -1,9 +1,9 @@
-"""Which partitions of `__consumer_offsets` this broker leads, and so which groups are its own (LAI-5).
+"""Which partitions of `__consumer_offsets` this broker leads, and thus which groups it coordinates (LAI-5).
 
     gained -> loading (`loading.py`) -> served -> lost
 
-A loss takes effect at once, in each state. A partition that is gained again is another `OwnedPartition`, and pending work for the
-earlier one is discarded. A leader that stays leader in a new epoch keeps its groups: no other broker has led meanwhile.
+A loss takes effect at once, in each state. A partition that is gained again is a new `OwnedPartition`, and pending work for the
+earlier one is discarded. A leader that stays leader in a new epoch keeps its groups: no other broker has led in between.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FOLLOWERS_SILENCE_S_MAX = 2.0
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """The partition whose leader coordinates the group, as Kafka's clients and brokers see it: Java's hash of the string."""
+    """The partition whose leader coordinates the group, as in Kafka: by Java's hash of the group id."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     number = 0
     for at in range(0, len(units), 2):
         number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    # Utils.abs: the sign bit's own value becomes 0, every other negative number its opposite.
+    # As Utils.abs: Integer.MIN_VALUE becomes 0, every other negative number is negated.
     if number >= 0x80000000:
         number = 0 if number == 0x80000000 else 0x100000000 - number
     return number % partitions
 
 
 class GroupOwnership:
-    """Iterates over the owned partitions, loaded or not. `groups_lost` is called for the groups of each partition that is lost."""
+    """Iterates over the owned partitions, loaded or not. `groups_lost` is called with the groups of each partition that is lost."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class GroupOwnership:
         return self._owned.get(self.partition_of(group_id))
 
     def may_have_a_successor(self, owned: OwnedPartition) -> bool:
-        """Neither ZooKeeper nor all in-sync replicas were heard of lately. Another leader may have newer offsets by now."""
+        """True if neither ZooKeeper nor all in-sync replicas were heard from lately. Another leader may have newer offsets by now."""
         if self._lease.is_proven():
             return False
         partition = self._replicas.partitions.get(TopicPartition(OFFSETS_TOPIC, owned.number))
@@ -105,7 +105,7 @@ class GroupOwnership:
             self._lost(tp.partition)
 
     async def close(self) -> None:
-        """All partitions are lost, and none is gained any more."""
+        """Gives up all partitions. None is gained afterwards."""
         self._is_closed = True
         for number in list(self._owned):
             self._lost(number)

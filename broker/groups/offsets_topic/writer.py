@@ -1,7 +1,7 @@
 """Appends to `__consumer_offsets`: groups, commits, tombstones (CLI-2, INV-23).
 
 Appends go through the replica manager with acks=all. `respond` is called when the records are below the high watermark, or
-failed. It is always called, since the caller has noted the write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
+failed. It is always called, since the caller has marked the write as pending: an exception becomes UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GROUP_ERRORS = {
     **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ErrorCode.INVALID_REQUEST: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""The error of an append -> the error for the group (GroupMetadataManager.storeGroup). Others stay as they are."""
+"""The error of an append -> the error for the group (GroupMetadataManager.storeGroup). Other errors stay as they are."""
 COMMIT_ERRORS = {
     **_UNAVAILABLE,
     **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
@@ -111,7 +111,7 @@ class OffsetsWriter:
     def commit(
         self, partition: int, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], respond: Appended
     ) -> None:
-        """All in one batch. `respond` gets the error for the committer (COMMIT_ERRORS)."""
+        """Appends all offsets in one batch. `respond` gets the error for the committer (COMMIT_ERRORS)."""
         try:
             records = [(encode_offset_key(group_id, tp), encode_offset_value(at)) for tp, at in offsets.items()]
         except KafkaError as error:
@@ -132,10 +132,10 @@ class OffsetsWriter:
         *,
         with_group: bool = False,
     ) -> None:
-        """Tombstones for these offsets, and for the group. If one batch cannot hold them, several follow each other directly.
+        """Appends tombstones for these offsets and, `with_group`, for the group: in one batch, or in several without a pause.
 
         `respond` is called after all batches. It gets the first append error as it is, or the offset of the first batch (-1:
-        there was nothing to remove). Commits below that offset are removed, commits above it are newer.
+        there was nothing to remove). Commits below that offset are removed; commits above it are newer.
         """
         try:
             keys = [encode_offset_key(group_id, tp) for tp in offsets]
@@ -162,7 +162,8 @@ class OffsetsWriter:
             self.append(partition, [(key, None) for key in batch], appended)
 
     def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], respond: Appended) -> None:
-        """One batch of (key, value; None: a tombstone). `respond` gets the append's own error, now or later, exactly once."""
+        """Appends one batch of (key, value); a value of None is a tombstone. Calls `respond` with the append's own error, now or
+        later, exactly once."""
         tp = TopicPartition(OFFSETS_TOPIC, partition)
         is_answered = False
 
@@ -185,7 +186,7 @@ class OffsetsWriter:
             )
         except Exception:
             if is_answered:
-                raise  # It is the answer's own exception.
+                raise  # `respond` raised it.
             log.exception("%s: an append failed", tp)
             answer(ErrorCode.UNKNOWN_SERVER_ERROR, -1)
 
