@@ -40,7 +40,7 @@ class LoopTurns(Collector):
         longest.add_metric([times.longest_call], times.longest_s)
         yield longest
         turns = HistogramMetricFamily(
-            "ottla_loop_turn_seconds", "Turns of the event loop that a timer each 10 ms has seen"
+            "ottla_loop_turn_seconds", "Turns of the event loop that a timer each 20 ms has seen"
         )
         bounds = [*map(str, BUCKETS_S), "+Inf"]
         buckets, seen = [], 0
