@@ -1,1 +1,1 @@
-"""The command `ottla` and what it does: clusters on this machine, administration, load replay."""
+"""The command `ottla`: clusters on this machine, administration, load replay."""

@@ -1,4 +1,4 @@
-"""Where the cluster is: `--bootstrap-server`, else the environment variable, else the local run directory."""
+"""Finds the cluster: by `--bootstrap-server`, else by the environment variable, else by the local run directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_directory_zookeeper(run_directory: Path = DEFAULT_RUN_DIRECTORY) -> str 
 
 
 def client_endpoints(properties: Mapping[str, str]) -> list[str]:
-    """The addresses for clients: the advertised listeners, else the listeners, without the control plane's."""
+    """The addresses for clients: the advertised listeners, or the listeners if none are advertised, without the control plane's."""
     control_plane = properties.get("control.plane.listener.name", DEFAULT_CONTROL_PLANE_LISTENER)
     listeners = properties.get("advertised.listeners") or properties.get("listeners", "")
     endpoints = []

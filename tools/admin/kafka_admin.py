@@ -59,7 +59,7 @@ class KafkaAdmin:
             raise AdminError(f"{source}{error_text(problem)}") from None
 
     def _connect_anew(self) -> None:
-        """Makes a new client, which looks up leaders and coordinators; the old one may keep using those it knew."""
+        """Makes a new client, which looks up leaders and coordinators again; the old client may keep using outdated ones."""
         self._client = AdminClient(self._settings)
 
     # reading

@@ -173,7 +173,7 @@ class KafkaPythonAdmin:
             except NotServed:
                 raise
             except AdminError:
-                continue  # it has just died; its replicas are unknown now
+                continue  # the broker has just died; its replicas are unknown now
             for directory in described[0]["log_dirs"]:
                 for topic in directory["topics"]:
                     for replica in topic["partitions"]:
@@ -319,7 +319,7 @@ class KafkaPythonAdmin:
                 if time.monotonic() >= deadline:
                     raise AdminError(f"{what}: {_text(problem)}; {advice}") from None
                 time.sleep(RETRY_PAUSE_S)
-                # The old client keeps asking the broker that it knew; a new one looks it up.
+                # The old client keeps asking the old controller or coordinator; a new client looks it up again.
                 self._client.close()
                 self._client = self._connected()
             except KafkaError as problem:

@@ -110,7 +110,7 @@ class DirectoryMoves:
         return [DirectoryOutcome(replica, target, places.get(replica, Place())) for replica, target in targets.items()]
 
     def wait(self, targets: Mapping[Replica, str]) -> list[DirectoryOutcome]:
-        """Waits until none of them moves any more. Raises AdminError."""
+        """Waits until all moves have ended. Raises AdminError."""
         while True:
             found = self.outcomes(targets)
             if not any(outcome.is_under_way for outcome in found):

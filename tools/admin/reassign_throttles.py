@@ -15,7 +15,7 @@ LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 DIRECTORY_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, DIRECTORY_RATE)
-"""All configs that are removed at the end, whichever were set, as Kafka's tool does."""
+"""All configs that are removed at the end, set or not, as in Kafka's tool."""
 
 
 class Move(NamedTuple):

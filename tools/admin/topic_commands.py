@@ -219,7 +219,7 @@ def alter(
             raise AdminError(f"topic {name!r} does not exist; `ottla topic list` shows the topics")
         if present is not None:
             check_partition_count(name, present, total)
-            # What can be taken back comes first: partitions cannot.
+            # Config changes come first, because they can be undone: added partitions cannot be removed.
             if changes:
                 admin.alter_topic_configs(name, changes)
             if total is not None:

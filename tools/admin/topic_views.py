@@ -61,7 +61,7 @@ class TopicView:
 
     @property
     def replication_factor(self) -> int:
-        """The first partition's, as in Kafka's tool."""
+        """The first partition's replication factor, as in Kafka's tool."""
         return self.partitions[0].replication_factor if self.partitions else 0
 
     @property

@@ -9,7 +9,7 @@ count as the controller's time; it does use one of the machine's cores, as ZooKe
 * **a few of many**: the cost of one event in this cluster: a broker with ten partitions dies, an ISR changes, or a topic of one
   partition is created. The cost must depend only on what changed.
 
-"told" is the time from winning the election (or from the cause of the event) to the last broker's last acknowledgement.
+"told" is the time from the won election (or from the cause of the event) to the last acknowledgement of any broker.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ async def connect(host: str, port: int, totals: Totals) -> Member:
 
 
 async def make_topic(host: str, port: int) -> None:
-    """Asks for a coordinator, which creates `__consumer_offsets`, until there is one."""
+    """Sends FindCoordinator, which creates `__consumer_offsets`, until the answer names a coordinator."""
     member = await connect(host, port, Totals())
     while True:
         answer = await member.call(ApiKey.FIND_COORDINATOR, 3, {"key": "any", "key_type": 0})
@@ -266,7 +266,7 @@ async def run(host: str, port: int, pid: int, load: Load) -> None:
 
 
 def allow_connections(count: int) -> None:
-    """Raises the limit for this process and the broker that it starts. Raises ClickException."""
+    """Raises the limit of open files for this process and the broker that it starts. Raises ClickException."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1000
     if hard != resource.RLIM_INFINITY and hard < wanted:

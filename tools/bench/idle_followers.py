@@ -46,7 +46,7 @@ def settle(cluster: LocalCluster) -> None:
 
 
 def total_cpu(cluster: LocalCluster) -> dict[int, float]:
-    """CPU seconds of each broker until now."""
+    """CPU seconds that each broker has used until now."""
     return {broker: cpu_seconds(cluster.pid(broker)) for broker in cluster.broker_ids}
 
 

@@ -121,7 +121,7 @@ async def commit(connection: Connection, body: Mapping[str, Any]) -> None:
 
 
 async def ask_until_loaded(cluster: LocalCluster, broker: int, group: int) -> dict[str, float]:
-    """Error -> seconds from now until it was last the answer; NONE means that the offsets are loaded."""
+    """Error -> seconds from the call to the last answer with that error; NONE means that the offsets are loaded."""
     connection = await Connection.to(cluster, broker)
     body = {
         "group_id": group_name(group),
@@ -145,7 +145,7 @@ async def ask_until_loaded(cluster: LocalCluster, broker: int, group: int) -> di
 
 
 async def probe(connection: Connection, delays_ms: list[float]) -> None:
-    """Sends heartbeats until cancelled; measures each answer, an error, from when its request was due."""
+    """Sends heartbeats until cancelled; measures each answer, also an error, from the time at which its request was due."""
     due = time.perf_counter()
     body = {"group_id": group_name(0), "generation_id": 1, "member_id": "nobody", "group_instance_id": None}
     while True:

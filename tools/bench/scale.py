@@ -282,7 +282,7 @@ class ScaleBench:
 
     @contextmanager
     def _phase(self, name: str, untouched: int | None = None) -> Iterator[Phase]:
-        """`untouched` is the broker whose own partitions are touched; None: no partition of the load is."""
+        """`untouched` is the broker whose partitions the phase affects; None if it affects no partition of the load."""
         self._say(f"{self._partitions} partitions: {name}")
         phase = Phase(name, self._partitions)
         if self._turns is not None:

@@ -16,7 +16,7 @@ class Delivery(Enum):
 
     ACKNOWLEDGED = "acknowledged"
     SENT = "sent"
-    """With acks=0: it is unknown whether the record was written."""
+    """Sent with acks=0: it is unknown whether the record was written."""
     BAD = "malformed"
     """Not a valid record: never sent."""
     REFUSED = "refused"

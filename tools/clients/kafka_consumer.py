@@ -171,7 +171,7 @@ class KafkaConsumer:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether every partition that is read here has been read to its end."""
+        """Whether every partition that this consumer reads has been read to its end."""
         return self.is_assigned and {place.partition for place in self._client.assignment()} <= self._at_end
 
     def printed(self, message: Message) -> None:
@@ -179,7 +179,7 @@ class KafkaConsumer:
         try:
             self._client.store_offsets(message)
         except KafkaException as problem:
-            # The partition moved to another member in between, which reads the records again that were printed here.
+            # Meanwhile the partition moved to another member, which reads again the records that were printed here.
             self._warn(
                 f"offset {message.offset()} of partition {message.partition()} can no longer be committed here: "
                 f"{error_text(problem)}"

@@ -129,7 +129,7 @@ class KafkaProducer:
         return len(self._client)
 
     def give_up(self) -> None:
-        """Gives every line without an outcome one: unknown, or not sent."""
+        """Sets the outcome of every line that has none: unknown, or not sent."""
         self._client.purge(in_queue=True, in_flight=True, blocking=True)
         while self.serve(QUEUE_FULL_WAIT_S):
             pass

@@ -13,7 +13,7 @@ LINE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class LineTooLong(ValueError):
-    """There is no newline within LINE_BYTES_MAX."""
+    """A line has no newline within LINE_BYTES_MAX."""
 
 
 def lines_of(stream: BinaryIO, wait_s: float) -> Iterator[bytes | None]:

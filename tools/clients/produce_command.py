@@ -218,7 +218,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        stream = Path(file).open("rb")  # noqa: SIM115  errors while it is used are not of the opening
+        stream = Path(file).open("rb")  # noqa: SIM115  later errors are not errors of `open`
     except OSError as problem:
         raise AdminError(f"{file}: {problem.strerror}") from None
     with stream:

@@ -97,7 +97,7 @@ def start(
         except NotServing:
             raise  # its logs are kept
         except BaseException:
-            local.undo_create()  # it never served: the next attempt, with other options, starts from nothing
+            local.undo_create()  # it never served: remove it, so that the next attempt may use other options
             raise
         try:
             for warning in local.unknown_settings():

@@ -251,7 +251,7 @@ class LocalCluster:
         last = [process for process in brokers if controller_id >= 0 and process is self._process(controller_id)]
         late = stop_all([process for process in brokers if process not in last], timeout) + stop_all(last, timeout)
         if self.zookeeper is not None:
-            self.zookeeper.kill()  # its data is in its transaction log, so it needs no clean shutdown
+            self.zookeeper.kill()  # ZooKeeper's data is in its transaction log, so it needs no clean shutdown
         return [process.name for process in late]
 
     # one broker

@@ -71,5 +71,5 @@ class _Starter:
     def _die_with_owner(self) -> None:
         """Runs in the new process, before it becomes the server."""
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._owner:  # the owner ended before the kernel was told
+        if os.getppid() != self._owner:  # the owner ended before prctl was called
             os._exit(OWNER_IS_GONE)

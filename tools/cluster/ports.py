@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now. An address of another machine counts as free; others check that."""
+    """Whether a server could listen on that address now. An address of another machine counts as free; others check that."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -12,7 +12,7 @@ import signal
 
 
 class ProcessHandle:
-    """The process that has the pid when this is made. Check what it is *afterwards*: then that process gets the signals."""
+    """The process that has the pid when the handle is made. Check *afterwards* which process it is: then that process gets the signals."""
 
     def __init__(self, pid: int) -> None:
         """Raises ProcessLookupError if there is no such process."""

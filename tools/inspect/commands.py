@@ -22,7 +22,7 @@ from tools.terminal import echo_lines
 
 ATTEMPTS = 4
 PAUSE_S = 0.5
-"""Seconds between looks: a change on its way from ZooKeeper to the brokers is not reported, only lasting differences."""
+"""Seconds between two comparisons. Only lasting differences are reported, not a change on its way from ZooKeeper to the brokers."""
 
 
 @click.group()

@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class LogFacts:
-    """What comparing replicas needs of one. `digests`: base offset -> (last offset, epoch, CRC field, file, position)."""
+    """The facts of one replica for a comparison. `digests`: base offset -> (last offset, epoch, CRC field, file, position)."""
 
     directory: Path
     topic_id: str | None = None

@@ -8,13 +8,13 @@ UTC time. The table contains these times only indirectly; the rules (which hold 
   moment's wall clock reading again, where midnight is written 2400.
 - **Arrival.** `arr_time` is a wall clock reading at the destination, without a date. The plane was `air_time` minutes
   in the air, so the arrival is the first moment, not before departure + air time, at which the destination's clock
-  shows `arr_time` (taxiing takes 5 to 235 minutes in the table, never a day). That is right across midnight, time zones
+  shows `arr_time` (taxiing takes 5 to 235 minutes in the table, never a day). The rule holds across midnight, time zones
   and the two changes of daylight saving time. (One flight of March 10, B6 35, landed at 02:03 by the table, a reading
   that was skipped that night: taken as standard time.)
 - **Cancelled** flights (no `dep_time`) have no events. **Diverted** ones (no `arr_time` or no `air_time`) only depart: the table
 does not have the place and time of their landing.
 - **Time zones** come from the airport table's `tzone`. Four destinations are not in it: BQN, PSE and SJU are on Puerto
-  Rico, STT is on Saint Thomas, which keeps the same time (America/Puerto_Rico). An airport whose row has no `tzone`
+  Rico, STT is on Saint Thomas, which has the same time (America/Puerto_Rico). An airport whose row has no `tzone`
   falls back to its fixed offset `tz` (hours). No destination of 2013 needs that.
 """
 

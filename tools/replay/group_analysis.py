@@ -2,7 +2,7 @@
 
 A **pause** of the group corresponds to an outage for writers: a window in which the group read nothing of a partition although
 at least one event was due. It starts at the previous read, or when the oldest waiting event became due if that was later, and
-ends with the next read. So it includes the election of a new leader, the members' search for it, and a rebalance.
+ends with the next read. A pause therefore includes the election of a new leader, the members' search for it, and a rebalance.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def analyse_group(
 
 
 def rebalances(members: Iterable[dict[str, Any]], since: float) -> int:
-    """The group's generations from then on: a member gets one assignment in each generation."""
+    """The group's generations since that time: a member gets one assignment in each generation."""
     return max((sum(at >= since for at in member["assigned_at"]) for member in members), default=0)
 
 

@@ -158,7 +158,7 @@ def choose_name(bootstrap_servers: str, base: str, broker: int | None) -> tuple[
 
 
 def read_group(output: OutputDirectory) -> tuple[dict[str, Any], list[GroupRead]] | None:
-    """What `finish` wrote; None if no group read along."""
+    """The results that `finish` wrote; None if no group read along."""
     if not (output.group.exists() and output.group_reads.exists()):
         return None
     facts: dict[str, Any] = json.loads(output.group.read_text())

@@ -48,7 +48,7 @@ class LeaderKill:
         self.faults: list[Fault] = []
 
     def step(self, elapsed_s: float) -> None:
-        """Does what is due. Called often."""
+        """Carries out the steps that are due. Call it often."""
         if not self.faults and elapsed_s >= KILL_AT * self._duration_s:
             self._kill()
         elif len(self.faults) == 1 and elapsed_s >= RETURN_AT * self._duration_s:

@@ -45,7 +45,7 @@ def partitions_of_reader(reader: int, reader_count: int, partition_count: int) -
 
 
 def busiest_partition(keys: Mapping[bytes, int], partition_count: int) -> int:
-    """The partition with the most events (key -> number of events): a lost leader shows there at once."""
+    """The partition with the most events (key -> number of events), where the loss of a leader is visible at once."""
     load = [0] * partition_count
     for key, events in keys.items():
         load[partition_of(key, 0, partition_count)] += events

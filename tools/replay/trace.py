@@ -4,7 +4,7 @@
 |----------|--------------------|--------------------------------------------------------------------------------|
 | time     | timestamp[us, UTC] | when the operation happened in the recorded stream                              |
 | op       | string             | `produce` or `fetch`                                                            |
-| client   | string             | whose operation it was; the operations of one client are replayed in order      |
+| client   | string             | the client of the operation; operations of one client are replayed in order     |
 | topic    | string             | as recorded; a replay sends everything to the topic of its option                  |
 | partition| int32              | -1: by the key, with confluent-kafka's default partitioner                       |
 | records  | int32              | records in the operation                                                        |
