@@ -75,7 +75,7 @@ class FetchParams(NamedTuple):
             return self
         if self.replica_id >= 0 and room < ROOM_OF_FOLLOWERS:
             room = ROOM_OF_FOLLOWERS
-        # An answer has whole batches only, so it can be smaller than its room: half of it is enough.
+        # An answer has whole batches only, so it can be smaller than its room: half the room completes the fetch.
         return self._replace(max_bytes=min(self.max_bytes, room or NO_ROOM), min_bytes=min(self.min_bytes, room // 2))
 
 

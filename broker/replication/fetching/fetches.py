@@ -74,7 +74,7 @@ class Fetches:
         self._touched: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
         self.is_turn_due = False
-        """Partitions were touched; parked fetches have not looked at all of them yet."""
+        """Partitions were touched, and a later turn of the loop handles them."""
 
     def __len__(self) -> int:
         """Fetches that are parked now."""

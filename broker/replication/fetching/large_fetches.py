@@ -48,7 +48,7 @@ class LargeFetch:
 
     @property
     def min_bytes(self) -> int:
-        """The fetch is answered when it has so many bytes."""
+        """The fetch is answered at once if it has this many bytes."""
         return self._params.min_bytes
 
     def complete_now(self) -> bool:
