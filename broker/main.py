@@ -4,7 +4,7 @@ start  log directories -> ZooKeeper -> cluster id -> ports bound -> control list
 stop   leaderships moved away -> groups given up -> controller resigns -> waiters answered, clients closed -> logs flushed
        -> session closed
 
-Only this module creates threads, reads clocks, or connects parts with each other.
+Only this module connects the parts with each other.
 """
 
 from __future__ import annotations
