@@ -4,7 +4,7 @@ start  log directories -> ZooKeeper -> cluster id -> ports bound -> control list
 stop   leaderships moved away -> groups given up -> controller resigns -> waiters answered, clients closed -> logs flushed
        -> session closed
 
-Only this module creates threads, reads clocks, or connects parts with each other.
+Only this module connects the parts with each other.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ EVENT_LOG_NAME = "events.jsonl"
 METADATA_TIMEOUT_S = 10.0
 DESCRIPTOR_LIMIT_LOOK_S = 1.0
 FEW_CONNECTIONS = 100
-"""If there is room for fewer, the start logs a warning."""
+"""If the limit of open files allows fewer client connections, the broker logs a warning."""
 FIRST_ASKED = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR)
 """Requests that nearly every client sends as soon as it is connected."""
 UNCLEAN_KEY = "unclean.leader.election.enable"
 GC_THRESHOLDS = (50_000, 5, 200)
-"""Requests create many short-lived objects and no cycles: the default would look for garbage hundreds of times a second. The second
-generation has at most 300,000 objects, which takes 15 ms: a large request creates as many, and they live until it is answered."""
+"""Requests create many short-lived objects and no cycles: the default would collect garbage hundreds of times a second. To collect the
+second generation, at most 300,000 objects, takes 15 ms. One large request creates as many, and they live until it is answered."""
 THREAD_SWITCH_S = 0.0005
 """How long a computing thread may delay the loop each time that the loop returns from a system call. Python's default of 5 ms adds
 tens of milliseconds to a request while a batch is unpacked."""
@@ -207,7 +207,7 @@ class Broker:
         self._stop = asyncio.Event()
         self._stop_time = StopTime(config.broker_stop_timeout_ms / 1000, clock.monotonic)
         self.unflushed = False
-        """The stop's time was over before all logs were flushed."""
+        """The time for the stop ended before all logs were flushed."""
         self._fatal: LogDirectoryError | BrokerIdInUse | None = None
 
     @property
@@ -257,7 +257,7 @@ class Broker:
             raise self._fatal
 
     async def _open(self) -> None:
-        """Everything that can be refused: directories, ZooKeeper, ports."""
+        """Opens everything that can fail: directories, ZooKeeper, ports."""
         self._watchdog.start()
         preloaded = asyncio.get_running_loop().run_in_executor(None, messages.preload, FIRST_ASKED)
         began = self._clock.monotonic()
@@ -348,7 +348,7 @@ class Broker:
         )
 
     async def _join(self, stop: asyncio.Event) -> None:
-        """Becomes part of the cluster, then serves clients."""
+        """Joins the cluster, then serves clients."""
         config = self._config
         broker = BrokerInfo(
             config.broker_id, -1, tuple(self._listeners.advertised.values()), config.broker_rack or None
@@ -421,8 +421,8 @@ class Broker:
         await step("stopping the replicas", self._replicas.shutdown())
 
     async def _ask_to_leave(self) -> None:
-        # Over a separate connection: on the connection from this process's controller to this broker, the LeaderAndIsr that the
-        # answer waits for would wait behind this request.
+        # This request needs its own connection. On the one from this process's controller to this broker, the LeaderAndIsr that
+        # the answer waits for would wait behind it.
         network = self._open_control_client()
         client = ControllerClient(
             self._config, self._zk, ControlClient(network), self._listeners.control_plane, self._broker_epoch
@@ -494,7 +494,7 @@ class Broker:
             self._controller.on_session_expired()
 
     async def _creation_zxids(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """When each state was created. Nothing can be lost of a state that does not exist."""
+        """The zxid that created each partition's state; YOUNGEST if there is no state, and so no records to lose."""
         nodes = await self._zk.get_many([PartitionStateZNode.path(tp) for tp in partitions])
         return {tp: node[1].czxid if node is not None else YOUNGEST for tp, node in zip(partitions, nodes, strict=True)}
 
@@ -511,7 +511,7 @@ class Broker:
         self._controller.on_session_restored()
 
     def _all_log_directories_failed(self) -> None:
-        """LOG-6: there is nothing left to serve; the session ends at once, so that others lead."""
+        """LOG-6: there is nothing left to serve. The broker stops and ends its session, so that others lead."""
         directories = ", ".join(self._log_manager.offline_dirs)
         self._end_for(
             LogDirectoryError(

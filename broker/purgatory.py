@@ -5,8 +5,8 @@ a leadership change) checks the operations that watch the key. Each operation is
 time-out, or by `complete_now`. It is then removed from all its keys, and its timer is cancelled.
 
 One turn of the loop checks at most AT_ONCE operations, for at most SLICE_S, because to check a fetch may mean to read
-megabytes. Later turns check the others. The number of parked operations is bounded: an operation that is too many is answered
-at once, as at its time-out. No operation waits longer than WAIT_MAX_S, whatever its client asks for.
+megabytes. Later turns check the others. The number of watched keys is bounded: an operation that would exceed KEYS_MAX is
+answered at once, as at its time-out. No operation waits longer than WAIT_MAX_S, whatever its client asks for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 AT_ONCE = 256
-"""Operations checked in one turn: some milliseconds to check, and some more to answer all of them."""
+"""Most operations checked in one turn: a few milliseconds for the checks, and a few more for the answers."""
 SLICE_S = 0.005
 WAIT_MAX_S = 300.0
 KEYS_MAX = 200_000
-"""Keys that all operations of one purgatory watch together. Each key takes half a kilobyte of memory."""
+"""Most keys that all operations of one purgatory watch together. Each key takes half a kilobyte of memory."""
 
 
 class TimerHandle(Protocol):
@@ -47,7 +47,7 @@ class CheckResult(Enum):
 
 
 class DelayedOperation(ABC, Generic[Key]):
-    """An answer that is still to come."""
+    """An operation that is answered later."""
 
     __slots__ = ("_keys", "_purgatory", "_timer", "is_completed")
 
@@ -59,14 +59,14 @@ class DelayedOperation(ABC, Generic[Key]):
 
     @abstractmethod
     def try_complete(self, keys: Collection[Key]) -> CheckResult:
-        """Checks again what `keys` mean for the operation: all its keys with an event. Changes nothing but the operation."""
+        """Checks the operation again. `keys` are those of its keys that had an event. Changes nothing but the operation."""
 
     @abstractmethod
     def on_complete(self, *, expired: bool) -> None:
         """Answers; called exactly once."""
 
     def complete_now(self) -> bool:
-        """Completes it in any case, with the results so far. False if it was completed before."""
+        """Completes the operation unconditionally, with the results so far. False if it was completed before."""
         return self._finish(expired=False)
 
     def _finish(self, *, expired: bool) -> bool:
@@ -120,7 +120,7 @@ class Purgatory(Generic[Key]):
         return not self.watch(operation, watched, timeout_s)
 
     def watch(self, operation: DelayedOperation[Key], keys: Iterable[Key], timeout_s: float) -> bool:
-        """Parks an operation that the caller has just found incomplete. False if there are too many: it is answered."""
+        """Parks an operation that the caller has just found incomplete. False: there are too many keys, and it is answered now."""
         operation._keys = dict.fromkeys(keys)
         if self._watched + len(operation._keys) > self._keys_max:
             operation._keys = {}
@@ -149,7 +149,7 @@ class Purgatory(Generic[Key]):
             if operation.is_completed:
                 continue
             if not self._may_check():
-                # Each of the others, and not the key: a check that starts with the oldest would never get to the youngest.
+                # Each other operation is noted, not the key: a check that starts with the oldest again would never reach the last.
                 for later in operations[at:]:
                     if not later.is_completed:
                         self._operations_due.setdefault(later, {})[key] = None
@@ -172,7 +172,7 @@ class Purgatory(Generic[Key]):
         return result
 
     def check_all(self, keys: Iterable[Key]) -> int:
-        """As `check` for many keys, but each operation is checked once, with all of its keys among them."""
+        """Like `check` for many keys, but each operation is checked once, with all of its keys among them."""
         touched = self._operations_due
         for key in keys:
             for operation in self._watchers.get(key, ()):
@@ -210,7 +210,7 @@ class Purgatory(Generic[Key]):
         return tuple(self._watchers)
 
     def _expire(self, operation: DelayedOperation[Key]) -> None:
-        """An event that came in time counts, although its check was put off to a later turn."""
+        """An event before the time-out counts, even if its check was put off to a later turn."""
         due = self._operations_due.pop(operation, None)
         if due is not None and operation.try_complete(tuple(due)) is CheckResult.DONE:
             operation.complete_now()

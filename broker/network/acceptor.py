@@ -42,12 +42,12 @@ class ConnectionCounts:
         self._of_brokers: dict[ClientConnection, None] = {}
 
     def limit(self, max_connections: int, max_per_address: int) -> None:
-        """Sets other limits from now on; existing connections stay."""
+        """Sets new limits for new connections; existing connections stay."""
         self._max_connections = max_connections
         self._max_per_address = max_per_address
 
     def share(self, shares: DescriptorShares) -> None:
-        """Applies another limit of descriptors from now on."""
+        """Sets new shares of descriptors for new connections."""
         self._clients_share, self._brokers_share = shares.clients, shares.brokers
 
     @property
@@ -103,7 +103,7 @@ class AcceptorSettings(NamedTuple):
     """`is_limited` is False for a listener of the brokers alone: they must always get through.
 
     If they share one with clients, `is_of_follower` recognises a follower's connection by its first request. Anyone can make that claim:
-    of those without proof, `claims_max` are accepted, then the oldest is closed.
+    at most `claims_max` connections without proof are kept, and a new one replaces the oldest.
     """
 
     listener: str
@@ -114,7 +114,7 @@ class AcceptorSettings(NamedTuple):
 
 
 class Acceptor:
-    """Binds first, serves later: nobody is accepted before the broker can answer.
+    """Binds first, serves later: no connection is accepted before the broker can answer.
 
     Followers are never refused because of the number of connections, and do not count as clients (BAD-34). On a listener that they share
     with clients, a connection above the limit is accepted *unproven*: it is closed unless its first request is a follower's. There are
@@ -201,7 +201,7 @@ class Acceptor:
         return not reason
 
     def _refused(self, connection: ClientConnection, reason: str) -> None:
-        """Logs it, at most once a second: a refused client may retry thousands of times."""
+        """Logs refusals, at most one line a second: a refused client may retry thousands of times."""
         now = self._monotonic()
         self._untold_refusals += 1
         if now - self._refusals_told_at >= REFUSALS_TOLD_EVERY_S:

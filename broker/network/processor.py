@@ -25,7 +25,7 @@ RECEIVE_BUFFER_SIZE = 64 * 1024
 """Bytes."""
 
 REST_SIZE_MIN = 8 * 1024
-"""Size of a connection's own buffer, in which an incomplete frame waits for its rest."""
+"""Least size of a connection's own buffer, in which an incomplete frame waits for its rest."""
 
 REST_KEPT_S = 10.0
 """Seconds after which an empty buffer is released."""
@@ -37,14 +37,14 @@ COUNTED_FROM = 64 * 1024
 """Bytes of a connection's answers that do not count towards those of all connections."""
 
 WRITTEN_AT_ONCE = 256 * 1024
-"""Bytes of answers after which they are written before the requests of this turn are done."""
+"""When a connection has more bytes of answers, they are written before the other requests of this turn are handled."""
 
 SLOW_BYTES = 64 * 1024
 """A client that reads less in each of SLOW_SWEEPS sweeps is disconnected if there are too many unread answers."""
 SLOW_SWEEPS = 2
 
 LONG_FETCH = 512
-"""Size of a fetch that names some twenty partitions."""
+"""Bytes of a Fetch request that lists about twenty partitions."""
 
 HEAVY_S = 2.0
 """How long a connection counts as heavy after a large answer or a long fetch."""
@@ -166,7 +166,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if frame is None:
             return self._rest[self._held :] if self._held else self._shared
         if self._filled == len(frame):
-            # Here, because the loop still holds the last view of it in `buffer_updated`.
+            # The buffer grows here and not in `buffer_updated`, where the loop still holds a view of it.
             room = min(
                 self._frame_size - self._filled, max(self._filled, RECEIVE_BUFFER_SIZE), self._channel.large_step()
             )
@@ -196,7 +196,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it only gets answers that are already there."""
+        """The client sends no more. It still gets the answers that are already written."""
         return False
 
     def pause_writing(self) -> None:
@@ -252,7 +252,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.read_on()
 
     def wait_with(self, request: Request) -> None:
-        """Handles the request when nothing holds it up any more. Meanwhile reading stops, so that waiting requests are bounded."""
+        """Keeps the request until no reason to hold is left. Meanwhile reading stops, so that waiting requests are bounded."""
         self.waiting.append(request)
         self._pause()
 
@@ -297,7 +297,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.handle_waiting()
 
     def goes_on(self) -> None:
-        """Continues after a turn's share was used up: requests that it pipelined come after those of others."""
+        """Continues after the connection used up its share of a turn. Its waiting requests are queued behind those of others."""
         self.hold &= ~Hold.HAD_ITS_SHARE
         if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
             waiting, self.waiting = self.waiting, deque()
@@ -310,7 +310,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._channel.large_handled(size)
 
     def _becomes_heavy(self) -> None:
-        """Its requests, also waiting ones, continue in the other queue, from the next turn on."""
+        """From the next turn on, the connection's requests, including those that wait, are in the heavy queue."""
         self._large_at = self.last_heard
         self._had_its_share()
         self.is_heavy = True
@@ -364,14 +364,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes it without waiting."""
+        """Closes the connection at once. Answers that are not sent yet are dropped."""
         if self.state is ConnectionState.OPEN:
             self.state = ConnectionState.CLOSING
         if self._transport is not None:
             self._transport.abort()
 
     def handle_waiting(self) -> None:
-        """Nothing holds the requests up any more."""
+        """Queues the waiting requests again and continues to read, if no reason to hold is left."""
         if self.waiting and not self.hold and self.state is ConnectionState.OPEN:
             waiting, self.waiting = self.waiting, deque()
             self._channel.put_back(waiting)
@@ -379,7 +379,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.read_on()
 
     def read_on(self) -> None:
-        """Reading was paused; checks whether it may continue, first with the bytes in the buffer."""
+        """Continues paused reading, if there is room; starts with the bytes that are in the buffer."""
         self._waits_for_room = False
         if not self._is_paused or self.state is not ConnectionState.OPEN:
             return
@@ -516,14 +516,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         return True
 
     def overdue(self, now: float) -> str:
-        """The reason to close it now, or ""."""
+        """The reason to close the connection now, or ""."""
         limits = self._limits
         if self.is_heavy and not self._order.in_flight and now - self._large_at > HEAVY_S:
-            self.is_heavy = False  # none of its requests is in the other queue
+            self.is_heavy = False  # none of its requests is in the heavy queue
         if not self._held and now - self.last_heard > REST_KEPT_S:
             self._rest = NOTHING
         is_late = self._frame is not None and now - self._large_began > LARGE_FRAME_S
-        # A producer's frame that waits for room is not late by its own fault.
+        # A producer's frame may be late because the broker has no room for it.
         if (
             is_late
             and self._channel.is_short_of_room
@@ -540,7 +540,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return ""
 
     def stalled(self, now: float) -> str:
-        """The reason to disconnect it because of unread answers, or "". Called once per sweep."""
+        """The reason to disconnect the client because of unread answers, or "". Called once per sweep."""
         if not (self._unsent or self._early) or self._transport is None:
             self._slow_sweeps = 0
             return ""
@@ -585,7 +585,7 @@ class Processor:
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_SIZE))
 
     def say(self, text: str, *values: object) -> None:
-        """Logs a line about a connection, but not one for each of thousands."""
+        """Logs a line about a connection, at most CLOSINGS_TOLD lines between two sweeps."""
         self._told += 1
         if self._told <= CLOSINGS_TOLD:
             log.info(text, *values)

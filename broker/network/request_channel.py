@@ -7,8 +7,8 @@ that recently got a large answer are *heavy*: they have their own queue, and com
 Memory is bounded twice. Small frames: each connection has one receive buffer and a limited number of requests in flight, and all
 together have at most `queued.max.requests` waiting here. Large frames: their bytes count from arrival until they are handled. Above
 `queued.max.request.bytes` only one connection, the oldest with an incomplete large frame, is read until there is room again; a client
-with an incomplete frame gets LARGE_FRAME_S for the rest. Frames of a producer's usual size have some extra room. Small requests, such
-as those that waiting producers depend on, are never delayed by it. A request that waits with its connection also stops reading there.
+with an incomplete frame gets LARGE_FRAME_S for the rest. Frames of a producer's usual size have some extra room. This limit never
+delays small requests, such as those that waiting producers depend on. A connection is not read while one of its requests waits with it.
 
 Answers are bounded by `unsent` (`unsent_answers.py`).
 """
@@ -27,20 +27,20 @@ from protocol.kafka.framing import Buffer, RequestHeader, response_header
 SLICE = 64
 """Requests handled in one turn of the loop."""
 SLICE_S = 0.005
-"""Time limit for all of them together; one is handled in any case."""
+"""Time limit for a turn's requests together; at least one is handled."""
 HEAVY_SLICE_S = 0.001
 """The same for consumers with large answers: a turn has one such answer, or some small ones."""
 MODEST_FRAME_MAX = 2 * 1024 * 1024
-"""The size of producers' frames in bytes. They have a quarter more room than larger ones."""
+"""Largest usual frame of a producer, in bytes. Frames up to this size have a quarter more room than larger ones."""
 RESERVE = 4
 LARGE_STEP_MAX = 1024 * 1024
 LARGE_STEP_MIN = 64 * 1024
-"""Bytes by which the buffer of a large frame grows at once: at most, and at most while very many arrive."""
+"""The buffer of a large frame grows at once by at most LARGE_STEP_MAX bytes, or LARGE_STEP_MIN while very many arrive."""
 MANY_LARGE = 8
 LARGE_TURN_MAX = 8 * 1024 * 1024
-"""Bytes of large frames that are read in one turn of the loop. The connections that still have some continue in the next turn."""
+"""Bytes of large frames that are read in one turn of the loop. Connections with more bytes continue in the next turn."""
 QUEUE = 8
-"""Waiting requests. With that many in the queue, an answer has at most ANSWER_IN_A_QUEUE bytes, so that others are served soon."""
+"""With so many requests in the queue, an answer has at most ANSWER_IN_A_QUEUE bytes, so that other requests are served soon."""
 ANSWER_IN_A_QUEUE = 1024 * 1024
 WOKEN_AT_ONCE = 16
 """Fetches waiting for room that continue in one turn."""
@@ -50,7 +50,7 @@ NO_FRAME = memoryview(b"")
 
 
 class Connection(Protocol):
-    """What a request and its handler need of its connection."""
+    """The part of a connection that its requests and their handlers use."""
 
     listener: str
     remote_address: str
@@ -207,7 +207,7 @@ class RequestChannel:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def has_room(self, connection: Connection, in_flight: int) -> bool:
-        """Whether a connection with `in_flight` requests may have another. When it is crowded, each connection has one at a time, so
+        """Whether a connection with `in_flight` requests may have another. When the queue is crowded, each has one at a time, so
         that a client that pipelines on hundreds of connections does not get ahead of others (BAD-5)."""
         queued = len(self._heavy if connection.is_heavy else self._queue)
         return queued < self._crowd or (not in_flight and queued < self._max_requests)
@@ -227,7 +227,7 @@ class RequestChannel:
             self._turns.call_soon(self._drain)
 
     def put_back(self, requests: deque[Request]) -> None:
-        """Requeues requests that waited with their connection before those that came later from others."""
+        """Requeues requests that waited with their connection, ahead of all others: they came earlier."""
         if not requests:
             return
         (self._heavy if requests[0].connection.is_heavy else self._queue).extendleft(reversed(requests))
@@ -252,7 +252,7 @@ class RequestChannel:
         self._had_their_share.append(connection)
 
     def becomes_heavy(self, connection: Connection) -> None:
-        """Its requests in the other queue wait with it, so that they stay in order."""
+        """Moves the connection's requests from the ordinary queue back to the connection, so that they stay in order."""
         queue = self._queue
         others = [request for request in queue if request.connection is not connection]
         if len(others) < len(queue):
@@ -268,7 +268,7 @@ class RequestChannel:
             connection.goes_on()
 
     def put_last(self, requests: deque[Request]) -> None:
-        """Requeues requests of a connection that already had its share after those of others."""
+        """Requeues requests of a connection that had its share, behind those of others."""
         if not requests:
             return
         (self._heavy if requests[0].connection.is_heavy else self._queue).extend(requests)
@@ -335,7 +335,7 @@ class RequestChannel:
         self._waiting_for_unsent[connection] = None
 
     def unsent_changed(self, by: int) -> None:
-        """A connection's unsent answers changed by that many bytes."""
+        """A connection's unsent answers changed by `by` bytes."""
         self.unsent.total += by
         if self._waiting_for_unsent and by < 0 and not self.unsent.is_exhausted:
             self._turns.call_soon(self.wake_fetches)

@@ -2,14 +2,14 @@
 
 Above `queued.max.response.bytes`, a connection with anything unsent has no further request handled, a fetch gets at most ANSWER_MIN
 bytes or its first batch, and a client that reads next to nothing is disconnected (`Processor.sweep`). At twice as much, consumers'
-fetches wait until there is room; followers' do not. Answers become smaller long before: each gets an eighth of the remaining room,
+fetches wait until there is room; followers' do not. Answers become smaller long before that: each gets an eighth of the remaining room,
 so that clients that read find room while others do not read.
 """
 
 from __future__ import annotations
 
 ANSWER_MAX = 8 * 1024 * 1024
-"""Limit of one answer to a fetch, in bytes, or its first batch: reading them takes 5 ms."""
+"""Limit of one answer to a fetch, in bytes, unless its first batch is larger. To read 8 MB takes 5 ms."""
 ANSWER_MIN = 64 * 1024
 SHARES = 8
 PLENTY = SHARES * ANSWER_MAX
@@ -27,7 +27,7 @@ class UnsentAnswers:
 
     @property
     def is_short(self) -> bool:
-        """Whether there is more than there should be."""
+        """Whether the unread answers have reached the limit."""
         return 0 <= self.max_bytes <= self.total
 
     @property

@@ -42,15 +42,15 @@ class HostedPartitions:
         return tp in self._partitions or self._metadata.partition(tp) is not None
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """From the metadata, or from a LeaderAndIsr, which comes before: followers fetch new partitions at once."""
+        """The name, from the metadata or from a LeaderAndIsr. The latter comes first, and followers fetch new partitions at once."""
         return self._metadata.topic_name(topic_id) or self._new_topics.get(topic_id)
 
     def learn_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """A LeaderAndIsr names these topics: name -> id as text."""
+        """Adds the topics of a LeaderAndIsr: name -> id as text."""
         self._new_topics.update((topic_id_uuid(text), topic) for topic, text in topic_ids.items())
 
     def forget_topics_in_metadata(self) -> None:
-        """The metadata changed: what it has now is not kept here."""
+        """To be called after a metadata change: drops the topics that the metadata has now."""
         known = self._metadata.topic_name
         self._new_topics = {key: name for key, name in self._new_topics.items() if known(key) is None}
 

@@ -6,7 +6,7 @@ the leader counts both the old and the proposed members as in sync. A leader has
 1. Proposals that arrive during a round form the next round: many partitions in few round trips.
 2. Before an expansion the znode of each newcomer is read. Its czxid must be the broker epoch that fetched, or else the broker
    has died or restarted since then, perhaps with an empty disk (BUG-23). The write is a multi that checks that znode too.
-3. After a lost connection nobody knows whether the write was applied, so the znode is read again (BUG-5). If it has this
+3. After a lost connection it is unknown if the write was applied, so the znode is read again (BUG-5). If it has this
    leader's write, its version is adopted. If it is unchanged, the write is repeated. If it has another leader epoch, the
    controller has decided otherwise: conflict.
 4. After an expansion the newcomer's znode is read again. If it has changed, the result says so to the leader.
@@ -82,7 +82,7 @@ class IsrProposal:
 
 
 class IsrWriter(Protocol):
-    """What a partition needs. Results come through the proposal's `on_result`, on the loop, never from inside `propose`."""
+    """Takes the proposals of partitions. Results come through the proposal's `on_result`, on the loop, never from inside `propose`."""
 
     def propose(self, proposal: IsrProposal) -> None: ...
 

@@ -39,16 +39,16 @@ TopicOverrides = Mapping[str, Mapping[str, str]]
 """Topic -> its own settings, under Kafka's keys."""
 
 Pause = Callable[[], Awaitable[None]]
-"""Lets others have their turn of the loop. Raises if the request is void afterwards: the rest of it is not carried out."""
+"""Gives other tasks their turn of the loop. Raises if the request is void after that: its rest is not carried out."""
 
 YOUNGEST = 2**63
-"""A creation zxid after every disk. A partition that ZooKeeper no longer knows has no records to lose."""
+"""A creation zxid later than every disk. A partition that ZooKeeper no longer knows has no records to lose."""
 
 PARTITIONS_IN_A_SLICE = 1
 """Changes between two pauses. To make or delete a log takes up to a millisecond."""
 
 WORK_OF_A_CHANGE = 20
-"""How many times longer a change of a replica takes than to find that nothing changes."""
+"""The cost of changing a replica, as a multiple of the cost of finding that nothing changes."""
 
 WORK_IN_A_SLICE = PARTITIONS_IN_A_SLICE * WORK_OF_A_CHANGE
 
@@ -119,10 +119,10 @@ class LeadershipChanges:
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest, lookup: Lookup, held: list[PartitionState] | None, pause: Pause
     ) -> ControlResponse:
-        """Takes every partition, or answers its own error for it; an error of one does not stop the others.
+        """Carries out the state of every partition. Each partition has its own error, which does not stop the others.
 
-        A partition is added to `held` and not taken if its log must be opened first and that is not possible now: the lookup
-        does not know it, or there is no descriptor. A state that a full request only repeats is skipped without an error.
+        A state is added to `held` and not carried out if the log must be opened first, and that is not possible now: the lookup
+        does not have it, or there is no file descriptor. A state that a full request only repeats is skipped without an error.
         """
         refusal = self.refuse_controller(request.controller_id, request.controller_epoch, "LeaderAndIsr")
         if refusal is not None:
@@ -156,7 +156,7 @@ class LeadershipChanges:
         return ControlResponse(ErrorCode.NONE, tuple(results.errors))
 
     async def _stop_copying(self, states: Sequence[PartitionState], pause: Pause) -> None:
-        """Takes partitions whose leader epoch is over out of the fetches, before the first of many is taken (LAI-4).
+        """Stops fetching partitions whose leader epoch has ended, before the first state of a long request is carried out (LAI-4).
 
         The leader may have carried out its own request already. It would then answer FENCED_LEADER_EPOCH for thousands of
         partitions in every fetch, and the records of other partitions in the same fetch would wait for that.
@@ -169,7 +169,7 @@ class LeadershipChanges:
                 await pause()
 
     def opens_log(self, state: PartitionState, topic_id: str | None) -> bool:
-        """Whether a log must be opened or made to take that state."""
+        """Whether a log must be opened or made to carry out that state."""
         partition = self._hosted.by_key.get(state[:2])
         if partition is None:
             return True
@@ -209,7 +209,7 @@ class LeadershipChanges:
         results.note(state.topic_partition, error, row)
 
     def _take(self, state: PartitionState, topic_id: str | None, lookup: Lookup) -> ErrorCode:
-        """Carries out one partition's state. Raises LogUnavailable if it must be tried again."""
+        """Carries out one partition's state. Raises LogUnavailable if it must be retried."""
         tp = state.topic_partition
         if self._own_id not in state.replicas:
             log.error("LeaderAndIsr names %s, but its replicas are %s", tp, state.replicas)
@@ -377,7 +377,7 @@ class LeadershipChanges:
     # -- StopReplica ----------------------------------------------------------------------------------------------
 
     async def stop_replicas(self, request: StopReplicaRequest, pause: Pause) -> ControlResponse:
-        """Stops every replica, or answers its own error for it.
+        """Stops every replica. Each replica has its own error, which does not stop the others.
 
         If this life of the broker ends in a pause, the other replicas stay: the controller asks again in the next life.
         """
@@ -446,7 +446,7 @@ class LeadershipChanges:
     # -- the session is lost --------------------------------------------------------------------------------------
 
     def step_down(self, partitions: Iterable[Partition]) -> None:
-        """Leads nothing any more. The next LeaderAndIsr is accepted even if it repeats the leader epoch (STA-4)."""
+        """Stops leading these partitions. The next LeaderAndIsr is accepted even if it repeats the leader epoch (STA-4)."""
         for partition in partitions:
             partition.accepts_equal_epoch = True
             if partition.role is Role.LEADER:
@@ -454,7 +454,7 @@ class LeadershipChanges:
 
 
 class _PartitionResults:
-    """The results of one request. `errors` are for the answer. The event log gets rows of all, some hundred in each event."""
+    """The results of one request. `errors` are for the answer. The event log gets the rows, at most ROWS_IN_AN_EVENT per event."""
 
     def __init__(
         self, events: EventLog, kind: str, name: str, request: LeaderAndIsrRequest | StopReplicaRequest
@@ -469,7 +469,7 @@ class _PartitionResults:
         self.errors: list[PartitionError] = []
 
     def note(self, tp: TopicPartition, error: ErrorCode, row: list[object], *, is_row_of_all: bool = False) -> None:
-        """`row` is written to the event if the partition succeeded; with `is_row_of_all` in any case."""
+        """`row` is written to the event if the partition succeeded; with `is_row_of_all` always."""
         if error is not ErrorCode.NONE:
             self.errors.append(PartitionError(tp.topic, tp.partition, error))
             self._refused.append([str(tp), error.name])

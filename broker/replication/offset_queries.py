@@ -43,16 +43,16 @@ class OffsetQueries:
     ) -> Generator[Callable[[], Any] | None, Any, OffsetAnswer]:
         """Finds an offset for a time in ms, or for one of the special times above. Raises KafkaError.
 
-        Consumers see what is below the high watermark. With `read_committed` the limit is the last stable offset, which is the
-        high watermark here. Only a search by time stops: with None, so that others have their turn, or with a call for a thread,
-        whose result the caller sends. After a search it checks that the leadership has not changed.
+        Consumers see records below the high watermark. With `read_committed` the limit is the last stable offset, which is the
+        high watermark here. Only a search by time yields: None to give others their turn, or a function for a thread, whose
+        result the caller sends back. After a search it checks that the leadership has not changed.
         """
         partition = self._hosted.find(tp)
         log = partition.leader_log(current_leader_epoch)
         _check_replica(partition, replica_id)
         generation = partition.generation
         limit = partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
-        # A fresh leader's HW lags behind what consumers were shown before (INV-16).
+        # A new leader's HW may be below offsets that consumers have already seen (INV-16).
         limit_is_behind = replica_id == CONSUMER and partition.high_watermark < partition.epoch_start_offset
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return -1, log.log_start_offset, _epoch_at(log, log.log_start_offset)

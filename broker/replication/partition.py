@@ -1,7 +1,7 @@
 """One replica of one partition on this broker: its role, epoch, ISR and high watermark.
 
 The log belongs to the storage; parked requests belong to the replica manager. All methods run on the loop without awaits, so
-nobody sees a state half changed.
+no other code sees a half-changed state.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Partition:
         return LeaderHint(self.leader, self.leader_epoch)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """REP-8. Compares with the leader epoch that the caller knows; -1: it does not say. Raises KafkaError."""
+        """REP-8. Compares with the leader epoch that the request names; -1: it names none. Raises KafkaError."""
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -133,7 +133,7 @@ class Partition:
     def make_leader(self, state: PartitionState) -> None:
         """Leads from now on, in `state.leader_epoch`, which starts at the LEO. The HW moves if it can (BUG-22).
 
-        The log comes first and the epoch is published last, so the same request can be taken again after a failure (BUG-21).
+        The log is changed first and the epoch is published last, so the same request can be repeated after a failure (BUG-21).
         The log notes an epoch even if it never gets a record (BUG-15); its file is written soon (`storage/flushing.py`).
         """
         assert self.log is not None
@@ -448,7 +448,7 @@ class Partition:
         assert self.log is not None
         end = self.log.log_end_offset
         if offset >= end:
-            # An epoch of our own without records starts at the end. The leader may not have it.
+            # This log may have an epoch without records, which starts at its end. The leader may not have it.
             self.log.leader_epochs.truncate_from_end(end)
             return
         self._context.events.write(

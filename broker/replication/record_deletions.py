@@ -1,6 +1,6 @@
 """DeleteRecords (LOG-1): the leader moves its log start and waits until all live replicas have moved theirs.
 
-Followers learn the new log start with the next fetch, and report their own with the one after. The *low watermark* is the
+Followers learn the new log start from their next fetch, and report their own with the fetch after it. The *low watermark* is the
 least log start of all live replicas. When it has reached the offset, no replica that may lead next serves the records.
 """
 

@@ -1,9 +1,9 @@
-"""The broker's replicas: makes the parts that serve them, and carries news of a partition from one part to the others.
+"""The broker's replicas: creates the parts that serve them, and passes events of a partition from one part to the others.
 
-Callers use the parts: `appends`, `fetches`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests and the life of the
-whole are here. No part waits: an answer that has to wait is parked (BUG-26). A follower's fetch, or an ISR change, moves the
+Callers use the parts: `appends`, `fetches`, `offsets`, `record_deletions`, `moves`, `failures`. Control requests, start
+and stop are here. No part waits: an answer that has to wait is parked (BUG-26). A follower's fetch, or an ISR change, moves the
 high watermark of some partitions; their producers are answered together right afterwards. Parked fetches are answered once
-per loop turn, with all that came in that turn.
+per loop turn, for all events of that turn.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from protocol.types import BrokerInfo, TopicPartition
 log = logging.getLogger(__name__)
 
 LOOKS_IN_A_SLICE = 20
-"""Partitions between two pauses. One with nothing to do takes a few microseconds."""
+"""Partitions between two pauses. A partition with nothing to do takes a few microseconds."""
 
 
 def _nothing(tp: TopicPartition) -> None:
-    """Nobody listens."""
+    """The default listener does nothing."""
 
 
 class ReplicaManager:
@@ -231,8 +231,8 @@ class ReplicaManager:
         return await self._changes.stop_replicas(request, pause)
 
     async def update_metadata(self, request: UpdateMetadataRequest, pause: Pause) -> ControlResponse:
-        """Takes a newer view of the cluster, which changes in one step. Then looks at every partition again: who may join an
-        ISR, or holds a high watermark back, may have changed with it.
+        """Takes a newer view of the cluster, in one step. If the live brokers changed, checks every partition again: other
+        followers may now join its ISR or hold its high watermark back.
         """
         refusal = self._changes.refuse_controller(request.controller_id, request.controller_epoch, "UpdateMetadata")
         if refusal is not None:
@@ -244,7 +244,7 @@ class ReplicaManager:
         if now != before:
             for broker in request.brokers:
                 self._leaders.learn(broker)
-            # Their sessions may be of an earlier life, and must not keep a follower in sync (BUG-23).
+            # A fetch session of a broker's earlier life must not keep a follower in sync (BUG-23).
             self.fetches.look_at_followers({broker.id for broker in set(before).symmetric_difference(now)})
             for at, partition in enumerate(self.partitions, 1):
                 partition.look_again()
@@ -286,7 +286,7 @@ class ReplicaManager:
         self._fetchers.add_no_more()
 
     async def shutdown(self) -> None:
-        """Stops copying, answers everyone who waits, checkpoints the high watermarks."""
+        """Stops copying, answers all waiting requests, and checkpoints the high watermarks."""
         await self.moves.close()
         await self._fetchers.close()
         for task in list(self._tasks):

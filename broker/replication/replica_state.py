@@ -131,7 +131,7 @@ def lagging_members(
     lag_time_max_s: float,
     stood_still_at: float = NEVER,
 ) -> tuple[int, ...]:
-    """The members of the ISR that have not been caught up for the lag time. Never the leader itself (INV-4).
+    """The members of the ISR that were not caught up for the whole lag time. Never the leader itself (INV-4).
 
     All members count as caught up at `stood_still_at`. A member that is no longer assigned (no state) counts as lagging.
     """

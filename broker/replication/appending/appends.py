@@ -88,9 +88,9 @@ class Appends:
         entries: Sequence[tuple[TopicPartition, memoryview]],
         respond: ProduceResponder,
     ) -> Coroutine[Any, Any, None] | None:
-        """As `append`, for batches of clients. Returns a coroutine that appends the rest if all at once would take too long.
+        """Like `append`, for batches of clients. Returns a coroutine that appends the rest if all at once would take too long.
 
-        Until the coroutine ends, the caller appends nothing else of the same connection: that would be out of order.
+        Until the coroutine ends, the caller appends nothing else of the same connection, because that would be out of order.
         """
         results: list[ProducePartitionResult] = []
         awaited: dict[TopicPartition, AwaitedAppend] = {}
@@ -112,7 +112,7 @@ class Appends:
     def when_replicated(
         self, tp: TopicPartition, end_offset: int, timeout_ms: int, respond: Callable[[ErrorCode], None]
     ) -> None:
-        """Answers as for an append with acks=all that ends at `end_offset`, for records that are in the log already."""
+        """Answers like an append with acks=all that ends at `end_offset`, for records that are in the log already."""
         partition = self._hosted.get(tp)
         if partition is None:
             respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -24,7 +24,7 @@ from protocol.kafka.record_batch import HEADER_SIZE, Buffer, parse_header
 from protocol.types import TopicPartition
 
 REMEMBERED_S = 60.0
-"""Longer than a batch that was sent behind a refused one can be on its way."""
+"""Longer than a batch that was sent behind a refused one can be in flight."""
 PRODUCERS_MAX = 10_000
 """Pairs of producer and partition. Batches of further pairs are answered as Kafka does."""
 TOPIC_NAME_MAX = 249

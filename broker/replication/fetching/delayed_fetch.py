@@ -20,10 +20,10 @@ def is_decisive(read: PartitionRead) -> bool:
 
 
 class DelayedFetch(DelayedOperation[TopicPartition]):
-    """Looks only at partitions that were touched; the work does not grow with the others.
+    """Reads only partitions that were touched: its cost does not depend on the number of the others.
 
-    It drops records that it read while there were not enough (`_incomplete`), and reads them again for the answer. So a parked
-    fetch holds no records in memory.
+    When there are not enough records yet, those that were read are dropped (`_incomplete`) and read again for the answer. A
+    parked fetch therefore holds no records in memory.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         source: FetchReads,
         answer: AnswerWith,
     ) -> None:
-        """`entries` grows with the partitions that join."""
+        """Partitions that join are appended to `entries`."""
         super().__init__()
         self._asked = params
         self._params = params
@@ -62,11 +62,11 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         self._drop_records(index for index, read in enumerate(reads) if read.size)
 
     def partitions(self) -> list[TopicPartition]:
-        """What it waits for."""
+        """The partitions that the fetch watches."""
         return [tp for tp, _ in self._entries]
 
     def add(self, tp: TopicPartition, wanted: FetchRequestPartition) -> None:
-        """A partition of the session that rested until now joins. It is read when it is touched, or for the answer."""
+        """Adds a partition of the session that was resting. It is read when it is touched, or for the answer."""
         if tp in self._index or self._purgatory is None:
             return
         self._index[tp] = index = len(self._entries)
@@ -93,8 +93,8 @@ class DelayedFetch(DelayedOperation[TopicPartition]):
         return CheckResult.WAIT
 
     def on_complete(self, *, expired: bool) -> None:
-        """Answers. At the time-out, partitions that were held up, as by a throttle, are read once more. A partition that had nothing
-        to read and was not touched since has no news: of ten thousand such partitions none is read again."""
+        """Answers. At the time-out, partitions that were held up, for example by a throttle, are read again. A partition that had
+        nothing to read and was not touched since then has no news, and is not read again."""
         if not self._asked.room.is_open:
             self._answer(self._reads)
             return

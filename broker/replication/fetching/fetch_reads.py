@@ -18,7 +18,7 @@ ERRORS_WITH_A_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_
 
 
 ROOM_OF_FOLLOWERS = 64 * 1024
-"""Bytes that the answer to a follower may always have: followers never wait for clients that do not take their answers."""
+"""Bytes that the answer to a follower may always have, so that followers never wait for clients that do not read theirs."""
 
 
 class AnswerRoom(Protocol):
@@ -32,7 +32,7 @@ class AnswerRoom(Protocol):
         ...
 
     def reserve(self, size: int) -> None:
-        """The fetch holds so many bytes until it is answered."""
+        """The fetch holds `size` bytes until it is answered."""
         ...
 
 
@@ -75,16 +75,16 @@ class FetchParams(NamedTuple):
             return self
         if self.replica_id >= 0 and room < ROOM_OF_FOLLOWERS:
             room = ROOM_OF_FOLLOWERS
-        # An answer has whole batches only, so it can be smaller than its room: half of it is enough.
+        # An answer has whole batches only, so it can be smaller than its room: half the room completes the fetch.
         return self._replace(max_bytes=min(self.max_bytes, room or NO_ROOM), min_bytes=min(self.min_bytes, room // 2))
 
 
 FetchEntry = tuple[TopicPartition, FetchRequestPartition]
-"""A partition to read, and what is asked of it."""
+"""A partition to read, and what the request says about it."""
 
 
 class PartitionRead(NamedTuple):
-    """What a read found, and the size of its records in bytes. `cold`: the records are still to be read from the disk, in a thread.
+    """The result of a read, and the size of its records in bytes. `cold`: the records must still be read from disk, in a thread.
 
     `is_throttled`: the bytes count for the leader's replication throttle. `is_idle`: there was nothing to read, so the partition may
     rest in its session.
@@ -102,7 +102,7 @@ class PartitionRead(NamedTuple):
 
 
 class ColdRead(NamedTuple):
-    """The arguments of a `Log.read` that would have blocked. They are valid in that `generation` of the partition."""
+    """The arguments of a `Log.read` that would have blocked. They are valid while the partition has this `generation`."""
 
     partition: Partition
     generation: int
@@ -127,7 +127,7 @@ class FetchReads:
         self._is_suspect = is_suspect
 
     def read_all(self, params: FetchParams, entries: list[FetchEntry]) -> list[PartitionRead]:
-        """The first reads of a fetch. They also note where a follower is (REP-1 step 4)."""
+        """The first reads of a fetch. They also record the fetch offset of a follower (REP-1 step 4)."""
         reads: list[PartitionRead] = []
         total = throttled = 0
         for tp, wanted in entries:
@@ -159,7 +159,7 @@ class FetchReads:
     ) -> PartitionRead:
         """Reads at most `budget` bytes of one partition, but with `min_one_batch` always its whole first batch.
 
-        `records_fetch`: notes where the follower is. `pending`: the throttled bytes that the same answer has already.
+        `records_fetch`: records the follower's fetch offset. `pending`: the throttled bytes that the same answer has already.
         """
         try:
             return self._read(params, tp, wanted, budget, min_one_batch, records_fetch, pending)
@@ -234,7 +234,7 @@ class FetchReads:
         return self._throttle.applies_to(log.config, partition.tp.partition) and replica not in partition.isr
 
     def _check_follower(self, params: FetchParams, partition: Partition, wanted: FetchRequestPartition) -> bool:
-        """Whether the fetch shows where the follower is. Raises KafkaError."""
+        """Whether the follower's fetch offset may be recorded. Raises KafkaError."""
         if self._is_suspect():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if wanted.current_leader_epoch == NO_EPOCH:

@@ -1,26 +1,27 @@
-"""One fetch session (KIP-227): which of its partitions a request looks at, and what the answer says of them.
+"""A fetch session (KIP-227): which of its partitions a request reads, and which of them are in its answer.
 
-A client names the partitions of its session once. Each partition is in one of three states:
+A client lists the partitions of its session once. Each partition is in one of three states:
 
-    awake      the next request looks at it
-    resting    its last read found nothing; no request looks at it, no parked fetch watches it
-    woken      it rested until something happened to it; one of the next requests takes it over
+    awake      the next request reads it
+    resting    its last read found nothing; no request reads it, no parked fetch watches it
+    woken      it was resting and may have news; one of the next requests takes it over
 
     awake   -> resting   the answer has nothing to read; a follower must also be in sync
     resting -> woken     an append, a move of the high watermark, or a change of leadership touched it
     woken   -> awake     the next request takes it over, or the parked fetch that it joined is answered
-    any     -> awake     the client asks something else of it
+    any     -> awake     the client changes what it asks for
 
-So a fetch costs as much as there are partitions that are awake, however many rest.
+The cost of a fetch therefore depends on how many partitions are awake, not on how many rest.
 
-While a follower's partition rests, each request of its session shows that the follower still has everything: the times of
-`FollowerState` follow the session's `Heartbeat`. A request wakes what was touched before it counts as a heartbeat, so no append
-counts as seen that the follower has not seen.
+While a follower's partition rests, each request of its session shows that the follower still has everything: `FollowerState`
+takes its times from the session's `Heartbeat`. A request first wakes the touched partitions and then counts as a heartbeat, so the
+heartbeat never covers an append that the follower has not seen.
 
-A failover wakes thousands of a follower's partitions that have no records for it, only a moved high watermark. The session
-takes over a few of them with each request; partitions that were appended to come first, because producers wait for them.
+A failover wakes thousands of a follower's partitions that have no records for it, only a new high watermark. Each request takes
+over a few of them; partitions that were appended to come first, because producers wait for them.
 
-Some changes touch nothing: a log start that retention moved, a throttle. So a few resting partitions are woken regularly.
+Some changes touch no partition: retention moves a log start, or a throttle changes. The session therefore wakes a few resting
+partitions regularly.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NO_SESSION_ID = 0
 
 LOOK_EVERY_S = 0.5
 LOOKS_UNTIL_ALL = 64
-"""Each partition is looked at twice a minute. With 5,000 partitions one look costs less than a millisecond."""
+"""Each partition is woken for a look about twice a minute. With 5,000 partitions one look costs less than a millisecond."""
 
 WOKEN_AT_ONCE = 50
 """How many of a follower's partitions without new records join one fetch."""
@@ -52,9 +53,9 @@ FetchedTopics = list[tuple[TopicKey, list[FetchPartitionData]]]
 
 
 class FetchedPartition:
-    """A partition of a request or session, and what was last answered of it. `tp` is None while its topic id is unknown.
+    """A partition of a request or session, and the offsets in its last answer. `tp` is None while its topic id is unknown.
 
-    `was_unknown`: it did not exist when the session took it.
+    `was_unknown`: it did not exist when it was added to the session.
     """
 
     __slots__ = ("high_watermark", "key", "log_start_offset", "tp", "wanted", "was_unknown")
@@ -68,7 +69,7 @@ class FetchedPartition:
         self.was_unknown = False
 
     def take_news(self, data: FetchPartitionData) -> bool:
-        """Whether an incremental answer must have this; then it counts as answered."""
+        """Whether an incremental answer must contain `data`. Its offsets then count as answered."""
         is_news = bool(data.records) or data.diverging_epoch is not None or data.preferred_read_replica != -1
         if data.high_watermark != self.high_watermark:
             self.high_watermark = data.high_watermark
@@ -77,14 +78,14 @@ class FetchedPartition:
             self.log_start_offset = data.log_start_offset
             is_news = True
         if data.error:
-            # An error is answered until it is over. The next good answer is news in any case.
+            # Every answer repeats the error until it is over. The next answer without an error is always news.
             self.high_watermark = -1
             is_news = True
         return is_news
 
 
 class FetchSession:
-    """`replica_id` < 0: a consumer's. `is_follower`: the client has shown that it is a live broker.
+    """`replica_id` < 0: the session of a consumer. `is_follower`: the client has shown that it is a live broker.
 
     `next_epoch` is the epoch that the client's next request must have; `owner` is the connection that opened the session.
     """
@@ -119,12 +120,12 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.owner: ref[object] | None = None
         self.unknown = 0
-        """How many of its partitions did not exist when it took them."""
+        """How many of its partitions did not exist when they were added."""
         self.last_used = 0.0
         self.next_epoch = 1
         self.partitions: dict[PartitionKey, FetchedPartition] = {}
         self.awake: dict[FetchedPartition, None] = {}
-        """In the order in which they are read."""
+        """In the order in which the next request reads them."""
         self._resting: dict[TopicPartition, tuple[FetchedPartition, FollowerState | None]] = {}
         self._woken: dict[TopicPartition, FetchedPartition] = {}
         self._appended: dict[TopicPartition, None] = {}
@@ -149,7 +150,7 @@ class FetchSession:
     # -- requests and answers -----------------------------------------------------------------------------------------
 
     def begin_request(self, replica_epoch: int, now: float, *, looks_at_all: bool) -> None:
-        """A request came; all that was touched before is woken already. Wakes what it is time to look at, takes over what is woken."""
+        """Starts a request, after touched partitions were woken. Wakes partitions that are due for a look; takes over woken ones."""
         if looks_at_all or replica_epoch != self._replica_epoch:
             self._replica_epoch = replica_epoch
             self.wake_all()
@@ -161,16 +162,16 @@ class FetchSession:
             self._take_over_woken()
 
     def park(self, fetch: DelayedFetch) -> None:
-        """The session's request waits: partitions that are woken from now on join it."""
+        """The session's request is parked as `fetch`: partitions that are woken from now on join it."""
         self._parked = fetch
 
     def take_answer(self, partition: FetchedPartition, read: PartitionRead, *, may_rest: bool) -> bool:
-        """This is about to be answered. True: it is news. A partition that had nothing to read rests from now on, if it `may_rest`."""
+        """Notes a read that is about to be answered. True: it is news. With `may_rest`, a partition with nothing to read rests now."""
         data = read.data
         is_news = partition.take_news(data)
         if data.records:
             if partition in self.awake:
-                # It is read last next time, so that a busy partition does not take all bytes of each answer.
+                # The next request reads it last, so that a busy partition does not take all bytes of each answer.
                 del self.awake[partition]
                 self.awake[partition] = None
         elif read.is_idle:
@@ -200,7 +201,7 @@ class FetchSession:
         self.awake[partition] = None
 
     def change(self, partition: FetchedPartition, wanted: FetchRequestPartition, tp: TopicPartition | None) -> None:
-        """The client asks something else of a partition of the session."""
+        """The client changes what it asks for of a partition of the session."""
         self._wake_now(partition)
         partition.wanted = wanted
         partition.tp = tp
@@ -214,7 +215,7 @@ class FetchSession:
             del self.awake[partition]
 
     def close(self) -> None:
-        """The session is over. A fetch of it that is still parked is answered, but nothing rests after that."""
+        """Ends the session. A fetch of it that is still parked is answered, but its partitions do not rest after that."""
         self.wake_all()
         self._index.remove_session(self)
         self.awake, self._woken, self._appended = {}, {}, {}
@@ -223,23 +224,23 @@ class FetchSession:
     # -- resting and waking -------------------------------------------------------------------------------------------
 
     def wake(self, tp: TopicPartition, *, is_appended: bool) -> None:
-        """Something happened to a partition that rests; the index has it no more."""
+        """Wakes a resting partition that was touched. The caller has removed it from the index."""
         self._end_rest(tp)
         self.join_parked(tp, is_appended=is_appended)
 
     def join_parked(self, tp: TopicPartition, *, is_appended: bool) -> None:
-        """A woken partition joins the parked fetch, unless that has enough partitions without new records."""
+        """Adds a woken partition to the parked fetch, unless there are enough woken partitions without new records."""
         if is_appended:
             self._appended[tp] = None
         if self._parked is not None and (is_appended or self.replica_id < 0 or len(self._woken) <= WOKEN_AT_ONCE):
             self._parked.add(tp, self._woken[tp].wanted)
 
     def is_woken(self, tp: TopicPartition) -> bool:
-        """It is for one of the next requests."""
+        """Whether the partition waits for one of the next requests to take it over."""
         return tp in self._woken
 
     def wake_all(self) -> None:
-        """The next request looks at all partitions."""
+        """Wakes all partitions, so that the next requests read them."""
         self._wake_for_a_look(tuple(self._resting))
 
     def _rest(self, partition: FetchedPartition) -> None:
@@ -257,13 +258,13 @@ class FetchSession:
         del self.awake[partition]
 
     def _wake_for_a_look(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing happened to these: they do not join a parked fetch."""
+        """Wakes partitions that were not touched: they do not join a parked fetch."""
         for tp in partitions:
             self._index.discard(tp, self)
             self._end_rest(tp)
 
     def _wake_now(self, partition: FetchedPartition) -> None:
-        """The request at hand looks at it."""
+        """Makes the partition awake, so that the current request reads it."""
         tp = partition.tp
         if tp is not None:
             if tp in self._resting:
@@ -280,7 +281,7 @@ class FetchSession:
             self._index.fell_behind(self)
 
     def _take_over_woken(self) -> None:
-        """All woken partitions of a consumer. Of a follower, those that were appended to and as many others as fit into one answer."""
+        """Takes over all woken partitions of a consumer; of a follower, those that were appended to and WOKEN_AT_ONCE others."""
         appended, self._appended = self._appended, {}
         for tp in appended:
             self.take_woken(tp)
@@ -290,7 +291,7 @@ class FetchSession:
 
 
 class RestingIndex:
-    """In which sessions a partition rests."""
+    """The sessions in which each partition rests."""
 
     def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
@@ -300,7 +301,7 @@ class RestingIndex:
         """Followers' sessions with woken partitions."""
 
     def __len__(self) -> int:
-        """Partitions that rest in some session."""
+        """Partitions that rest in at least one session."""
         return len(self._resting)
 
     def add_session(self, session: FetchSession) -> None:
@@ -308,7 +309,7 @@ class RestingIndex:
             self._of_followers.setdefault(session.replica_id, {})[session] = None
 
     def remove_session(self, session: FetchSession) -> None:
-        """None of its partitions rests any more."""
+        """The session ends. None of its partitions rests any more."""
         sessions = self._of_followers.get(session.replica_id, {})
         sessions.pop(session, None)
         if not sessions:
@@ -336,11 +337,11 @@ class RestingIndex:
         self._behind[session] = None
 
     def caught_up(self, session: FetchSession) -> None:
-        """It has taken over all of them."""
+        """The session's requests have taken over all its woken partitions."""
         self._behind.pop(session, None)
 
     def wake(self, touched: Iterable[TopicPartition], *, only_followers: bool = False) -> None:
-        """Something happened to these; `only_followers`: records were appended, and consumers do not see them yet."""
+        """Wakes touched partitions. `only_followers`: records were appended that consumers do not see yet."""
         for tp in touched:
             if only_followers:
                 for session in self._behind:
@@ -358,13 +359,13 @@ class RestingIndex:
                 session.wake(tp, is_appended=only_followers)
 
     def wake_all_of(self, replica_id: int) -> None:
-        """The next request of that follower looks at all its partitions, and may be refused."""
+        """The next requests of that follower read all its partitions, and may be refused."""
         for session in tuple(self._of_followers.get(replica_id, ())):
             session.wake_all()
 
 
 class FetchContext:
-    """What one request looks at, and how its answer is put together. `session` None: without one.
+    """The partitions that one request reads, and how its answer is built. `session` is None without a session.
 
     `entries` are the partitions to read, in the order of the answer. Partitions that are woken while the fetch is parked follow.
     """
@@ -399,7 +400,7 @@ class FetchContext:
         return bool(self._unknown)
 
     def answer(self, reads: Sequence[PartitionRead], *, may_rest: bool) -> FetchedTopics:
-        """The topics of the response: all, or in an incremental one those with news. `reads` are in the order of `entries`."""
+        """The topics of the response: all, or only those with news if it is incremental. `reads` are in the order of `entries`."""
         topics: FetchedTopics = []
         session = self.session
         partitions = self._partitions
@@ -418,7 +419,7 @@ class FetchContext:
         return topics
 
     def _with_woken(self, reads: Sequence[PartitionRead]) -> tuple[list[FetchedPartition], list[PartitionRead]]:
-        """Partitions that were woken while the fetch was parked follow those that it asked for."""
+        """The context's partitions, then those that joined while the fetch was parked, with their reads."""
         assert self.session is not None
         asked = len(self._partitions)
         partitions, found = list(self._partitions), list(reads[:asked])

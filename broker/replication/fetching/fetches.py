@@ -1,13 +1,13 @@
-"""The leader's side of a fetch, for consumers and followers: answered at once, or parked until there is enough (REP-1, REP-2, REP-5).
+"""The leader's side of a fetch, for consumers and followers: it is answered now, or parked until it has enough (REP-1, REP-2, REP-5).
 
 The walk of a fetch (`Fetches.fetch`):
 
-1. `FetchSessionCache.open` finds or opens the session, and says which partitions the request looks at (`FetchContext`).
-2. `FetchReads` reads each of them; with very many, in slices (`LargeFetch`).
+1. `FetchSessionCache.open` finds or opens the session, and returns the partitions that the request reads (`FetchContext`).
+2. `FetchReads` reads each of them; very many are read in slices (`LargeFetch`).
 3. With enough bytes, or news that cannot wait, the fetch is answered. Otherwise it is parked (`DelayedFetch`).
-4. An append or a move of the high watermark *touches* a partition. In the next turn of the loop, all touched partitions are looked
-   at together: those that rest are woken, and parked fetches that watch them are answered if they have enough.
-5. `FetchContext.answer` picks what goes into the answer. Partitions of the session without news rest from then on.
+4. An append or a move of the high watermark *touches* a partition. The next turn of the loop handles all touched
+   partitions together: it wakes those that rest, and answers the parked fetches that watch them and have enough.
+5. `FetchContext.answer` picks the partitions of the answer. Partitions of the session without news rest from then on.
 
 Nothing here waits.
 """
@@ -32,10 +32,10 @@ from protocol.kafka.fetch_codec import FetchRequest
 from protocol.types import TopicPartition
 
 TOUCHED_IN_A_TURN = 400
-"""Partitions that parked fetches look at. When all leaderships end at once, there are ten thousand."""
+"""Most touched partitions that one turn of the loop handles. When all leaderships end at once, there are ten thousand."""
 
 FetchResponder = Callable[[ErrorCode, int, FetchedTopics], None]
-"""Gets the request's error, the session id and the topics. It is called once, or not at all if the connection is closed."""
+"""Gets the request's error, the session id and the topics. It is called once, or never if the connection is closed."""
 
 
 class Fetches:
@@ -74,7 +74,7 @@ class Fetches:
         self._touched: dict[TopicPartition, None] = {}
         self._appended: dict[TopicPartition, None] = {}
         self.is_turn_due = False
-        """Partitions were touched; parked fetches have not looked at all of them yet."""
+        """Partitions were touched, and a later turn of the loop handles them."""
 
     def __len__(self) -> int:
         """Fetches that are parked now."""
@@ -87,7 +87,7 @@ class Fetches:
     ) -> WaitingFetch | None:
         """Answers, or parks until there are `min_bytes`.
 
-        Returns the parked fetch, if it was parked: `complete_now` answers it early, as when its connection is closed.
+        Returns the fetch if it is not answered yet: `complete_now` answers it early, for example when its connection closes.
         """
         in_session = request.session_epoch != FINAL_EPOCH
         if in_session:
@@ -143,7 +143,7 @@ class Fetches:
         reads: list[PartitionRead],
         respond: FetchResponder,
     ) -> WaitingFetch | None:
-        """In the turn of the last read, so that nothing is missed in between."""
+        """To be called in the loop turn of the last read: a partition that is touched after that turn completes the parked fetch."""
         session = context.session
         if (
             params.max_wait_ms <= 0
@@ -155,7 +155,7 @@ class Fetches:
         ):
             self._finish(params, context, reads, respond)
             return None
-        params.room.reserve(0)  # it holds no records while it is parked
+        params.room.reserve(0)  # a parked fetch holds no records
         fetch = DelayedFetch(
             params,
             context.entries,
@@ -195,7 +195,7 @@ class Fetches:
             if read.cold is not None:
                 tp, wanted = context.entries[index]
                 reads[index] = await self._reads.read_cold(tp, wanted, read)
-        # Partitions that were touched while the disk was read did not rest, so the index woke nobody: nothing may rest now.
+        # A partition that was touched during the disk read was not resting, so it was not woken: none may rest now.
         self._answer(params, context, reads, respond, may_rest=False)
 
     def _answer(
@@ -214,17 +214,17 @@ class Fetches:
     # -- what happens to partitions -----------------------------------------------------------------------------------
 
     def touch(self, tp: TopicPartition) -> None:
-        """There may be news for those who fetch it: its high watermark or its leadership changed."""
+        """The partition's high watermark or leadership changed, which may be news for consumers and followers."""
         self._touched[tp] = None
         self._look_in_the_next_turn()
 
     def appended_to(self, tp: TopicPartition) -> None:
-        """There are records for followers. What is above the high watermark is no news for consumers."""
+        """Records were appended: news for followers only, because consumers read up to the high watermark."""
         self._appended[tp] = None
         self._look_in_the_next_turn()
 
     def look(self) -> None:
-        """One turn: parked fetches look at what was touched."""
+        """One turn of the loop: handles partitions that were touched."""
         self.is_turn_due = False
         self._complete_produces()
         touched, appended = _take_first(self._touched), _take_first(self._appended)
@@ -235,18 +235,18 @@ class Fetches:
         self._look_at_touched(touched)
 
     def look_at_followers(self, replicas: Collection[int]) -> None:
-        """Whether these may still fetch may have changed: nothing of theirs rests, and they ask again."""
+        """These brokers came, left or restarted: wakes their partitions and answers their fetches, so that the next is checked."""
         for replica in replicas:
             self._resting.wake_all_of(replica)
             self.answer_follower(replica)
 
     def answer_follower(self, replica: int) -> None:
-        """Its parked fetches are answered now: it has partitions to add to the next."""
+        """Answers the follower's parked fetches now, for example because it has partitions to add to its next fetch."""
         for parked in self._parked_of_follower.pop(replica, ()):
             parked.complete_now()
 
     def answer_followers(self, partitions: Collection[TopicPartition]) -> None:
-        """All fetches of followers that are parked now are answered, with the news of these partitions."""
+        """Answers all parked fetches of followers now, with the news of these partitions."""
         self._resting.wake(partitions)
         parked, self._parked_of_follower = self._parked_of_follower, {}
         for fetch in [fetch for fetches in parked.values() for fetch in fetches if not fetch.is_completed]:
@@ -259,18 +259,18 @@ class Fetches:
             self._timers.call_soon(self.look)
 
     def _wake_touched(self) -> None:
-        """A request comes before the next turn: what was touched until now does not rest in it."""
+        """To be called when a request comes before the next turn: wakes the partitions that were touched until now."""
         self._resting.wake(self._appended, only_followers=True)
         self._resting.wake(self._touched)
 
     def _look_at_touched(self, partitions: Collection[TopicPartition]) -> None:
-        """Each fetch that waits for some of these looks again, once."""
+        """Each parked fetch that watches any of these partitions checks them, once."""
         self._look_at_appended(partitions)
         self._resting.wake(partitions)
         self._parked_consumers.check_all(partitions)
 
     def _look_at_appended(self, partitions: Collection[TopicPartition]) -> None:
-        """As `_look_at_touched`, for followers only."""
+        """Like `_look_at_touched`, for followers only."""
         for large in self._large:
             large.note(partitions)
         self._resting.wake(partitions, only_followers=True)
@@ -278,7 +278,7 @@ class Fetches:
 
 
 def _take_first(touched: dict[TopicPartition, None]) -> dict[TopicPartition, None]:
-    """Takes some out. The others are looked at in a later turn of the loop."""
+    """Takes out at most TOUCHED_IN_A_TURN partitions. Later turns of the loop handle the others."""
     some = dict.fromkeys(islice(touched, TOUCHED_IN_A_TURN))
     for tp in some:
         del touched[tp]

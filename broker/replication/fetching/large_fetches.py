@@ -25,7 +25,7 @@ class WaitingFetch(Protocol):
     def is_completed(self) -> bool: ...
 
     def complete_now(self) -> bool:
-        """Answers it with what there is; False when it was answered before."""
+        """Answers the fetch with what it has; False: it was answered before."""
         ...
 
 
@@ -48,7 +48,7 @@ class LargeFetch:
 
     @property
     def min_bytes(self) -> int:
-        """With so many bytes it is answered."""
+        """The fetch is answered at once if it has this many bytes."""
         return self._params.min_bytes
 
     def complete_now(self) -> bool:
@@ -56,14 +56,14 @@ class LargeFetch:
         return self.parked is not None and self.parked.complete_now()
 
     def note(self, touched: Iterable[TopicPartition]) -> None:
-        """Something happened to these."""
+        """These partitions were touched: those that were read already are read again."""
         for tp in touched:
             index = self._index.get(tp)
             if index is not None and index < len(self.reads):
                 self._touched.add(index)
 
     def read_some(self) -> bool:
-        """Reads one slice. True: all is read, and nothing was touched since."""
+        """Reads one slice. True: all partitions are read, and none was touched after its read."""
         start, reads = len(self.reads), self.reads
         end = min(start + READS_IN_A_SLICE, len(self._entries))
         for index in range(start, end):

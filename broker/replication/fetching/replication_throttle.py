@@ -29,7 +29,7 @@ class ByteRateWindow:
         self._since = 0.0
 
     def record(self, size: int, rate: float, now: float) -> None:
-        """`size` bytes were copied now."""
+        """Counts `size` bytes as copied at `now`."""
         self._slide(rate, now)
         if self._samples and now - self._samples[-1][0] < self._sample_s:
             self._samples[-1][1] += size
@@ -38,7 +38,7 @@ class ByteRateWindow:
         self._total += size
 
     def excess(self, rate: float, now: float) -> float:
-        """Bytes above what the rate allows. Below 0: so many bytes may still be copied now."""
+        """Bytes above what the rate allows. A negative result: bytes that may still be copied now."""
         self._slide(rate, now)
         return self._owed + self._total - rate * max(now - self._since, self._sample_s)
 
@@ -58,7 +58,7 @@ class ByteRateWindow:
 
 
 class ReplicationThrottle:
-    """The throttle of one broker in one direction: `leader` for what others copy from it, `follower` for what it copies."""
+    """The throttle of one broker in one direction: for what others copy from it (leader), or for what it copies (follower)."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ReplicationThrottle:
         samples: int = 11,
         sample_s: float = 1.0,
     ) -> None:
-        """`replicas_of` gives a topic's list of throttled replicas; `rate` is in bytes/s, 0 stops them."""
+        """`replicas_of` gives a topic's list of throttled replicas; `rate` is in bytes/s, 0 stops their copying."""
         self.rate = rate
         self._own_id = own_id
         self._replicas_of = replicas_of
@@ -86,7 +86,7 @@ class ReplicationThrottle:
         return replicas is None or (partition, self._own_id) in replicas
 
     def record(self, size: int) -> None:
-        """So many bytes of throttled replicas were copied."""
+        """Counts `size` bytes of throttled replicas as copied now."""
         if size and self.rate < UNLIMITED:
             self._window.record(size, self.rate, self._now())
 

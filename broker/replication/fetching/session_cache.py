@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
+"""Incremental fetch sessions (KIP-227): a client lists its partitions once, then only the changes.
 
     request's session id, epoch   meaning                                        answer
     any, -1                       no session (a session of that id is closed)    all partitions, session id 0
@@ -8,14 +8,14 @@
     id, another n                 INVALID_FETCH_SESSION_EPOCH
 
 The cache is bounded (BAD-30): `max.incremental.fetch.session.cache.slots` sessions, and among those of consumers
-`max.incremental.fetch.session.cache.partitions` partitions. A full cache evicts the sessions of connections that have ended, and
-those that were idle for two minutes. With too many partitions it evicts the largest session, for a smaller one. Otherwise
-the client continues without a session, which any client of Kafka can. A connection has at most SESSIONS_PER_CONNECTION.
+`max.incremental.fetch.session.cache.partitions` partitions. A session ends with its connection. A full cache evicts a session
+that was idle for two minutes. If there are too many partitions, the largest session is evicted for a smaller one. If nothing can be
+evicted, the client continues without a session, which every Kafka client can. A connection has at most SESSIONS_PER_CONNECTION.
 
-A follower's session evicts a consumer's. A client may claim to be a follower: it is one only if it names the broker epoch of a
-live broker. Each broker has at most SESSIONS_PER_FOLLOWER.
+A follower's session may evict a consumer's. A client counts as a follower only if it sends the broker epoch of a live broker, which
+no other client knows. Each follower has at most SESSIONS_PER_FOLLOWER.
 
-A session keeps at most UNKNOWN_PARTITIONS_MAX partitions that do not exist (yet). A session that names more is closed.
+A consumer's session has at most UNKNOWN_PARTITIONS_MAX partitions that do not exist (yet). If a request adds more, it is closed.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ ID_MAX = 2**31 - 1
 IDLE_BEFORE_EVICTION_S = 120.0
 
 SESSIONS_PER_CONNECTION = 8
-"""A client has one with each broker, over one connection; a proxy may have some."""
+"""A client has one session with each broker, over one connection; a proxy may have several."""
 SESSIONS_PER_FOLLOWER = 64
 """One for each of its fetchers (`num.replica.fetchers`)."""
 FOLLOWER_PARTITIONS_MAX = 100_000
-"""In one session of a follower."""
+"""Most partitions in one session of a follower."""
 UNKNOWN_PARTITIONS_MAX = 1_000
-"""In one session of a consumer: those that a broker hears of a moment after the client, and those of deleted topics."""
+"""Most in one session of a consumer: new partitions that the client knows before the broker does, and those of deleted topics."""
 
 
 class CacheLimits(NamedTuple):
-    """At most so many sessions, and so many partitions in all sessions of consumers."""
+    """The most sessions, and the most partitions in all sessions of consumers together."""
 
     slots: int
     partitions: int = 200_000
@@ -73,7 +73,7 @@ class CacheLimits(NamedTuple):
 
 
 class FetchSessionCache:
-    """All sessions of this broker. `resting` has the partitions that rest in one of them."""
+    """All sessions of this broker. `resting` has the partitions that rest in any of them."""
 
     def __init__(
         self,
@@ -93,19 +93,19 @@ class FetchSessionCache:
         self._own_id = own_id
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
-        """The longest unused first."""
+        """The least recently used first."""
         self._partition_count = 0
         self._of_followers: Counter[int] = Counter()
         self._of_connection: WeakKeyDictionary[object, dict[int, None]] = WeakKeyDictionary()
         self._orphans: deque[int] = deque()
-        """Sessions whose connections have ended; filled by whoever drops the last reference to a connection."""
+        """Sessions whose connections have ended: added when the last reference to the connection is dropped."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     @property
     def partitions(self) -> int:
-        """How many there are in the sessions of consumers."""
+        """How many partitions are in the sessions of consumers."""
         return self._partition_count
 
     def open(
@@ -116,9 +116,9 @@ class FetchSessionCache:
         connection: object | None = None,
         looks_at_all: bool = False,
     ) -> FetchContext:
-        """What the request looks at. Raises KafkaError for a session that is not as the client thinks.
+        """The partitions that the request reads. Raises KafkaError if the session is not in the state that the request names.
 
-        A new session ends with its `connection`. `looks_at_all`: nothing rests in this request.
+        A new session ends with its `connection`. `looks_at_all`: all resting partitions are woken first.
         """
         while self._orphans:
             self._close(self._orphans.popleft())
@@ -165,7 +165,7 @@ class FetchSessionCache:
         return FetchContext(session, session.awake, is_incremental=True)
 
     def _change(self, session: FetchSession, request: FetchRequest) -> None:
-        """Raises KafkaError when the session would become too large; then it is closed, and the client opens another."""
+        """Raises KafkaError if the session would become too large: it is closed then, and the client opens another."""
         before = len(session.partitions)
         new: list[FetchedPartition] = []
         for partition in self._partitions(request):
@@ -198,7 +198,7 @@ class FetchSessionCache:
         return None if name is None else TopicPartition(name, partition)
 
     def _may_keep(self, new: Iterable[FetchedPartition], count: int, unknown: int, is_follower: bool) -> bool:
-        """Whether a session with `count` partitions, `unknown` of which do not exist, may take these too. Notes which do not exist."""
+        """Whether a session of `count` partitions, `unknown` of which do not exist, may add these. Marks those that do not exist."""
         exists = self._hosted.exists
         for partition in new:
             count += 1
@@ -291,7 +291,7 @@ class FetchSessionCache:
         return True
 
     def _make_room_for(self, partitions: int, keep: FetchSession | None) -> bool:
-        """Too many partitions are in the sessions of consumers: closes the largest sessions, for a smaller one. False: none is larger."""
+        """Closes the largest sessions until consumers' partitions fit. False: none is larger than `partitions`."""
         while self._is_over():
             others = (s for s in self._sessions.values() if not s.is_follower and s is not keep)
             largest = max(others, key=lambda s: len(s.partitions), default=None)
@@ -302,7 +302,7 @@ class FetchSessionCache:
 
 
 def _without_session(partitions: Sequence[FetchedPartition]) -> FetchContext:
-    """A partition that is named twice is answered once, as it was asked for last."""
+    """A partition that is listed twice is answered once, for its last entry."""
     if len(partitions) > 1:
         partitions = list({(partition.key, partition.wanted.partition): partition for partition in partitions}.values())
     return FetchContext(None, partitions)

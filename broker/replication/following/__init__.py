@@ -1,1 +1,1 @@
-"""The follower's side of replication: fetchers that copy partitions from their leaders, and where a log is cut."""
+"""The follower's side of replication: fetchers that copy partitions from their leaders, and truncate diverging logs."""

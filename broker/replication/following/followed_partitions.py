@@ -18,7 +18,7 @@ changes a partition's phase and its indexes together:
 | CATCHING_UP | `unsettled`  | before each fetch: does the throttle slow it now?                | yes            |
 | IN_SYNC     | `in_sync`    | only when an answer has something for it                         | yes            |
 
-So the cost of a fetch depends on how many partitions changed or are unsettled, not on how many are in sync.
+The cost of a fetch therefore depends on how many partitions changed or are unsettled, not on how many are in sync.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class FollowedPartitions:
         return len(self._all)
 
     def __iter__(self) -> Iterator[FollowedPartition]:
-        """A copy: partitions may be added and removed while the caller goes through it."""
+        """Iterates over a copy: partitions may be added and removed meanwhile."""
         return iter(list(self._all.values()))
 
     def __contains__(self, tp: TopicPartition) -> bool:
@@ -136,11 +136,11 @@ class FollowedPartitions:
         return self._all.get(tp)
 
     def holds(self, followed: FollowedPartition) -> bool:
-        """False: the partition was removed, or is followed in another epoch. Asked again after every await (BUG-12)."""
+        """False: the partition was removed, or is followed in another epoch. To be checked after every await (BUG-12)."""
         return self._all.get(followed.partition.tp) is followed
 
     def add(self, followed: FollowedPartition) -> None:
-        """In place of the same partition's earlier epoch."""
+        """Adds a partition. It replaces the same partition's earlier epoch."""
         tp = followed.partition.tp
         self.remove(tp)
         self._all[tp] = followed
@@ -171,5 +171,5 @@ class FollowedPartitions:
             self.positions.drop(tp)
 
     def put_last(self, tp: TopicPartition) -> None:
-        """An unsettled partition was checked: the check that follows starts with the others."""
+        """Moves a partition that was checked to the end of `unsettled`: the next check starts with the others."""
         self.unsettled[tp] = self.unsettled.pop(tp)

@@ -1,12 +1,12 @@
 """The follower's end of an incremental fetch session (KIP-227; Kafka's FetchSessionHandler). Pure.
 
-`FetchPositions` has what the follower wants, and what of it changed. `FollowerSession` has what the leader knows of it: the
-id and epoch of the session at the leader (`fetching/fetch_sessions.py`).
+`FetchPositions` has the position of each partition that the follower fetches, and the changes since the last request.
+`FollowerSession` has the id and epoch of the leader's session (`fetching/fetch_session.py`).
 
-1. A request names the partitions whose position changed, those to forget, and at most ADDED_AT_ONCE to add. A session of
+1. A request lists the partitions whose position changed, those to forget, and at most ADDED_AT_ONCE to add. A session of
    very many partitions is therefore built up by several requests.
 2. The answer contains only partitions that have news.
-3. After an error, or when the leader refuses to keep a session, the next request is whole: it starts from nothing.
+3. After an error, or when the leader refuses to keep a session, the next request is *whole*: it lists partitions from the beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_SESSION = 0
 FIRST_EPOCH = 0
 LAST_EPOCH = 2**31 - 1
 ADDED_AT_ONCE = 100
-"""Most partitions that a request adds to the session. The leader looks at each of them, and both ends have other work."""
+"""Most partitions that a request adds to the session. The leader reads each of them, and both ends have other work."""
 
 SessionKey = tuple[uuid.UUID, int]
 """(topic id, partition): a topic that is created again is another topic."""
@@ -43,7 +43,7 @@ class FetchPositions(dict[TopicPartition, FetchPosition]):
 
     The requests after it:
     `moved`: positions that changed. The next request has all of them: a leader's high watermark waits for them.
-    `dropped`: partitions that are no longer fetched. The next request has all of them, or the leader would go on reading them.
+    `dropped`: partitions that are no longer fetched. The next request has all of them, or the leader would continue to read them.
     `added`: partitions that the session does not have, or has in an earlier leader epoch. After a failover these may be
     thousands; each request has ADDED_AT_ONCE.
     """
@@ -90,7 +90,7 @@ class FetchPositions(dict[TopicPartition, FetchPosition]):
         self.forgotten, self.dropped = self.dropped, {}
 
     def begin_whole_request(self, *, is_unlimited: bool) -> None:
-        """Like `begin_request`, for a leader that has no session. `is_unlimited`: it will not keep one either."""
+        """Like `begin_request`, for a leader that has no session. `is_unlimited`: it keeps none, so the request has all partitions."""
         self.moved, self.added, self.dropped = {}, dict.fromkeys(self), {}
         self.begin_request()
         if is_unlimited:

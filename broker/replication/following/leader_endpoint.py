@@ -1,6 +1,6 @@
-"""A follower's requests to one leader: Fetch, OffsetForLeaderEpoch, ListOffsets (REP-1, REP-6); where leaders are reached.
+"""A follower's requests to one leader: Fetch, OffsetForLeaderEpoch, ListOffsets (REP-1, REP-6). Also the addresses of leaders.
 
-An endpoint has two connections. The leader may park a Fetch for `replica.fetch.wait.max.ms`, and answers leave in order: an
+An endpoint has two connections. The leader may park a Fetch for `replica.fetch.wait.max.ms`, and answers are sent in order: an
 epoch question on the same connection would wait for the parked Fetch.
 """
 
@@ -29,8 +29,8 @@ CORRELATION_ID_BYTES = 4
 READ_UNCOMMITTED = 0
 SHORT_WAIT_MS = 10
 WAIT_MS_MAX = 1000
-"""Longest wait of a fetch. While ZooKeeper does not answer, a group coordinator goes on serving as long as its followers fetch
-at least every two seconds."""
+"""Longest wait of a fetch. While ZooKeeper does not answer, a group coordinator continues to serve as long as its followers
+fetch at least every two seconds."""
 EARLIEST = -2
 LATEST = -1
 DEFAULT_CONTROL_LISTENER = "CONTROLLER"
@@ -53,7 +53,7 @@ class EpochAnswer(NamedTuple):
 
 
 class LeaderEndpoint(Protocol):
-    """What a fetcher asks of a leader: over the network here, inside one process in tests."""
+    """The requests of a fetcher to a leader. They use the network, or in tests a leader in the same process."""
 
     async def fetch(
         self, positions: FetchPositions, *, is_short: bool = False
@@ -78,7 +78,7 @@ class LeaderEndpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """The settings `replica.fetch.*`, and who asks. The own broker epoch may change while the process runs (STA-4)."""
+    """The settings `replica.fetch.*`, and the follower's id and epoch. The own broker epoch may change while the process runs (STA-4)."""
 
     own_id: int
     own_broker_epoch: Callable[[], int]
@@ -100,7 +100,7 @@ class FetchSettings:
 
 
 class LeaderAddresses:
-    """Where other brokers serve fetches, as the controller last said. Dead brokers too: one may still be the leader."""
+    """The other brokers' endpoints, as the controller last sent them. Dead brokers are kept: one may still be the leader."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._listener = config.inter_broker_listener_name

@@ -10,7 +10,7 @@ Two loops share the partitions; `followed_partitions` has their phases.
 After every await a loop checks three things again (BUG-12): the fetcher still holds this record of the partition, the broker
 still follows in this leader epoch, and the log still ends where the request said.
 
-A partition that fails is set aside and retried later. The others go on.
+A partition that fails is set aside and retried later. The others continue.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RETRY_S_MIN = 0.02
 REFRESH_EVERY_S = 0.5
 REFRESHES_UNTIL_ALL = 64
 FAILURES_IN_PASSING = 4
-"""A new leader may answer so often, within a third of a second, that it does not lead yet."""
+"""A new leader may answer this many times, within a third of a second, that it does not lead yet."""
 
 
 class Work(Enum):
@@ -103,7 +103,7 @@ class ReplicaFetcher:
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
-        """A loop that is at work on it finds, after its await, that the fetcher does not hold it any more."""
+        """A loop that is working on the partition notices the removal after its await."""
         self._followed.remove(tp)
 
     def phase_of(self, tp: TopicPartition) -> Phase | None:
@@ -136,7 +136,7 @@ class ReplicaFetcher:
                 failures += 1
                 retry_s = self._retry_s(failures)
                 log.info("%s: leader unavailable, next try in %.2f s: %s", self.name, retry_s, error)
-                # A partition that is added now, as after the leader's return, does not wait for the end of an old pause.
+                # A partition that is added now, for example after the leader's return, does not wait for the end of this pause.
                 await _at_most(self._changed, retry_s)
             except Exception:
                 # The task's boundary: a bug must neither stop replication for good nor spin.
@@ -178,15 +178,15 @@ class ReplicaFetcher:
         )
 
     def _will_more_join(self) -> bool:
-        """Some partition will be fetched in a moment. A fetch without it that the leader parks would delay it."""
+        """Whether some partition will be fetched soon. A parked fetch without it would delay it."""
         return any(followed.failures <= FAILURES_IN_PASSING for followed in self._followed.truncating.values())
 
     def _retry_s(self, failures: int) -> float:
         return float(min(RETRY_S_MIN * 2 ** min(failures - 1, 20), self._retry_s_max))
 
     def _set_aside(self, followed: FollowedPartition, reason: object) -> None:
-        """REP-9. Nothing is asked for the partition until its pause is over. A partition whose disk failed is not followed
-        any more.
+        """REP-9. Pauses the partition after an error: it is neither fetched nor asked about until the pause is over. A partition
+        that is no longer followed, for example because its disk failed, is ignored.
         """
         if not self._followed.holds(followed):
             return
@@ -395,7 +395,7 @@ class ReplicaFetcher:
         """The leader's log does not contain this log's end offset.
 
         Below the leader's log start: the leader deleted the records between, so this log is emptied and starts there. Above
-        the leader's log end: this log is cut there. In any case the two logs must be found to agree again.
+        the leader's log end: this log is cut there. In all cases the partition is TRUNCATING again.
         """
         tp = followed.partition.tp
         try:

@@ -1,15 +1,15 @@
-"""What becomes of a broker's replicas when the disk under one of its log directories fails (LOG-6, FLT-28, FLT-29).
+"""What a broker does when the disk under one of its log directories fails (LOG-6, FLT-28, FLT-29).
 
-1. The directory is offline until the next start: nothing is read, written or synced there again, whatever the disk says next. What
-   a failed fsync left unwritten is lost, and a second one would report success.
-2. Its replicas are offline: producers, consumers and followers get KAFKA_STORAGE_ERROR and ask somebody else, its fetchers stop,
-   its leaders propose no ISR any more.
-3. The controller hears of it, and elects others. The replicas of the other directories go on.
-4. When no directory is left, the broker stops: it can do nothing any more, and may look alive.
+1. The directory is offline until the next start: nothing is read, written or synced there again, even if the disk works again.
+   Data that a failed fsync did not write is lost, and a second fsync would report success.
+2. Its replicas are offline: producers, consumers and followers get KAFKA_STORAGE_ERROR and ask another broker, its fetchers stop,
+   and its leaders propose no ISR changes.
+3. The controller is notified and elects other leaders. Replicas in other directories continue.
+4. When no directory is left, the broker stops: it could do nothing, but might look alive.
 
-An error that says nothing about the disk (`disk_errors`) stays with its partition. One that passes, as when no descriptor is
-left, costs only the request that met it: producers, consumers and followers ask again, and a log that could not be made is made
-later. One of a path, as a name that is too long, takes this one partition offline.
+An error that says nothing about the disk (`disk_errors`) affects one partition only. A passing error, such as a lack of file
+descriptors, fails only the request that met it: producers, consumers and followers retry, and a log that could not be made is
+made later. An error of one path, such as a name that is too long, takes this one partition offline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class DirectoryFailures(DirectoryListener):
-    """Storage reports each failure here, before it raises it: whoever asked finds the replica offline.
+    """Storage reports each failure here before it raises the error, so the caller finds the replica offline.
 
     `on_failure` is called for each directory or replica that fails, `on_all_failed` when no directory is left.
     """
@@ -61,7 +61,7 @@ class DirectoryFailures(DirectoryListener):
     def directory_failed(self, directory: str, tp: TopicPartition | None = None) -> None:
         """Steps 1 to 4, once.
 
-        `tp` is offline too: it has no log now, and an empty one elsewhere must not stand for it.
+        `tp` is taken offline too: it has no log now, and must not get an empty one in another directory.
         """
         if tp is not None:
             self._take_offline(self._hosted.find_or_make(tp))

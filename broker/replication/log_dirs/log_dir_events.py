@@ -1,8 +1,8 @@
 """Reports a failed log directory to the controller: `/log_dir_event_notification/log_dir_event_<seq>` (LOG-6, KIP-112).
 
-The node names the broker, and the controller then asks that broker. So one node is enough for failures that come together.
-Without a connection the broker tries again. After a lost session it need not: the controller asks each broker at the start of
-a life.
+The node names the broker, and the controller then asks that broker. One node is therefore enough for simultaneous failures.
+Without a connection the broker retries. After a lost session no retry is needed: the controller asks each broker when its new
+life starts.
 """
 
 from __future__ import annotations

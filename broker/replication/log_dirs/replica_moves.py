@@ -1,12 +1,14 @@
 """Moving replicas between this broker's log directories while they are served (LOG-6, KIP-113; Kafka's ReplicaAlterLogDirsThread).
 
 1. AlterReplicaLogDirs makes an empty copy of the log in the other directory (`broker.storage.directories.future_logs`).
-2. One task copies: of each moving log in turn what its copy does not have yet, up to the LEO, as a follower on the same machine,
-   `replica.alter.log.dirs.io.max.bytes.per.second` at most.
-3. A copy that has everything is synced. Then, on the loop, it gets the little that came meanwhile, and takes the log's place.
+2. One task copies all moving logs in turn, up to the LEO, like a follower on the same machine. It copies at most
+   `replica.alter.log.dirs.io.max.bytes.per.second`.
+3. A complete copy is synced. Then, within one turn of the loop, it gets the records that were appended meanwhile and replaces
+   the log.
 
-The partition is served all the while, by a leader or a follower: what cuts its log cuts the copy too. After a restart the broker
-continues with the part of the copy that it has. If it is asked to move the replica to another directory, it starts a new copy there.
+The partition is served during the move, as leader or follower: a truncation of its log truncates the copy too. After a restart the
+broker continues with the part of the copy that it has. If it is asked to move the replica to another directory, it starts a new
+copy there.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from protocol.types import TopicPartition
 log = logging.getLogger(__name__)
 
 COPY_BYTES = 512 * 1024
-"""In one go: a few milliseconds of the loop's time."""
+"""Copied in one step, which takes a few milliseconds of the loop's time."""
 PAUSE_S_MAX = 1.0
 LAST_BYTES_MAX = 1024 * 1024
-"""What may have come during the sync of the copy and still be copied without letting others have their turn."""
+"""Most bytes appended during the sync of the copy that are copied without a pause."""
 
 
 class ReplicaMoves:
-    """`checkpoint` writes the high watermarks: they are in the files of the new directory before the old log goes."""
+    """`checkpoint` writes the high watermarks. The new directory's file has them before the old log is removed."""
 
     def __init__(
         self,
@@ -56,10 +58,10 @@ class ReplicaMoves:
         self._task: asyncio.Task[None] | None = None
 
     def move(self, tp: TopicPartition, directory: str) -> None:
-        """Begins to move the replica there; one that is there already stops moving. Returns at once.
+        """Starts to move the replica to `directory`. If the log is there already, cancels its move to another. Returns at once.
 
         Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION for a name that is too long, and
-        REPLICA_NOT_AVAILABLE when there is no such replica: if it is made later it is made there.
+        REPLICA_NOT_AVAILABLE when there is no such replica: if it is made later, it is made in `directory`.
         """
         if len(tp.topic) > TOPIC_NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{tp}: the name is too long for a copy in a directory")
@@ -88,7 +90,7 @@ class ReplicaMoves:
         if current.log_dir == directory:
             return
         if self._log_manager.offline_dirs:
-            # A copy may lie there already: no second one (Kafka's rule).
+            # The offline directory may have a copy already: no second one is made (Kafka's rule).
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp}: nothing moves while a log directory is offline")
         self._log_manager.make_future(tp, directory)
         self._events.write("replica_move_begun", partition=str(tp), source=current.log_dir, target=directory)
@@ -97,19 +99,19 @@ class ReplicaMoves:
     # -- copying --------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to copy: a replica moves, or one of which there is a copy from before is known again."""
+        """To be called when there may be something to copy: after a LeaderAndIsr, or when a move starts."""
         self._changed.set()
         if len(self._futures) and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="replica moves")
 
     async def close(self) -> None:
-        """What is copied so far stays for the next start."""
+        """Stops copying. The next start continues with what is copied so far."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def done(self) -> None:
-        """Waits until nothing moves any more."""
+        """Waits until no replica moves."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -126,7 +128,7 @@ class ReplicaMoves:
             self._task = None
 
     async def _wait(self) -> None:
-        """For a change, or for time to have paid for what was copied."""
+        """Waits for a change or for the throttle, at most PAUSE_S_MAX."""
         try:
             async with asyncio.timeout(min(self._throttle.free_in() or PAUSE_S_MAX, PAUSE_S_MAX)):
                 await self._changed.wait()
@@ -151,7 +153,7 @@ class ReplicaMoves:
         return True
 
     def _ends(self, tp: TopicPartition) -> tuple[Log, Log] | None:
-        """(the log, its copy) of a partition that has a role here; None: there is nothing to copy, now or any more."""
+        """(the log, its copy) of a partition that has a role here; None: there is nothing to copy."""
         current, future, partition = self._log_manager.get(tp), self._futures.get(tp), self._hosted.get(tp)
         if current is None or future is None or partition is None or partition.log is not current:
             return None
@@ -170,7 +172,7 @@ class ReplicaMoves:
         if future.log_end_offset < current.log_end_offset:
             offset = future.log_end_offset
             read = await current.read_cold(offset, COPY_BYTES, current.log_end_offset, min_one_batch=True)
-            # A log that was cut meanwhile has cut its copy: what was read would leave a hole there (BUG-12).
+            # If the log was cut meanwhile, so was its copy: the records that were read would leave a gap in it (BUG-12).
             if self._ends(tp) == ends and future.log_end_offset == offset:
                 self._append(future, read.records)
             await asyncio.sleep(0)
@@ -185,7 +187,7 @@ class ReplicaMoves:
         return True
 
     def _align(self, current: Log, future: Log) -> None:
-        """What was deleted from the log, or never was in it, is not in the copy either."""
+        """Removes from the copy what the log does not have: records that were cut off its end or deleted from its start."""
         self._futures.follow(current)
         if future.log_end_offset < current.log_start_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
@@ -196,9 +198,9 @@ class ReplicaMoves:
         self._throttle.record(future.append_as_follower(memoryview(data)).size_bytes)
 
     def _catch_up(self, current: Log, future: Log) -> bool:
-        """Copies what came during the sync, without a wait. False when that is too much, or not in memory.
+        """Copies what was appended during the sync, without an await. False when that is too much, or not in memory.
 
-        Also when something of it was synced where the log is now: it must be so in its new place before the old one goes.
+        Also False if the log has synced more than its copy: the copy must be synced as far before the old log is removed.
         """
         self._align(current, future)
         for _ in range(LAST_BYTES_MAX // COPY_BYTES):
@@ -212,7 +214,7 @@ class ReplicaMoves:
         return is_complete and future.recovery_point >= current.recovery_point
 
     async def _swap(self, tp: TopicPartition, current: Log) -> None:
-        """The copy takes the log's place. Then this is written to the disk, and the old log is removed."""
+        """Replaces the log with its copy, then records this on the disk and removes the old log."""
         partition = self._hosted.get(tp)
         assert partition is not None
         swapped, removed = self._log_manager.swap(tp)
