@@ -207,7 +207,7 @@ class LogProducers:
         return changed, paths, SnapshotWrites(self.directory, dict(self._unwritten))
 
     def written(self, writes: SnapshotWrites) -> None:
-        """The thread is done. A snapshot that was dropped meanwhile is removed; one whose directory was renamed is written later."""
+        """The thread is done. A snapshot dropped meanwhile is removed; one whose directory was renamed is written later."""
         for offset, state in writes.states.items():
             if offset not in self._snapshots:
                 self._filesystem.remove(f"{writes.directory}/{producer_snapshots.file_name(offset)}")
