@@ -72,7 +72,7 @@ class FutureLogs:
         self._futures: dict[TopicPartition, Log] = {}
 
     def prefer(self, tp: TopicPartition, directory: str) -> None:
-        """Notes the directory for a new replica. Clients may send any names, so only the newest PREFERRED_MAX are kept."""
+        """Notes the directory for a new replica. Clients may send any name, so only the newest PREFERRED_MAX are kept."""
         self.preferred.pop(tp, None)
         if len(self.preferred) >= PREFERRED_MAX:
             del self.preferred[next(iter(self.preferred))]
@@ -231,7 +231,7 @@ def _scan(
 
 
 def _unmark(filesystem: FileSystem, path: str) -> None:
-    """Removes `replaces-current`. Synced: if the file came back after the next move, two logs would be complete. Raises OSError."""
+    """Removes `replaces-current`, synced: if it came back after the next move, two logs would be complete. Raises OSError."""
     filesystem.remove(f"{path}/{REPLACES_CURRENT}")
     filesystem.sync_directory(path)
 
