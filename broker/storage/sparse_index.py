@@ -128,7 +128,7 @@ class SparseIndex:
         self.is_unsynced = True
 
     def write_out(self) -> None:
-        """Writes the entries that the file does not have yet. Creates a missing file even if empty, as Kafka expects. Raises OSError."""
+        """Writes the entries that the file lacks. Creates a missing file even without entries, as Kafka does. Raises OSError."""
         data = self._data
         if data is None or (self._is_there and self._written == len(data)):
             return

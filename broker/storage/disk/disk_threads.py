@@ -24,7 +24,7 @@ UNPACKING = ThreadPoolExecutor(UNPACKING_MAX, "unpack")
 
 
 class Places:
-    """Limits how many large batches are unpacked at a time. A batch holds its place until it is checked. First come, first served."""
+    """Limits how many large batches are unpacked at a time. A batch holds its place until it is checked; the order is FIFO."""
 
     def __init__(self, count: int) -> None:
         self._free = count
